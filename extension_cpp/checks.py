@@ -1,0 +1,59 @@
+"""Argument checks for fake kernels: `csrc/checks.h` function by function, in the same words.
+
+`torch._check` with a callable adds nothing to the message, and under `torch.compile` it turns a comparison of symbolic sizes
+into a guard. Each function raises `RuntimeError` whose text starts with the operator's name.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+def check_floating(op: str, name: str, tensor: Tensor) -> None:
+    torch._check(
+        tensor.dtype in FLOATING,
+        lambda: (
+            f"{op}: {name} must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, "
+            f"got {tensor.dtype}"
+        ),
+    )
+
+
+def check_same_dtype(op: str, name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    torch._check(
+        tensor.dtype == like.dtype,
+        lambda: f"{op}: {name} must have the dtype of {like_name}, {like.dtype}, got {tensor.dtype}",
+    )
+
+
+def check_same_device(op: str, name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    torch._check(
+        tensor.device == like.device,
+        lambda: (
+            f"{op}: {name} must be on the device of {like_name}, {like.device}, "
+            f"got {tensor.device}"
+        ),
+    )
+
+
+def check_min_dim(op: str, name: str, tensor: Tensor, min_dim: int) -> None:
+    plural = "" if min_dim == 1 else "s"
+    torch._check(
+        tensor.dim() >= min_dim,
+        lambda: (
+            f"{op}: {name} must have at least {min_dim} dimension{plural}, "
+            f"got shape {tuple(tensor.shape)}"
+        ),
+    )
+
+
+def check_shape(op: str, name: str, tensor: Tensor, expected: Sequence[int]) -> None:
+    def message() -> str:
+        return f"{op}: {name} must have shape {tuple(expected)}, got {tuple(tensor.shape)}"
+
+    torch._check(tensor.dim() == len(expected), message)
+    for size, expected_size in zip(tensor.shape, expected, strict=True):
+        torch._check(size == expected_size, message)

@@ -1,0 +1,103 @@
+// Argument checks. extension_cpp/checks.py holds the same functions for the fake kernels: same order, same words.
+//
+// A failed check throws std::runtime_error, which reaches Python as a RuntimeError with exactly this text.
+// (STD_TORCH_CHECK would add the C++ function and the build path.) Never check inside parallel_for: the message would
+// be replaced.
+#pragma once
+
+#include "torch_abi.h"
+
+#include <cctype>
+#include <sstream>
+#include <stdexcept>
+
+namespace extension_cpp {
+
+template <class... Parts>
+void check(bool ok, const Parts&... parts) {
+  if (!ok) {
+    std::ostringstream message;
+    (message << ... << parts);
+    throw std::runtime_error(message.str());
+  }
+}
+
+inline std::string python_name(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Byte: return "torch.uint8";
+    case ScalarType::Char: return "torch.int8";
+    case ScalarType::Short: return "torch.int16";
+    case ScalarType::Int: return "torch.int32";
+    case ScalarType::Long: return "torch.int64";
+    case ScalarType::Half: return "torch.float16";
+    case ScalarType::Float: return "torch.float32";
+    case ScalarType::Double: return "torch.float64";
+    case ScalarType::ComplexHalf: return "torch.complex32";
+    case ScalarType::ComplexFloat: return "torch.complex64";
+    case ScalarType::ComplexDouble: return "torch.complex128";
+    default: break;
+  }
+  std::string name = "torch.";
+  for (const char* c = toString(dtype); *c != '\0'; ++c) {
+    name += static_cast<char>(std::tolower(static_cast<unsigned char>(*c)));
+  }
+  return name;
+}
+
+inline std::string python_name(const Device& device) {
+  switch (device.type()) {
+    case DeviceType::CPU: return "cpu";
+    case DeviceType::CUDA: return "cuda:" + std::to_string(static_cast<int>(device.index()));
+    case DeviceType::Meta: return "meta";
+    default: return "another device";
+  }
+}
+
+inline std::string python_name(IntArrayRef sizes) {
+  std::string name = "(";
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    name += (i == 0 ? "" : ", ") + std::to_string(sizes[i]);
+  }
+  return name + (sizes.size() == 1 ? ",)" : ")");
+}
+
+inline bool equal_sizes(IntArrayRef a, IntArrayRef b) {
+  return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
+}
+
+inline void check_floating(const char* op, const char* name, const Tensor& tensor) {
+  const ScalarType dtype = tensor.scalar_type();
+  check(
+      dtype == ScalarType::Double || dtype == ScalarType::Float || dtype == ScalarType::Half ||
+          dtype == ScalarType::BFloat16,
+      op, ": ", name, " must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got ",
+      python_name(dtype));
+}
+
+inline void check_same_dtype(
+    const char* op, const char* name, const Tensor& tensor, const char* like_name, const Tensor& like) {
+  check(
+      tensor.scalar_type() == like.scalar_type(), op, ": ", name, " must have the dtype of ", like_name, ", ",
+      python_name(like.scalar_type()), ", got ", python_name(tensor.scalar_type()));
+}
+
+inline void check_same_device(
+    const char* op, const char* name, const Tensor& tensor, const char* like_name, const Tensor& like) {
+  check(
+      tensor.device() == like.device(), op, ": ", name, " must be on the device of ", like_name, ", ",
+      python_name(like.device()), ", got ", python_name(tensor.device()));
+}
+
+inline void check_min_dim(const char* op, const char* name, const Tensor& tensor, int64_t min_dim) {
+  check(
+      tensor.dim() >= min_dim, op, ": ", name, " must have at least ", min_dim, " dimension", min_dim == 1 ? "" : "s",
+      ", got shape ", python_name(tensor.sizes()));
+}
+
+inline void check_shape(const char* op, const char* name, const Tensor& tensor, IntArrayRef expected) {
+  check(
+      equal_sizes(tensor.sizes(), expected), op, ": ", name, " must have shape ", python_name(expected), ", got ",
+      python_name(tensor.sizes()));
+}
+
+}  // namespace extension_cpp

@@ -1,0 +1,81 @@
+// 16-byte accesses, and the conversion between the type in memory and the type of the arithmetic.
+#pragma once
+
+#include "dispatch.h"
+
+#include <cuda_runtime.h>
+
+namespace extension_cpp::cuda {
+
+constexpr int kAccessBytes = 16;
+
+// Elements of T in one 16-byte access.
+template <class T>
+constexpr int kVector = kAccessBytes / static_cast<int>(sizeof(T));
+
+inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kAccessBytes == 0; }
+
+template <class A, int N>
+struct Values {
+  A values[N];
+
+  __device__ A& operator[](int k) { return values[k]; }
+  __device__ const A& operator[](int k) const { return values[k]; }
+};
+
+namespace detail {
+
+template <class T, int N>
+struct alignas(sizeof(T) * N) Chunk {
+  T values[N];
+};
+
+template <int Bytes>
+struct Word;
+template <>
+struct Word<2> {
+  using type = unsigned short;
+};
+template <>
+struct Word<4> {
+  using type = unsigned int;
+};
+template <>
+struct Word<8> {
+  using type = uint2;
+};
+template <>
+struct Word<16> {
+  using type = uint4;
+};
+
+}  // namespace detail
+
+// N elements in one access; the address is a multiple of N * sizeof(T). Through the read-only path, which lets the
+// compiler move the load above earlier stores: nothing that a kernel reads is written by it.
+template <int N, class T>
+__device__ Values<acc_t<T>, N> load(const T* address) {
+  using Word = typename detail::Word<static_cast<int>(sizeof(T)) * N>::type;
+  const Word word = __ldg(reinterpret_cast<const Word*>(address));
+  detail::Chunk<T, N> chunk;
+  static_assert(sizeof(chunk) == sizeof(word));
+  memcpy(&chunk, &word, sizeof(word));
+  Values<acc_t<T>, N> result;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    result[k] = static_cast<acc_t<T>>(chunk.values[k]);
+  }
+  return result;
+}
+
+template <class T, int N>
+__device__ void store(T* address, const Values<acc_t<T>, N>& values) {
+  detail::Chunk<T, N> chunk;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    chunk.values[k] = static_cast<T>(values[k]);
+  }
+  *reinterpret_cast<detail::Chunk<T, N>*>(address) = chunk;
+}
+
+}  // namespace extension_cpp::cuda

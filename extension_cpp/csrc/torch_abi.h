@@ -1,0 +1,133 @@
+// The only file that knows which ABI the sources are compiled against.
+//
+// stable (EXTENSION_CPP_STABLE_ABI=1, the default): torch's C shims, so that one build serves every torch from
+// TORCH_TARGET_VERSION on. aten (=0): ATen itself, for an operator that needs a call which the stable ABI lacks; it
+// also checks every C++ signature against its schema, which the stable ABI does not.
+//
+// Operators use the names below and the methods that both tensor classes share (sizes, numel, scalar_type,
+// const_data_ptr, ...). Wrappers never take the name of an ATen function: argument-dependent lookup would find both.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+#if EXTENSION_CPP_STABLE_ABI
+
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/macros.h>  // STD_CUDA_KERNEL_LAUNCH_CHECK; in 2.11 no other header includes it
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+
+#define TORCH_LIBRARY(ns, m) STABLE_TORCH_LIBRARY(ns, m)
+#define TORCH_LIBRARY_IMPL(ns, key, m) STABLE_TORCH_LIBRARY_IMPL(ns, key, m)
+
+namespace extension_cpp {
+
+using torch::headeronly::BFloat16;
+using torch::headeronly::DeviceType;
+using torch::headeronly::Half;
+using torch::headeronly::ScalarType;
+using torch::stable::Device;
+using torch::stable::new_empty;
+using torch::stable::parallel_for;
+using torch::stable::Tensor;
+using IntArrayRef = torch::headeronly::IntHeaderOnlyArrayRef;
+using OptionalIntArrayRef = std::optional<IntArrayRef>;
+using TensorList = torch::headeronly::HeaderOnlyArrayRef<Tensor>;
+
+inline Tensor call_contiguous(const Tensor& tensor) { return torch::stable::contiguous(tensor); }
+
+}  // namespace extension_cpp
+
+#else  // aten
+
+#include <ATen/Parallel.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/new_empty.h>
+#include <torch/library.h>
+
+#define TORCH_BOX(f) TORCH_FN(*(f))
+
+namespace extension_cpp {
+
+using at::BFloat16;
+using at::Device;
+using at::DeviceType;
+using at::Half;
+using at::IntArrayRef;
+using at::OptionalIntArrayRef;
+using at::parallel_for;
+using at::ScalarType;
+using at::Tensor;
+using at::TensorList;
+
+inline Tensor new_empty(const Tensor& like, IntArrayRef sizes, std::optional<ScalarType> dtype = std::nullopt) {
+  return like.new_empty(sizes, like.options().dtype(dtype.value_or(like.scalar_type())));
+}
+
+inline Tensor call_contiguous(const Tensor& tensor) { return tensor.contiguous(); }
+
+}  // namespace extension_cpp
+
+#endif
+
+namespace extension_cpp {
+
+// A call through the stable ABI costs 0.6 us even where there is nothing to copy.
+inline Tensor as_contiguous(const Tensor& tensor) { return tensor.is_contiguous() ? tensor : call_contiguous(tensor); }
+
+}  // namespace extension_cpp
+
+#ifdef __CUDACC__
+
+#include <cuda_runtime.h>
+
+#if EXTENSION_CPP_STABLE_ABI
+
+#define CUDA_LAUNCH_CHECK() STD_CUDA_KERNEL_LAUNCH_CHECK()
+#define CUDA_CHECK(call) STD_CUDA_CHECK(call)
+
+namespace extension_cpp {
+
+struct DeviceGuard : torch::stable::accelerator::DeviceGuard {
+  explicit DeviceGuard(const Tensor& tensor) : torch::stable::accelerator::DeviceGuard(tensor.get_device_index()) {}
+};
+
+// Stream::nativeHandle would be the public way, but it asks for torch 2.13.
+inline cudaStream_t current_stream(const Tensor& tensor) {
+  void* stream = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(tensor.get_device_index(), &stream));
+  return static_cast<cudaStream_t>(stream);
+}
+
+}  // namespace extension_cpp
+
+#else  // aten
+
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#define CUDA_LAUNCH_CHECK() C10_CUDA_KERNEL_LAUNCH_CHECK()
+#define CUDA_CHECK(call) C10_CUDA_CHECK(call)
+
+namespace extension_cpp {
+
+struct DeviceGuard : c10::cuda::CUDAGuard {
+  explicit DeviceGuard(const Tensor& tensor) : c10::cuda::CUDAGuard(tensor.device()) {}
+};
+
+inline cudaStream_t current_stream(const Tensor& tensor) {
+  return c10::cuda::getCurrentCUDAStream(tensor.get_device()).stream();
+}
+
+}  // namespace extension_cpp
+
+#endif
+
+#endif  // __CUDACC__

@@ -1,0 +1,3 @@
+"""The public modules, one import line each."""
+
+from extension_cpp.operators.fused_op.module import FusedOp as FusedOp

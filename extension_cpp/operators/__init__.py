@@ -1,0 +1,1 @@
+"""One folder per operator: kernels, registration, module and spec."""

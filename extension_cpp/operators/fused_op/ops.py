@@ -1,0 +1,137 @@
+"""fused_op: `relu(input * scale + bias)` in one pass over memory, forward and backward."""
+
+import torch
+from torch import Tensor
+
+from extension_cpp.checks import (
+    check_floating,
+    check_min_dim,
+    check_same_device,
+    check_same_dtype,
+    check_shape,
+)
+from extension_cpp.library import register_autocast, register_autograd, register_vmap
+
+
+def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
+    """Computes `relu(input * scale + bias)`.
+
+    Half types are computed in float32. The gradient of relu at 0 is 0 and NaN propagates, as in PyTorch.
+
+    Args:
+        input: `(..., features)`, float64, float32, float16 or bfloat16, on CPU or CUDA, of any layout.
+        bias: `(features,)`, dtype and device of `input`.
+        scale: a number; not differentiable.
+
+    Returns:
+        A contiguous tensor with the shape and dtype of `input`. Differentiable to any order in `input` and `bias`, in reverse and
+        forward mode. The gradient of `bias` is a deterministic sum, accumulated in float32 (float64 for float64).
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    """
+    return torch.ops.extension_cpp.fused_op(input, bias, scale)
+
+
+@torch.library.register_fake("extension_cpp::fused_op")
+def _(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
+    check_floating("fused_op", "input", input)
+    check_same_dtype("fused_op", "bias", bias, "input", input)
+    check_same_device("fused_op", "bias", bias, "input", input)
+    check_min_dim("fused_op", "input", input, 1)
+    check_shape("fused_op", "bias", bias, (input.shape[-1],))
+    return input.new_empty(input.shape)
+
+
+@torch.library.register_fake("extension_cpp::fused_op_backward")
+def _(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    check_floating("fused_op_backward", "grad_output", grad_output)
+    check_same_dtype("fused_op_backward", "output", output, "grad_output", grad_output)
+    check_same_device("fused_op_backward", "output", output, "grad_output", grad_output)
+    check_min_dim("fused_op_backward", "grad_output", grad_output, 1)
+    check_shape("fused_op_backward", "output", output, grad_output.shape)
+    return grad_output.new_empty(grad_output.shape), grad_output.new_empty(grad_output.shape[-1:])
+
+
+# The mask of relu can be read off the output: saving it, and not the input, costs no memory where the next layer saves it too.
+def _setup_context(ctx, inputs, output):
+    _, _, ctx.scale = inputs
+    ctx.save_for_backward(output)
+
+
+def _backward(ctx, grad_output):
+    (output,) = ctx.saved_tensors
+    grad_input, grad_bias = torch.ops.extension_cpp.fused_op_backward(grad_output, output, ctx.scale)
+    return (
+        grad_input if ctx.needs_input_grad[0] else None,
+        grad_bias if ctx.needs_input_grad[1] else None,
+        None,
+    )
+
+
+register_autograd("extension_cpp::fused_op", _backward, setup_context=_setup_context)
+
+
+# The backward is linear in grad_output and, where it is differentiable at all, constant in output.
+def _setup_context_backward(ctx, inputs, output):
+    grad_output, saved_output, ctx.scale = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(saved_output)
+
+
+def _backward_backward(ctx, grad_grad_input, grad_grad_bias):
+    if not ctx.needs_input_grad[0] or (grad_grad_input is None and grad_grad_bias is None):
+        return None, None, None
+    (output,) = ctx.saved_tensors
+    grad = 0 if grad_grad_input is None else grad_grad_input * ctx.scale
+    if grad_grad_bias is not None:
+        grad = grad + grad_grad_bias
+    return torch.where(output <= 0, 0, grad), None, None
+
+
+register_autograd(
+    "extension_cpp::fused_op_backward",
+    _backward_backward,
+    setup_context=_setup_context_backward,
+)
+
+
+def _to_front(tensor: Tensor, dim: int | None, batch_size: int) -> Tensor:
+    if dim is None:
+        return tensor.expand(batch_size, *tensor.shape)
+    return tensor.movedim(dim, 0)
+
+
+def _vmap(info, in_dims, input, bias, scale):
+    input_dim, bias_dim, _ = in_dims
+    if bias_dim is None:
+        return fused_op(input.movedim(input_dim, 0), bias, scale), 0
+    # A bias of its own for every example: make (batch, features) the last dimensions, as one row of batch * features.
+    input = _to_front(input, input_dim, info.batch_size)
+    bias = bias.movedim(bias_dim, 0)
+    rows = input.movedim(0, -2)
+    output = fused_op(rows.flatten(-2), bias.flatten(), scale)
+    return output.unflatten(-1, bias.shape), input.dim() - 2
+
+
+register_vmap("extension_cpp::fused_op", _vmap)
+
+
+def _vmap_backward(info, in_dims, grad_output, output, scale):
+    grad_output_dim, output_dim, _ = in_dims
+    grad_output = _to_front(grad_output, grad_output_dim, info.batch_size).movedim(0, -2)
+    output = _to_front(output, output_dim, info.batch_size).movedim(0, -2)
+    grad_input, grad_bias = torch.ops.extension_cpp.fused_op_backward(
+        grad_output.flatten(-2), output.flatten(-2), scale
+    )
+    batch_and_features = grad_output.shape[-2:]
+    return (
+        (grad_input.unflatten(-1, batch_and_features), grad_bias.unflatten(-1, batch_and_features)),
+        (grad_output.dim() - 2, 0),
+    )
+
+
+register_vmap("extension_cpp::fused_op_backward", _vmap_backward)
+
+# As torch.nn.Linear, whose output it usually takes: the lower precision, bias included.
+register_autocast("extension_cpp::fused_op", "lower_precision")
