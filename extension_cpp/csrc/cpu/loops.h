@@ -49,7 +49,7 @@ void for_each_element(int64_t rows, int64_t cols, F f) {
   });
 }
 
-// sums[k][col] = sum over rows of f(i, col)[k], where i = row * cols + col and f returns std::array<A, K>.
+// sums[k][col] = sum over rows of what f(i, col, acc) adds to acc[k], where i = row * cols + col.
 //
 // Row blocks and column tiles have fixed sizes, so that the order of the additions depends on the shape alone, not on
 // the number of threads: equal bits from run to run. Blocks are short, which also keeps the rounding error down.
@@ -74,7 +74,8 @@ void column_sums(int64_t rows, int64_t cols, F f, std::array<Out*, K> sums) {
           for (int64_t row = block * kBlock; row < last_row; ++row) {
             CPU_INDEPENDENT_LOOP
             for (int64_t j = 0; j < width; ++j) {
-              const std::array<A, K> terms = f(row * cols + first_col + j, first_col + j);
+              A terms[K] = {};
+              f(row * cols + first_col + j, first_col + j, terms);
               for (size_t k = 0; k < K; ++k) {
                 acc[k][j] += terms[k];
               }

@@ -27,14 +27,15 @@ void fused_op_backward_kernel(
     T* grad_bias,          // [cols]
     int64_t rows, int64_t cols, acc_t<T> scale) {
   using A = acc_t<T>;
-  cpu::column_sums<A, 1>(
+  cpu::column_sums<A>(
       rows, cols,
-      [=](int64_t i, int64_t) {
-        const A grad = static_cast<A>(output[i]) <= A(0) ? A(0) : static_cast<A>(grad_output[i]);
-        grad_input[i] = static_cast<T>(grad * scale);
-        return std::array<A, 1>{grad};
+      [=](int64_t i, int64_t, A(&sums)[1]) {
+        const A grad = static_cast<A>(grad_output[i]);
+        const A masked = static_cast<A>(output[i]) <= A(0) ? A(0) : grad;
+        grad_input[i] = static_cast<T>(masked * scale);
+        sums[0] += masked;
       },
-      std::array<T*, 1>{grad_bias});
+      std::array{grad_bias});
 }
 
 Tensor fused_op_cpu(const Tensor& input, const Tensor& bias, double scale) {
