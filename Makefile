@@ -1,0 +1,89 @@
+# `make` alone lists the targets. Each sets up what it needs: .venv with requirements.txt, the compiled libraries.
+#
+# PYTHON=...  an interpreter that has torch, used as it is: nothing is fetched or installed
+# TESTS=...   what `make test` runs, with pytest's options: make test TESTS="tests/test_operators.py -k strides"
+# Settings of the build (USE_CUDA, DEBUG, EXTENSION_CPP_ABI, ...): see setup.py.
+
+ifdef PYTHON
+# Absolute: some recipes run in another folder. An interpreter without torch stops here, before anything is built.
+override PYTHON := $(shell command -v $(PYTHON))
+ENVIRONMENT := .check-python
+else
+PYTHON := $(CURDIR)/.venv/bin/python
+ENVIRONMENT := .venv/ready
+endif
+
+# Python that creates .venv.
+BASE_PYTHON ?= python3
+TESTS ?= tests
+# Test processes: with pytest-xdist as many as there are processors, up to 8; without it, this one.
+JOBS = $(shell $(PYTHON) -c "import xdist, os; print('-n', min(8, len(os.sched_getaffinity(0))))" 2>/dev/null)
+CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
+
+# The package is used from the source tree; tests, examples and benchmarks find it whichever folder they run in.
+export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
+
+.PHONY: help demo test test-all test-slow test-aten build wheel check-cuda lint format clean .check-python
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+demo: build ## fused_op on real input: results, gradients, compiled, trained with, and its speed
+	$(PYTHON) examples/quickstart.py
+
+test: build check-cuda-if-possible ## the test suite, CUDA tests too where there is a GPU (6 minutes on 2 cores)
+	$(PYTHON) -m pytest -q $(JOBS) -m "not slow" $(TESTS)
+
+test-all: test test-slow test-aten ## everything: also wheels, builds from scratch, the aten build
+
+test-slow: build
+	$(PYTHON) -m pytest -q $(JOBS) -m slow $(TESTS)
+
+# Built into a folder of its own, from which the tests import it: the libraries in the source tree stay as they are.
+test-aten: $(ENVIRONMENT) ## the correctness tests against the aten build
+	EXTENSION_CPP_ABI=aten $(PYTHON) setup.py build --build-lib build/aten
+	cd build/aten && PYTHONPATH=$(CURDIR)/build/aten $(PYTHON) -m pytest -q $(JOBS) -m "not slow" \
+	  -c $(CURDIR)/pyproject.toml --rootdir $(CURDIR) $(CURDIR)/tests/test_operators.py
+
+build: $(ENVIRONMENT) ## compile the libraries in place, what changed alone
+	$(PYTHON) setup.py build_ext --inplace
+
+wheel: $(ENVIRONMENT) ## a wheel in dist/
+	$(PYTHON) -m pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+
+check-cuda: $(ENVIRONMENT) ## compile the CUDA sources for two architectures; needs nvcc, no GPU
+	$(PYTHON) setup.py check_cuda
+
+.PHONY: check-cuda-if-possible
+check-cuda-if-possible: $(ENVIRONMENT)
+	@if [ -n "$$CUDA_HOME" ] || command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; \
+	then $(PYTHON) setup.py check_cuda; \
+	else echo "make test: no nvcc found, the CUDA sources are not compiled"; fi
+
+lint: $(ENVIRONMENT) ## the form of all sources, and types
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
+	$(dir $(PYTHON))clang-format --dry-run --Werror $(CXX_SOURCES)
+
+format: $(ENVIRONMENT) ## bring all sources into form
+	$(PYTHON) -m ruff check --fix-only .
+	$(PYTHON) -m ruff format .
+	$(dir $(PYTHON))clang-format -i $(CXX_SOURCES)
+
+clean: ## remove what builds and tests made; .venv stays
+	rm -rf build dist *.egg-info extension_cpp/*.so extension_cpp/_build_info.json compile_commands.json
+	rm -rf .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+.venv/ready: requirements.txt
+	@$(BASE_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "make: Python 3.10 or newer is needed: set BASE_PYTHON=..., or PYTHON=... to one that has torch"; exit 1; }
+	$(BASE_PYTHON) -m venv .venv || \
+	  { echo "make: no virtual environment could be made (Debian, Ubuntu: apt install python3-venv)"; exit 1; }
+	.venv/bin/python -m pip install --progress-bar on -r requirements.txt
+	@touch $@
+
+.check-python:
+	@[ -n "$(PYTHON)" ] || { echo "make: PYTHON: no such command"; exit 1; }
+	@$(PYTHON) -c 'import torch' || { echo "make: $(PYTHON) has no torch; leave PYTHON out to use .venv"; exit 1; }
