@@ -1,13 +1,13 @@
 """Builds the two compiled libraries: `_C` (schemas, CPU kernels) and `_C_cuda` (CUDA kernels).
 
-What is static about the package stands in pyproject.toml. Sources are found by globbing: an operator that is added or
-removed needs no change here. Environment variables:
+What is static about the package stands in pyproject.toml. Sources are found by globbing: an
+operator that is added or removed needs no change here. Environment variables:
 
-    USE_CUDA=0|1              unset: CUDA is built where nvcc and a CUDA build of torch are both there
+    USE_CUDA=0|1              unset: CUDA is built where nvcc and a CUDA build of torch both are
     TORCH_CUDA_ARCH_LIST=...  unset: the visible GPUs, else GPU_TARGETS below
-    DEBUG=1                   no optimisation, debug symbols, assertions on the host and the device
+    DEBUG=1                   no optimisation, debug symbols, assertions on host and device
     EXTENSION_CPP_ABI=aten    the ABI of this one torch version, with all of ATen; default: stable
-    MAX_JOBS=N                compilers run at once; unset: as many as the processors and the free memory allow
+    MAX_JOBS=N                compilers run at once; unset: what processors and free memory allow
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from setuptools import Command, Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
-# Compiled for when no GPU is visible; the last one also as PTX, for what comes later. A binary for x.0 runs on x.y.
+# Compiled for where no GPU is visible; the last one also as PTX, for what comes later. A binary for
+# x.0 runs on every x.y.
 GPU_TARGETS = ("8.0", "9.0", "10.0", "12.0")
-# What `make check-cuda` compiles for: the oldest and the newest instruction set that kernels commonly special-case.
+# What `make check-cuda` compiles for: two show code that compiles for one of them alone.
 CHECK_TARGETS = ("8.0", "9.0")
-# The oldest torch that a stable-ABI build runs on. Raising it opens more of torch/csrc/stable to the sources.
+# The oldest torch that a stable-ABI build runs on. Raising it opens more of torch/csrc/stable.
 MIN_TORCH = (2, 11)
 
 PACKAGE = "extension_cpp"
@@ -49,7 +51,7 @@ def version_pair(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-# pip installs ninja beside the interpreter, a folder that is on PATH only in an activated environment.
+# pip installs ninja beside the interpreter: on PATH only where the environment is activated.
 try:
     import ninja
 except ImportError:
@@ -61,14 +63,15 @@ try:
     import torch
 except ImportError as error:
     raise fail(
-        f"the build needs torch, which {sys.executable} cannot import ({error}). Install it first "
-        f"(pip install 'torch>={MIN_TORCH[0]}.{MIN_TORCH[1]}'), or drop --no-build-isolation to let pip fetch it."
+        f"the build needs torch, which {sys.executable} cannot import ({error}).\n"
+        f"Install it first: pip install 'torch>={MIN_TORCH[0]}.{MIN_TORCH[1]}'. Or leave out "
+        "--no-build-isolation, and pip fetches it for the build."
     ) from None
 
 if version_pair(torch.__version__) < MIN_TORCH:
     raise fail(
-        f"torch {torch.__version__} is too old: the stable ABI that the sources use exists from torch "
-        f"{MIN_TORCH[0]}.{MIN_TORCH[1]} on. Upgrade it: pip install -U torch"
+        f"torch {torch.__version__} is too old: the sources use the stable ABI of torch "
+        f"{MIN_TORCH[0]}.{MIN_TORCH[1]} or newer.\nUpgrade it: pip install -U torch"
     )
 
 
@@ -83,7 +86,7 @@ class Toolkit:
     @classmethod
     @functools.cache
     def find(cls) -> Toolkit | None:
-        """The toolkit of CUDA_HOME, else that of the nvcc on PATH, else the one in /usr/local/cuda."""
+        """The toolkit of CUDA_HOME, else of the nvcc on PATH, else the one in /usr/local/cuda."""
         home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
         if home:
             nvcc = shutil.which(os.path.join(home, "bin", "nvcc"))
@@ -92,37 +95,28 @@ class Toolkit:
         if nvcc is None:
             return None
         if not home:
-            # The nvcc on PATH may be a script that calls the real one: only nvcc itself knows where its libraries are.
-            dryrun = run_tool(nvcc, "--dryrun", "-x", "cu", os.devnull)
+            # It may be a script that calls the real nvcc, which alone knows where its folder is.
+            dryrun = output_of(nvcc, "--dryrun", "-x", "cu", os.devnull)
             top = re.search(r"^#\$ TOP=(.+)$", dryrun, re.MULTILINE)
-            home = (
-                os.path.realpath(top[1])
-                if top
-                else os.path.dirname(os.path.dirname(os.path.realpath(nvcc)))
-            )
-        release = re.search(r"release (\d+\.\d+)", run_tool(nvcc, "--version"))
+            home = os.path.realpath(top[1] if top else os.path.join(nvcc, "..", ".."))
+        release = re.search(r"release (\d+\.\d+)", output_of(nvcc, "--version"))
         return cls(nvcc, home, release[1] if release else "0.0")
 
     @property
     def library_dirs(self) -> list[str]:
         # lib64: NVIDIA's installers; lib: conda.
-        return [
-            path
-            for name in ("lib64", "lib")
-            if os.path.isdir(path := os.path.join(self.home, name))
-        ]
+        folders = (os.path.join(self.home, name) for name in ("lib64", "lib"))
+        return [folder for folder in folders if os.path.isdir(folder)]
 
     @functools.cached_property
     def targets(self) -> list[str]:
         """The compute capabilities that this nvcc compiles for, oldest first."""
-        numbers = map(
-            int,
-            re.findall(r"^compute_(\d+)$", run_tool(self.nvcc, "--list-gpu-arch"), re.MULTILINE),
-        )
-        return [f"{number // 10}.{number % 10}" for number in sorted(numbers)]
+        listed = output_of(self.nvcc, "--list-gpu-arch")
+        numbers = sorted(map(int, re.findall(r"^compute_(\d+)$", listed, re.MULTILINE)))
+        return [f"{number // 10}.{number % 10}" for number in numbers]
 
 
-def run_tool(*command: str) -> str:
+def output_of(*command: str) -> str:
     result = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
@@ -146,30 +140,30 @@ class Config:
         abi = os.environ.get("EXTENSION_CPP_ABI") or "stable"
         if abi not in ("stable", "aten"):
             raise fail(f"EXTENSION_CPP_ABI must be 'stable' or 'aten', got '{abi}'.")
+        min_torch = MIN_TORCH if abi == "stable" else version_pair(torch.__version__)
         use_cuda = environment_flag("USE_CUDA")
         obstacle = "USE_CUDA=0" if use_cuda is False else cuda_obstacle()
         if use_cuda and obstacle:
             raise fail(
-                f"USE_CUDA=1, but {obstacle}\nUnset USE_CUDA, or set it to 0, to build for the CPU alone."
+                f"USE_CUDA=1, but {obstacle}\n"
+                "To build for the CPU alone, leave USE_CUDA out or set it to 0."
             )
-        architectures, reason = (None, obstacle) if obstacle else cuda_architectures()
-        toolkit = Toolkit.find()
+        toolkit = Toolkit.find() if obstacle is None else None
+        architectures, reason = cuda_architectures(toolkit) if toolkit else (None, obstacle or "")
         return cls(
             torch=torch.__version__,
             abi=abi,
-            min_torch=".".join(
-                map(str, MIN_TORCH if abi == "stable" else version_pair(torch.__version__))
-            ),
-            cuda=toolkit.version if toolkit and not obstacle else None,
+            min_torch=f"{min_torch[0]}.{min_torch[1]}",
+            cuda=toolkit.version if toolkit else None,
             architectures=architectures,
-            reason=reason,
+            reason=reason.splitlines()[0].rstrip("."),
             debug=bool(environment_flag("DEBUG")),
         )
 
     def summary(self) -> str:
         cuda = f"CUDA {self.cuda} for {self.architectures}" if self.cuda else "CPU only"
         debug = ", debug" if self.debug else ""
-        return f"{PACKAGE}: torch {self.torch}, {self.abi} ABI, {cuda} ({self.reason.splitlines()[0]}){debug}"
+        return f"{PACKAGE}: torch {self.torch}, {self.abi} ABI, {cuda} ({self.reason}){debug}"
 
 
 def environment_flag(name: str) -> bool | None:
@@ -181,46 +175,47 @@ def environment_flag(name: str) -> bool | None:
 
 def cuda_obstacle() -> str | None:
     """What keeps CUDA from being built, and what to do about it; None where nothing does."""
-    if torch.version.cuda is None:
+    built_with = torch.version.cuda
+    if built_with is None:
         return (
             f"torch {torch.__version__} is built without CUDA.\n"
-            "Install a CUDA build of torch (https://pytorch.org/get-started/locally); `make check-cuda` "
-            "compiles the CUDA sources without one, but cannot link them."
+            "Install a CUDA build of torch: https://pytorch.org/get-started/locally "
+            "(`make check-cuda` compiles the CUDA sources without one, but cannot link them)."
         )
     toolkit = Toolkit.find()
     if toolkit is None:
         return (
-            "no nvcc was found.\nInstall the CUDA toolkit "
-            f"{torch.version.cuda} (https://developer.nvidia.com/cuda-downloads) and set CUDA_HOME to its folder, "
-            "or put its nvcc on PATH."
+            "no nvcc was found.\n"
+            f"Install the CUDA toolkit {built_with}: https://developer.nvidia.com/cuda-downloads "
+            "and put its nvcc on PATH, or set CUDA_HOME to its folder."
         )
-    if toolkit.version.split(".")[0] != torch.version.cuda.split(".")[0]:
+    if toolkit.version.split(".")[0] != built_with.split(".")[0]:
         return (
-            f"nvcc {toolkit.version} does not match torch {torch.__version__}, built with CUDA {torch.version.cuda}.\n"
-            f"Set CUDA_HOME to a toolkit of version {torch.version.cuda.split('.')[0]}.x."
+            f"nvcc {toolkit.version} does not match torch {torch.__version__}, "
+            f"which is built with CUDA {built_with}.\n"
+            f"Set CUDA_HOME to the folder of a toolkit {built_with.split('.')[0]}.x."
         )
     return None
 
 
-def cuda_architectures() -> tuple[str, str]:
+def cuda_architectures(toolkit: Toolkit) -> tuple[str, str]:
     """The value of TORCH_CUDA_ARCH_LIST to build for, and where it comes from."""
-    if os.environ.get("TORCH_CUDA_ARCH_LIST", "native") != "native":
-        return os.environ["TORCH_CUDA_ARCH_LIST"], "TORCH_CUDA_ARCH_LIST"
-    toolkit = Toolkit.find()
-    assert toolkit is not None
-    gpus = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
-    wanted = [f"{major}.{minor}" for major, minor in sorted(gpus)] or list(GPU_TARGETS)
+    given = os.environ.get("TORCH_CUDA_ARCH_LIST") or "native"
+    if given != "native":
+        return given, "TORCH_CUDA_ARCH_LIST"
+    gpus = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+    wanted = [f"{major}.{minor}" for major, minor in sorted(gpus)] or GPU_TARGETS
     # A GPU newer than the toolkit runs the toolkit's newest PTX.
     targets = [target for target in wanted if target in toolkit.targets] or toolkit.targets[-1:]
-    return ";".join(
-        targets
-    ) + "+PTX", "visible GPUs" if gpus else "no GPU visible: GPU_TARGETS of setup.py"
+    source = "visible GPUs" if gpus else "no GPU visible: GPU_TARGETS of setup.py"
+    return ";".join(targets) + "+PTX", source
 
 
 def gencode_flags(architectures: str) -> list[str]:
-    """nvcc's flags for a value of TORCH_CUDA_ARCH_LIST.
+    """The flags of nvcc for a value of TORCH_CUDA_ARCH_LIST.
 
-    torch would add them itself, but not where any flag holds the letters "arch": a path through "research" is enough.
+    torch would add them, but not where any other flag contains "arch": a path through a folder
+    named "research" is enough.
     """
     from torch.utils.cpp_extension import _get_cuda_arch_flags
 
@@ -232,59 +227,57 @@ def gencode_flags(architectures: str) -> list[str]:
 
 
 def common_flags(config: Config) -> list[str]:
-    """Flags of every compiler. None sets the C++ standard: torch's headers know theirs, and torch adds it."""
-    stable = [
-        # Hides whatever later versions added to the stable ABI, so that one build serves every torch from MIN_TORCH on.
-        f"-DTORCH_TARGET_VERSION=0x{MIN_TORCH[0]:02x}{MIN_TORCH[1]:02x}000000000000",
-    ]
-    return [
-        f"-DEXTENSION_CPP_STABLE_ABI={int(config.abi == 'stable')}",
-        *(stable if config.abi == "stable" else []),
-        # Assertions in debug builds alone. Said for both: Python's own flags come before, nvcc gets none of them.
+    """Flags of both compilers. None sets the C++ standard: torch adds what its headers need."""
+    flags = [
+        "-DEXTENSION_CPP_STABLE_ABI=" + ("1" if config.abi == "stable" else "0"),
+        # Assertions in debug builds alone. Python's own flags, which come before, reach g++ only.
         "-UNDEBUG" if config.debug else "-DNDEBUG",
     ]
+    if config.abi == "stable":
+        # Hides what later versions added to the stable ABI: one build serves all from MIN_TORCH on.
+        flags.append(f"-DTORCH_TARGET_VERSION=0x{MIN_TORCH[0]:02x}{MIN_TORCH[1]:02x}000000000000")
+    return flags
 
 
-def host_flags(config: Config) -> list[str]:
-    """Flags of the host compiler, for .cpp files and for the host half of .cu files."""
+def host_flags() -> list[str]:
+    """Flags of g++, which also compiles the host half of .cu files."""
     from torch.utils.cpp_extension import include_paths
 
     return [
-        # Two extensions built from this template must not see each other's symbols.
+        # Two extensions made from this template must not take each other's functions.
         "-fvisibility=hidden",
-        # Messages and assertions name files as the repository does, not as the machine that built the wheel does.
-        f"-ffile-prefix-map={ROOT}/=",
-        *(f"-ffile-prefix-map={path}/=" for path in include_paths("cpu")),
+        # Messages name files as the repository does, not as the machine that built the wheel.
+        *(f"-ffile-prefix-map={path}/=" for path in (ROOT, *include_paths("cpu"))),
     ]
 
 
 def cxx_flags(config: Config) -> list[str]:
-    release = [
-        # -O2 of GCC before 12 does not vectorise, and later ones do so only where it costs no size: up to 8 times slower.
+    flags = [*common_flags(config), *host_flags()]
+    if config.debug:
+        return [*flags, "-O0", "-g"]
+    return [
+        *flags,
+        # -O2 hardly vectorises: 4 to 8 times slower.
         "-O3",
-        # Nobody reads floating-point exception flags here. Changes no value; without it the Half conversion does not
-        # vectorise below AVX-512 (up to 15 times slower).
+        # Nobody here reads the flags that floating-point exceptions set. Changes no value; without
+        # it conversions of Half do not vectorise below AVX-512 (up to 15 times slower).
         "-fno-trapping-math",
         # Python's own flags ask for debug symbols: ten times the size of the library.
         "-g0",
     ]
-    # at::parallel_for is a template over OpenMP pragmas; the stable ABI's parallel_for runs inside torch.
-    openmp = ["-fopenmp"] if config.abi == "aten" and sys.platform == "linux" else []
-    optimisation = ["-O0", "-g"] if config.debug else release
-    return [*common_flags(config), *optimisation, *openmp, *host_flags(config)]
 
 
 def nvcc_flags(config: Config, gencode: list[str]) -> list[str]:
-    # No --use_fast_math: it flushes denormals to zero and approximates division, beyond the tolerances of the tests.
+    # No --use_fast_math: kernels that wait for memory gain nothing, and denormals would be lost.
     return [
         *common_flags(config),
+        *gencode,
         # Opens the stream and launch helpers of torch/csrc/stable.
         "-DUSE_CUDA",
-        # The device code stays optimised in debug builds, which take -lineinfo instead of -G: with -G, blocks of 1024
+        # Debug builds keep the device code optimised, with line numbers: under -G, blocks of 1024
         # threads run out of registers.
         *(["-O0", "-g", "-lineinfo"] if config.debug else ["-O3"]),
-        *gencode,
-        *(f"--compiler-options={flag}" for flag in host_flags(config)),
+        *(f"--compiler-options={flag}" for flag in host_flags()),
     ]
 
 
@@ -295,51 +288,49 @@ def sources(suffix: str) -> list[str]:
 
 
 def extensions(config: Config) -> list[Extension]:
-    """Plain Extensions: BuildExtension takes nvcc by the .cu suffix, and the libraries stay ours to list."""
+    """Plain Extensions: BuildExtension takes nvcc by the .cu suffix, and libraries stay ours."""
     from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
 
-    aten = config.abi == "aten"
-    common = {
-        # C++ even where there are only .cu files: the C linker would leave libstdc++ out.
+    linux, aten = sys.platform == "linux", config.abi == "aten"
+    # at::parallel_for is a template over OpenMP pragmas; the stable ABI's runs inside torch.
+    openmp = ["-fopenmp"] if linux and aten else []
+    common: dict[str, Any] = {
+        # Also where there are only .cu files: the C linker would leave out libstdc++.
         "language": "c++",
         "include_dirs": [str(ROOT / PACKAGE / "csrc"), *include_paths("cpu")],
         # Without ninja, which finds dependencies itself, an edited header rebuilds everything.
         "depends": [*sources(".h"), *sources(".cuh")],
+        # A missing symbol stops the build, not the import on somebody else's machine.
+        "extra_link_args": [*(["-Wl,--no-undefined"] if linux else []), *openmp],
     }
-    # A missing symbol stops the build, not the import on somebody else's machine.
-    link_args = ["-Wl,--no-undefined"] if sys.platform == "linux" else []
     built = [
         Extension(
             f"{PACKAGE}._C",
             sources(".cpp"),
             library_dirs=[TORCH_LIB_PATH],
-            libraries=["torch_cpu", *(["c10"] if aten else [])],
-            extra_compile_args={"cxx": cxx_flags(config)},
-            extra_link_args=[
-                *link_args,
-                *(["-fopenmp"] if aten and sys.platform == "linux" else []),
-            ],
+            libraries=["torch_cpu", "c10"] if aten else ["torch_cpu"],
+            extra_compile_args={"cxx": [*cxx_flags(config), *openmp]},
             **common,
         )
     ]
-    if config.architectures and sources(".cu"):
-        toolkit = Toolkit.find()
-        assert toolkit is not None
+    toolkit = Toolkit.find()
+    if config.architectures and toolkit and sources(".cu"):
+        # The static runtime ties the library to no CUDA version of torch's, only to a driver as new
+        # as the toolkit; rt, dl and pthread are what the runtime needs.
+        runtime = ["cudart_static", "rt", "dl", "pthread"]
         built.append(
             Extension(
                 f"{PACKAGE}._C_cuda",
                 sources(".cu"),
                 library_dirs=[TORCH_LIB_PATH, *toolkit.library_dirs],
-                # The static runtime ties the wheel to no CUDA version of torch's, only to a driver as new as the
-                # toolkit; rt, dl and pthread are what it needs.
                 libraries=[
-                    *("torch_cuda", "torch_cpu", *(["c10_cuda", "c10"] if aten else [])),
-                    *("cudart_static", "rt", "dl", "pthread"),
+                    *("torch_cuda", "torch_cpu"),
+                    *(["c10_cuda", "c10"] if aten else []),
+                    *runtime,
                 ],
                 extra_compile_args={
                     "nvcc": nvcc_flags(config, gencode_flags(config.architectures))
                 },
-                extra_link_args=link_args,
                 **common,
             )
         )
@@ -347,27 +338,41 @@ def extensions(config: Config) -> list[Extension]:
 
 
 def default_jobs(config: Config) -> int:
-    """Compilers to run at once: a processor each, within the free memory."""
-    # Peak of one compiler on this package's largest file, with some room.
+    """Compilers to run at once: one per processor, within the free memory."""
+    processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    # The peak of one compiler, with some room.
     gib_per_job = 4.0 if config.abi == "aten" else 1.5
-    try:
-        meminfo = Path("/proc/meminfo").read_text()
-        free = int(re.search(r"MemAvailable:\s*(\d+) kB", meminfo)[1]) * 1024  # type: ignore[index]
-        limit = Path(
-            "/sys/fs/cgroup/memory.max"
-        )  # a container's limit, of which meminfo knows nothing
-        if limit.exists() and limit.read_text().strip().isdigit():
-            free = min(
-                free, int(limit.read_text()) - int(limit.with_name("memory.current").read_text())
-            )
-    except (OSError, TypeError):
-        return os.cpu_count() or 1
-    processors = len(os.sched_getaffinity(0))
-    return max(1, min(processors, int(free / 2**30 / gib_per_job)))
+    return max(1, min(processors, int(free_memory() / 2**30 / gib_per_job)))
+
+
+def free_memory() -> float:
+    """Bytes; infinite where the system does not say."""
+    free = float("inf")
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        available = re.search(r"MemAvailable:\s*(\d+) kB", meminfo.read_text())
+        free = int(available[1]) * 1024 if available else free
+    # In a container, /proc/meminfo speaks of the whole machine.
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and limit.read_text().strip().isdigit():
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free
+
+
+def check_compiler() -> None:
+    # torch compiles with CXX, else with c++, and setuptools links with the compiler that built
+    # Python: make them one.
+    compiler = os.environ.setdefault("CXX", "c++")
+    if shutil.which(shlex.split(compiler)[0]) is None:
+        raise fail(
+            f"no C++ compiler: '{compiler}' was not found.\nInstall one (Debian, Ubuntu: "
+            "apt install g++; Fedora: dnf install gcc-c++), or set CXX to yours."
+        )
 
 
 def make_build_ext(config: Config) -> type[Command]:
-    # torch.utils.cpp_extension looks for the toolkit when it is imported, and takes a wrapper script's folder for it.
+    # torch.utils.cpp_extension looks for the toolkit when it is imported, and would take the folder
+    # of a script named nvcc.
     toolkit = Toolkit.find()
     if toolkit is not None:
         os.environ["CUDA_HOME"] = toolkit.home
@@ -376,7 +381,7 @@ def make_build_ext(config: Config) -> type[Command]:
     class BuildExt(BuildExtension):
         def finalize_options(self) -> None:
             super().finalize_options()
-            # Editable installs would build in a temporary folder, and so compile everything every time.
+            # Editable installs would compile in a temporary folder: everything, every time.
             flavour = f"{config.abi}-debug" if config.debug else config.abi
             self.build_temp = str(ROOT / "build" / "temp" / flavour)
 
@@ -384,72 +389,55 @@ def make_build_ext(config: Config) -> type[Command]:
             print(config.summary(), flush=True)
             check_compiler()
             os.environ.setdefault("MAX_JOBS", str(default_jobs(config)))
-            recorded = Path(self.build_lib, PACKAGE, BUILD_INFO)
-            record = json.dumps(asdict(config), indent=2) + "\n"
+            folder = Path(self.build_lib, PACKAGE)
+            info = json.dumps(asdict(config), indent=2) + "\n"
             # Without ninja, which compares command lines, other settings would go unnoticed.
-            if not recorded.exists() or recorded.read_text() != record:
+            if not (folder / BUILD_INFO).exists() or (folder / BUILD_INFO).read_text() != info:
                 self.force = True
-            # From here on no library stands beside a record of another build, even if this one fails.
-            self.remove_libraries(recorded.parent)
+            self.remove_stale(folder)
             super().run()
-            recorded.write_text(record)
+            (folder / BUILD_INFO).write_text(info)
             if self.inplace:
-                self.finish_inplace(record)
+                self.remove_stale(ROOT / PACKAGE)
+                (ROOT / PACKAGE / BUILD_INFO).write_text(info)
+                self.write_compile_commands()
 
-        def remove_libraries(self, folder: Path) -> None:
-            made = {
-                Path(self.get_ext_filename(extension.name)).name for extension in self.extensions
-            }
+        def remove_stale(self, folder: Path) -> None:
+            """Removes the libraries that this build does not make, and the record of another."""
+            made = [Path(self.get_ext_filename(ext.name)).name for ext in self.extensions]
             for path in [*folder.glob("_C*.so"), folder / BUILD_INFO]:
                 if path.name not in made:
                     path.unlink(missing_ok=True)
 
-        def finish_inplace(self, record: str) -> None:
-            self.remove_libraries(ROOT / PACKAGE)
-            (ROOT / PACKAGE / BUILD_INFO).write_text(record)
-            self.write_compile_commands()
-
-        def write_compile_commands(self) -> None:
-            if not self.use_ninja:
-                print("no compile_commands.json: ninja writes it, and is not installed")
-                return
-            commands: list[dict[str, str]] = []
-            for extension in self.extensions:
-                folder = str(Path(self.build_temp, extension.name))
-                listed = subprocess.run(
-                    ["ninja", "-C", folder, "-t", "compdb"], capture_output=True, check=True
-                )
-                commands += json.loads(listed.stdout)
-            (ROOT / "compile_commands.json").write_text(json.dumps(commands, indent=2) + "\n")
-
-        def build_extension(self, extension: Extension) -> None:
-            # A folder each: ninja keeps one log per folder, and forgets files that its present build does not list.
+        def build_extension(self, ext: Extension) -> None:
+            # A folder each: ninja's log forgets the files that its present run does not build.
             root = self.build_temp
-            self.build_temp = str(Path(root, extension.name))
+            self.build_temp = str(Path(root, ext.name))
             try:
-                super().build_extension(extension)
+                super().build_extension(ext)
             finally:
                 self.build_temp = root
 
-        def get_ext_filename(self, name: str) -> str:
-            # The libraries never call Python: the same file serves every version of it.
-            return os.path.join(*name.split(".")) + ".so"
+        def get_ext_filename(self, fullname: str) -> str:
+            # The libraries never call Python: one file serves every version of it.
+            return os.path.join(*fullname.split(".")) + ".so"
+
+        def write_compile_commands(self) -> None:
+            """For editors: how each file is compiled."""
+            if not self.use_ninja:
+                print(f"{PACKAGE}: no ninja, hence no compile_commands.json")
+                return
+            commands = []
+            for ext in self.extensions:
+                folder = Path(self.build_temp, ext.name)
+                commands += json.loads(output_of("ninja", "-C", str(folder), "-t", "compdb"))
+            (ROOT / "compile_commands.json").write_text(json.dumps(commands, indent=2) + "\n")
 
     return BuildExt
 
 
-def check_compiler() -> None:
-    # torch compiles with CXX, else with c++; setuptools links with the compiler that built Python. Make them one.
-    compiler = os.environ.setdefault("CXX", "c++")
-    if shutil.which(shlex.split(compiler)[0]) is None:
-        raise fail(
-            f"no C++ compiler: '{compiler}' was not found. Install one (Debian, Ubuntu: apt install g++; "
-            "Fedora: dnf install gcc-c++), or set CXX to yours."
-        )
-
-
 class BuildPy(build_py):
-    """Starts from an empty folder: whatever an earlier build left there would be packed into the wheel."""
+    """Starts from an empty folder: what an earlier build left there would go into the wheel."""
 
     def run(self) -> None:
         shutil.rmtree(self.build_lib, ignore_errors=True)
@@ -458,7 +446,7 @@ class BuildPy(build_py):
 
 class BdistWheel(bdist_wheel):
     def run(self) -> None:
-        shutil.rmtree(self.bdist_dir, ignore_errors=True)
+        shutil.rmtree(self.bdist_dir, ignore_errors=True)  # left behind by an interrupted build
         super().run()
 
     def get_tag(self) -> tuple[str, str, str]:
@@ -467,10 +455,10 @@ class BdistWheel(bdist_wheel):
 
 
 class CheckCuda(Command):
-    """Compiles every .cu file for CHECK_TARGETS with plain nvcc: needs neither a GPU nor a CUDA build of torch."""
+    """Compiles every .cu file for CHECK_TARGETS; needs no GPU and no CUDA build of torch."""
 
     description = "compile the CUDA sources without linking them"
-    user_options: list[tuple[str, str | None, str]] = []
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
 
     def initialize_options(self) -> None:
         pass
@@ -481,74 +469,61 @@ class CheckCuda(Command):
     def run(self) -> None:
         toolkit = Toolkit.find()
         if toolkit is None:
-            raise fail(
-                "no nvcc was found: install the CUDA toolkit, and set CUDA_HOME to its folder."
-            )
+            raise fail("no nvcc was found: put it on PATH, or set CUDA_HOME to its folder.")
         from torch.utils.cpp_extension import include_paths
 
-        # ATen's CUDA headers come with CUDA builds of torch alone.
-        config = Config(
-            torch.__version__, "stable", "", toolkit.version, ";".join(CHECK_TARGETS), "", False
-        )
-        includes = [f"-I{path}" for path in (ROOT / PACKAGE / "csrc", *include_paths("cpu"))]
-        flags = [
+        # The stable ABI: ATen's CUDA headers come with CUDA builds of torch alone.
+        config = Config(torch.__version__, "stable", "", toolkit.version, None, "", False)
+        command = [
+            toolkit.nvcc,
+            "-c",
+            *(f"-I{path}" for path in (ROOT / PACKAGE / "csrc", *include_paths("cpu"))),
             "--compiler-options=-fPIC",
-            # What torch adds in a real build, where 2.11 chooses C++17 and later ones C++20: the stricter one here.
-            *(
-                "--expt-relaxed-constexpr",
-                "-D__CUDA_NO_HALF_OPERATORS__",
-                "-D__CUDA_NO_HALF_CONVERSIONS__",
-            ),
-            *("-D__CUDA_NO_BFLOAT16_CONVERSIONS__", "-D__CUDA_NO_HALF2_OPERATORS__"),
+            # Of the standards that torch passes in a real build, the stricter: that of 2.11.
             "-std=c++17",
+            # As torch does in a real build.
+            "--expt-relaxed-constexpr",
+            "-D__CUDA_NO_HALF_OPERATORS__",
+            "-D__CUDA_NO_HALF_CONVERSIONS__",
+            "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
+            "-D__CUDA_NO_HALF2_OPERATORS__",
             *nvcc_flags(config, gencode_flags(";".join(CHECK_TARGETS))),
         ]
         files = sources(".cu")
-        compile_one = functools.partial(
-            self.compile, command=[toolkit.nvcc, "-c", *includes, *flags]
-        )
         with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or default_jobs(config))) as pool:
-            failed = [
-                file for file, ok in zip(files, pool.map(compile_one, files), strict=True) if not ok
-            ]
+            compiled = list(pool.map(lambda file: self.compile(file, command), files))
+        failed = [file for file, ok in zip(files, compiled, strict=True) if not ok]
         if failed:
-            raise fail(
-                f"{len(failed)} of {len(files)} CUDA sources do not compile: {', '.join(failed)}"
-            )
-        print(
-            f"{PACKAGE}: {len(files)} CUDA sources compile for {' and '.join(CHECK_TARGETS)} (nvcc {toolkit.version})"
-        )
+            raise fail(f"{len(failed)} of {len(files)} .cu files do not compile: {failed}")
+        targets = " and ".join(CHECK_TARGETS)
+        print(f"{PACKAGE}: all .cu files ({len(files)}) compile for {targets}")
 
     def compile(self, source: str, command: list[str]) -> bool:
         target = (ROOT / "build" / "check-cuda" / source).with_suffix(".o")
-        depfile, stamp = target.with_suffix(".d"), target.with_suffix(".cmd")
+        depfile, done = target.with_suffix(".d"), target.with_suffix(".cmd")
         command = [*command, "-MD", "-MF", str(depfile), str(ROOT / source), "-o", str(target)]
-        if (
-            stamp.exists()
-            and stamp.read_text() == shlex.join(command)
-            and not is_outdated(target, depfile)
-        ):
+        same_command = done.exists() and done.read_text() == shlex.join(command)
+        if same_command and not is_outdated(target, depfile):
             return True
         print(f"nvcc -c {source}", flush=True)
         target.parent.mkdir(parents=True, exist_ok=True)
-        stamp.unlink(missing_ok=True)
-        result = subprocess.run(command, check=False)
-        if result.returncode == 0:
-            stamp.write_text(shlex.join(command))
-        return result.returncode == 0
+        done.unlink(missing_ok=True)
+        if subprocess.run(command, check=False).returncode != 0:
+            return False
+        done.write_text(shlex.join(command))
+        return True
 
 
 def is_outdated(target: Path, depfile: Path) -> bool:
-    """Whether a file named in the make rule that the compiler wrote is newer than the target, or gone."""
+    """Whether a file that the compiler listed for the target is newer than it, or gone."""
     built = target.stat().st_mtime
-    prerequisites = depfile.read_text().split(":", 1)[1].replace("\\\n", " ")
-    paths = [path.replace("\\ ", " ") for path in re.findall(r"(?:\\ |\S)+", prerequisites)]
+    listed = depfile.read_text().split(":", 1)[1].replace("\\\n", " ")
+    paths = [path.replace("\\ ", " ") for path in re.findall(r"(?:\\ |\S)+", listed)]
     return any(not os.path.exists(path) or os.path.getmtime(path) > built for path in paths)
 
 
 def main() -> None:
-    # Sources and folders are named from the repository's root.
-    os.chdir(ROOT)
+    os.chdir(ROOT)  # sources are named from here
     config = Config.from_environment()
     build_ext = make_build_ext(config)  # first: it tells torch where the toolkit is
     setup(

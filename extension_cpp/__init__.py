@@ -1,4 +1,4 @@
-"""PyTorch operators in C++ and CUDA: `extension_cpp.ops` holds the functions, `extension_cpp.nn` the modules."""
+"""PyTorch operators in C++ and CUDA: functions in `extension_cpp.ops`, modules in `.nn`."""
 
 from extension_cpp import _loader
 
@@ -12,6 +12,6 @@ except ImportError as error:
         raise
     _loader.failure = error
 else:
-    # The operators are registered by now: these modules add what is Python about them.
+    # The operators are registered by now; these modules add what is Python about them.
     from extension_cpp import nn as nn
     from extension_cpp import ops as ops

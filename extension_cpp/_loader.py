@@ -1,4 +1,4 @@
-"""Loads the compiled libraries, and says in one sentence what is wrong where they cannot be loaded."""
+"""Loads the compiled libraries, or says in one sentence why they cannot be loaded."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from typing import Any
 NAMESPACE = "extension_cpp"
 FOLDER = Path(__file__).resolve().parent
 
-# Why the libraries are not loaded; only `python -m extension_cpp`, which reports it, ever sees one.
+# Why the libraries are not loaded. Only `python -m extension_cpp` goes on without them.
 failure: ImportError | None = None
 
 
 def running_as_program() -> bool:
     """Whether Python is importing the package for `python -m extension_cpp`."""
-    # While it looks for __main__, sys.argv[0] is "-m"; the module's name is the last argument of Python's own.
+    # While Python looks for __main__, sys.argv[0] is "-m"; the module is named just before the
+    # program's own arguments.
     if sys.argv[:1] != ["-m"]:
         return False
     module = sys.orig_argv[-len(sys.argv)]
-    return module == __package__ or (module.startswith("-") and module.endswith(f"m{__package__}"))
+    return module == __package__ or (module[0] == "-" and module.endswith(f"m{__package__}"))
 
 
 def build_info() -> dict[str, Any]:
-    """What setup.py recorded about the libraries beside it; empty where it left nothing."""
+    """What setup.py recorded about the libraries beside it; empty where they are not built."""
     try:
         return json.loads((FOLDER / "_build_info.json").read_text())
     except FileNotFoundError:
@@ -32,53 +33,55 @@ def build_info() -> dict[str, Any]:
 
 
 def load() -> None:
-    """Loads `_C`, and `_C_cuda` where the build made one and the running torch has CUDA.
+    """Loads `_C`, and `_C_cuda` where it was built and the running torch has CUDA.
 
     Raises:
-        ImportError: torch is missing, the libraries are not built, they need another torch, or another library has
-            already defined their operators.
+        ImportError: torch is missing, the libraries are not built, they need another torch, or
+            another library has already defined the namespace.
     """
     import torch
 
     libraries = [FOLDER / "_C.so"]
-    # Not torch.cuda.is_available(): the operators exist on a machine without a GPU too. None also with ROCm.
+    # By torch, not by torch.cuda.is_available(): the operators also exist where no GPU is. ROCm's
+    # torch says None.
     if torch.version.cuda is not None and (FOLDER / "_C_cuda.so").exists():
         libraries.append(FOLDER / "_C_cuda.so")
 
     if not libraries[0].exists():
         raise ImportError(
-            f"extension_cpp is not built: {libraries[0]} does not exist. In a clone of the repository run `make build`, "
-            "or install the package with `pip install --no-build-isolation .`"
+            f"extension_cpp is not built: there is no {libraries[0]}. Run `make build` in a clone "
+            "of the repository, or install it: `pip install --no-build-isolation .`"
         )
     check_torch_version(torch.__version__, build_info())
-    if (
-        str(libraries[0]) not in torch.ops.loaded_libraries
-    ):  # else an earlier import got this far, and failed later
+    # An earlier import may have got this far and failed later.
+    if str(libraries[0]) not in torch.ops.loaded_libraries:
         check_namespace_is_free()
     for library in libraries:
         try:
             torch.ops.load_library(library)
         except OSError as error:
-            built_with = build_info().get("torch", "an unknown torch")
             raise ImportError(
-                f"{library.name} was built with torch {built_with} and does not load in torch {torch.__version__}: {error}. "
-                "Build it again for this torch: `make build`, or `pip install --no-build-isolation .`"
+                f"{library} was built with torch {build_info().get('torch', '(unknown)')} and does "
+                f"not load in torch {torch.__version__}: {error}. Build extension_cpp again for "
+                "this torch: `make build`, or `pip install --no-build-isolation .`"
             ) from error
 
 
 def check_torch_version(running: str, info: dict[str, Any]) -> None:
+    """Compares the running torch with what the build recorded, where it recorded anything."""
     if not info:
         return
     needed = info["min_torch"]
     if info["abi"] == "aten" and version_pair(running) != version_pair(needed):
         raise ImportError(
-            f"extension_cpp was built with torch {info['torch']} and EXTENSION_CPP_ABI=aten, which ties it to torch "
-            f"{needed}; the running torch is {running}. Build it again for this torch, or with the stable ABI."
+            f"extension_cpp was built with EXTENSION_CPP_ABI=aten and torch {info['torch']}, which "
+            f"ties it to torch {needed}; the running torch is {running}. Build it again for this "
+            "torch, or with the stable ABI."
         )
     if version_pair(running) < version_pair(needed):
         raise ImportError(
-            f"extension_cpp was built for torch {needed} or newer (with torch {info['torch']}); the running torch is "
-            f"{running}. Upgrade torch, or build extension_cpp again for this one."
+            f"extension_cpp was built for torch {needed} or newer (with torch {info['torch']}); "
+            f"the running torch is {running}. Upgrade torch, or build extension_cpp for this one."
         )
 
 
@@ -87,32 +90,39 @@ def version_pair(version: str) -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def check_namespace_is_free() -> None:
-    """Loading a second definition of the namespace would crash the process, with no message."""
+def operators() -> list[str]:
+    """The names of the operators that are defined in the namespace, whoever defined them."""
     import torch
 
-    taken = [
-        name for name in torch._C._dispatch_get_all_op_names() if name.startswith(f"{NAMESPACE}::")
-    ]
+    names = torch._C._dispatch_get_all_op_names()
+    return sorted(name for name in names if name.startswith(f"{NAMESPACE}::"))
+
+
+def check_namespace_is_free() -> None:
+    """Defining the namespace a second time would end the process without a word."""
+    taken = operators()
     if taken:
         raise ImportError(
-            f"extension_cpp cannot be loaded: the operator namespace '{NAMESPACE}' already belongs to {owner(taken[0])} "
-            f"({', '.join(sorted(taken)[:3])}{', ...' if len(taken) > 3 else ''}). Only one of the two can be used in one process; "
-            "a package made from this one needs a namespace of its own."
+            f"extension_cpp cannot be loaded: {owner(taken[0])} has already defined operators in "
+            f"the namespace '{NAMESPACE}' ({', '.join(taken[:3])}{', ...' if taken[3:] else ''}), "
+            f"and {FOLDER / '_C.so'} defines it too. Import only one of the two in a process; a "
+            "package made from this one needs a namespace of its own."
         )
 
 
 def owner(operator: str) -> str:
-    """Names who defined an operator: its library if it has one, else the place that torch recorded."""
+    """Who defined an operator: a library where one is found, else the place torch recorded."""
     import torch
 
-    name = operator.split("::")[1].split(".")[0].encode()
+    name = operator.split("::")[1].split(".")[0]
     for path in sorted(loaded_libraries()):
-        if NAMESPACE.encode() in (content := path.read_bytes()) and name in content:
+        content = path.read_bytes()
+        if NAMESPACE.encode() in content and name.encode() in content:
             return str(path)
+    marker = "debug: registered at "
     for line in torch._C._dispatch_dump(operator).splitlines():
-        if line.startswith("debug: registered at "):
-            return line.removeprefix("debug: registered at ")
+        if line.startswith(marker):
+            return line.removeprefix(marker)
     return "another package"
 
 
@@ -123,8 +133,8 @@ def loaded_libraries() -> set[Path]:
     paths = {Path(path) for path in torch.ops.loaded_libraries}
     maps = Path("/proc/self/maps")
     if maps.exists():
-        # The sixth column, of which a path may hold spaces.
-        columns = (line.split(maxsplit=5) for line in maps.read_text().splitlines())
-        paths |= {Path(column[5]) for column in columns if len(column) == 6 and ".so" in column[5]}
+        # The path is the sixth column, and may hold spaces.
+        rows = (line.split(maxsplit=5) for line in maps.read_text().splitlines())
+        paths |= {Path(row[5]) for row in rows if len(row) == 6 and ".so" in row[5]}
     torch_folder = Path(torch.__file__).parent
     return {path for path in paths if path.is_file() and torch_folder not in path.parents}
