@@ -26,10 +26,14 @@ def reference(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
     return torch.relu(input * scale + bias)
 
 
-def inputs(dtype: torch.dtype, rows: int = ROWS, features: int = FEATURES, requires_grad: bool = False):
+def inputs(
+    dtype: torch.dtype, rows: int = ROWS, features: int = FEATURES, requires_grad: bool = False
+):
     generator = torch.Generator(DEVICE).manual_seed(0)
     return tuple(
-        torch.randn(shape, dtype=dtype, device=DEVICE, generator=generator, requires_grad=requires_grad)
+        torch.randn(
+            shape, dtype=dtype, device=DEVICE, generator=generator, requires_grad=requires_grad
+        )
         for shape in ((rows, features), (features,))
     )
 
@@ -80,7 +84,9 @@ def check_compile() -> str:
     compiled = torch.compile(fused_op, fullgraph=True)
     input, bias = inputs(torch.float32, requires_grad=True)
     torch.testing.assert_close(compiled(input, bias, SCALE), fused_op(input, bias, SCALE))
-    for actual, expected in zip(gradients(compiled, input, bias), gradients(fused_op, input, bias), strict=True):
+    for actual, expected in zip(
+        gradients(compiled, input, bias), gradients(fused_op, input, bias), strict=True
+    ):
         torch.testing.assert_close(actual, expected)
     return "one graph, forward and backward, same values as eager"
 
@@ -143,17 +149,30 @@ def check_speed(dtype: torch.dtype) -> str:
 
 
 def main() -> int:
-    name = torch.cuda.get_device_name() if DEVICE == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    name = (
+        torch.cuda.get_device_name()
+        if DEVICE == "cuda"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
     print(f"extension_cpp {extension_cpp.__version__}, torch {torch.__version__}, {name}")
     short = {dtype: str(dtype).removeprefix("torch.") for dtype in DTYPES}
     checks: list[tuple[str, Callable[[], str]]] = [
-        *((f"forward {short[dtype]}", lambda dtype=dtype: check_forward(dtype)) for dtype in DTYPES),
-        *((f"backward {short[dtype]}", lambda dtype=dtype: check_backward(dtype)) for dtype in DTYPES),
+        *(
+            (f"forward {short[dtype]}", lambda dtype=dtype: check_forward(dtype))
+            for dtype in DTYPES
+        ),
+        *(
+            (f"backward {short[dtype]}", lambda dtype=dtype: check_backward(dtype))
+            for dtype in DTYPES
+        ),
         ("double backward", check_double_backward),
         ("torch.compile", check_compile),
         ("opcheck", check_opcheck),
         ("training", check_training),
-        *((f"speed {short[dtype]}", lambda dtype=dtype: check_speed(dtype)) for dtype in DTYPES[1:]),
+        *(
+            (f"speed {short[dtype]}", lambda dtype=dtype: check_speed(dtype))
+            for dtype in DTYPES[1:]
+        ),
     ]
     failures = 0
     for label, check in checks:
@@ -161,9 +180,15 @@ def main() -> int:
             result, detail = "ok", check()
         except Exception as error:  # every other row still tells something
             failures += 1
-            result, detail = "WRONG", f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0]}"
+            result, detail = (
+                "WRONG",
+                f"{type(error).__name__}: {(str(error).strip() or '?').splitlines()[0]}",
+            )
         print(f"{label:<18} {result:<6} {detail}", flush=True)
-    print(f"{len(checks) - failures} of {len(checks)} right" + (f", {failures} WRONG" if failures else ""))
+    print(
+        f"{len(checks) - failures} of {len(checks)} right"
+        + (f", {failures} WRONG" if failures else "")
+    )
     return 1 if failures else 0
 
 

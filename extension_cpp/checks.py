@@ -25,7 +25,9 @@ def check_floating(op: str, name: str, tensor: Tensor) -> None:
 def check_same_dtype(op: str, name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
     torch._check(
         tensor.dtype == like.dtype,
-        lambda: f"{op}: {name} must have the dtype of {like_name}, {like.dtype}, got {tensor.dtype}",
+        lambda: (
+            f"{op}: {name} must have the dtype of {like_name}, {like.dtype}, got {tensor.dtype}"
+        ),
     )
 
 
@@ -33,8 +35,7 @@ def check_same_device(op: str, name: str, tensor: Tensor, like_name: str, like: 
     torch._check(
         tensor.device == like.device,
         lambda: (
-            f"{op}: {name} must be on the device of {like_name}, {like.device}, "
-            f"got {tensor.device}"
+            f"{op}: {name} must be on the device of {like_name}, {like.device}, got {tensor.device}"
         ),
     )
 
