@@ -1,11 +1,12 @@
 """Times every operator against PyTorch, forward and backward, from the operators' specs.
 
-    python benchmarks/run.py --shape 16384x4096 --dtype bfloat16 float32 --compile --save benchmarks/results/h100.txt
+    python benchmarks/run.py --shape 16384x4096 --dtype bfloat16 float32 --compile --save FILE
 
-Each line is one operator, one shape, one dtype. Rounds are interleaved, so that a change of clock or load meets all
-competitors; the figure is the median. On a GPU, device events time each call, and the L2 cache is overwritten before it. TB/s
-counts the bytes that an ideal kernel moves (the spec's traffic); the ceiling is the fastest plain PyTorch operation over 1 GiB
-in the same run. On a CPU that other programs share, only the ratios mean anything.
+Each line is one operator, one shape, one dtype. Rounds are interleaved, so that a change of clock
+or load meets all competitors; the figure is the median. On a GPU, device events time each call, and
+the L2 cache is overwritten before it. TB/s counts the bytes that an ideal kernel moves (the spec's
+traffic); the ceiling is the fastest plain PyTorch operation over 1 GiB in the same run. On a CPU
+that other programs share, only the ratios mean anything.
 """
 
 import argparse
@@ -17,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from extension_cpp.testing import Make, OpSpec, Sample, find_specs
 from torch import Tensor
 
 import extension_cpp
-from extension_cpp.testing import Make, OpSpec, Sample, find_specs
 
 L2_FLUSH_BYTES = 256 << 20
 
@@ -130,10 +131,12 @@ def rows(
     for direction, moved, calls in passes:
         seconds = timer(calls)
         ours = seconds.pop("ours")
-        label = f"{spec.name} {'x'.join(map(str, shape))} {str(dtype).removeprefix('torch.')} {direction}"
-        share = f" {moved / ours / peak:6.1%}" if peak else ""
+        size, short = "x".join(map(str, shape)), str(dtype).removeprefix("torch.")
+        label = f"{spec.name} {size} {short} {direction}"
+        rate = moved / ours
+        share = f" {rate / peak:6.1%}" if peak else ""
         others = "".join(f"  {n} {s * 1e6:9.1f} us {s / ours:6.2f}x" for n, s in seconds.items())
-        yield f"{label:<56} ours {ours * 1e6:9.1f} us {moved / ours / 1e12:6.3f} TB/s{share}{others}"
+        yield f"{label:<56} ours {ours * 1e6:9.1f} us {rate / 1e12:6.3f} TB/s{share}{others}"
 
 
 def main() -> int:

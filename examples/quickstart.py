@@ -1,6 +1,7 @@
 """The main job on real input: fused_op against plain PyTorch, in every mode, with its speed.
 
-Uses one operator: fused_op. Runs on the GPU if there is one, else on the CPU. Exit status 1 if anything is wrong.
+Uses one operator: fused_op. Runs on the GPU if there is one, else on the CPU. Exit status 1 if
+anything is wrong.
 
     python examples/quickstart.py
 """
@@ -67,7 +68,7 @@ def check_backward(dtype: torch.dtype) -> str:
     masked = torch.where(output > 0, weights.view_as(output), 0)
     expected_input, expected_bias = masked * SCALE, masked.sum(0)
     error = max(worst(grad_input, expected_input), worst(grad_bias, expected_bias))
-    # The bias gradient sums thousands of terms in float32, and half types round once more at the end.
+    # Sums of thousands of terms in the wide types; one more rounding in the half types.
     limit = 64 if dtype in (torch.float32, torch.float64) else 2
     assert error <= limit, f"off by {error:.1f} roundings"
     return f"within {error:.2f} roundings of float64"
@@ -115,7 +116,7 @@ def check_training() -> str:
 
 
 def times(*functions: Callable[[], object], rounds: int = 25) -> list[float]:
-    """Median seconds of each function, interleaved, so that a change of clock or load meets them all."""
+    """Median seconds of each function, interleaved: a change of load meets them all."""
     seconds: list[list[float]] = [[] for _ in functions]
     for round in range(rounds + 3):
         for function, measured in zip(functions, seconds, strict=True):

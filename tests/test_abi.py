@@ -50,7 +50,8 @@ def test_aten_only_operator(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     result = run_python(
         f"import torch; torch.ops.load_library({str(library)!r})\n"
-        "matrix, rhs = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)\n"
+        "torch.set_default_dtype(torch.float64)\n"
+        "matrix, rhs = torch.randn(5, 3), torch.randn(5, 2)\n"
         "actual = torch.ops.extension_cpp_aten_only.least_squares(matrix, rhs)\n"
         "torch.testing.assert_close(actual, torch.linalg.lstsq(matrix, rhs).solution)\n"
         "print('solved')"
@@ -79,7 +80,8 @@ def test_types(abi: str, tmp_path: Path) -> None:
         "print(describe(x, None, [], 0.25, 4, False, [], None, torch.float32)[1:])\n"
         "print(describe(x, y, [], 0.25, 4, False, [], None, torch.float32)[0].tolist())"
     )
-    # 2 * scale + 3 * count + 5 * flag + maybe_scale + 7 * sum(dims) + 11 * len(maybe_dims) + 13 + 17 * numel of the list
+    # 2 * scale + 3 * count + 5 * flag + maybe_scale + 7 * sum(dims) + 11 * len(maybe_dims) + 13
+    # + 17 * elements of the list
     full = 2 * 0.25 + 3 * 4 + 5 + 0.75 + 7 * 3 + 11 * 2 + 13 + 17 * 5
     bare = 2 * 0.25 + 3 * 4 + 0.5
     assert result.stdout == f"({full}, 2)\n({bare}, 2)\n[1.0, 1.0, 1.0]\n", result.stderr

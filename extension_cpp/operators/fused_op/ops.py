@@ -16,16 +16,18 @@ from extension_cpp.library import register_autocast, register_autograd, register
 def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
     """Computes `relu(input * scale + bias)`.
 
-    Half types are computed in float32. The gradient of relu at 0 is 0 and NaN propagates, as in PyTorch.
+    Half types are computed in float32. The gradient of relu at 0 is 0 and NaN propagates, as in
+    PyTorch.
 
     Args:
-        input: `(..., features)`, float64, float32, float16 or bfloat16, on CPU or CUDA, of any layout.
+        input: `(..., features)`, float64, float32, float16 or bfloat16, CPU or CUDA, any layout.
         bias: `(features,)`, dtype and device of `input`.
         scale: a number; not differentiable.
 
     Returns:
-        A contiguous tensor with the shape and dtype of `input`. Differentiable to any order in `input` and `bias`, in reverse and
-        forward mode. The gradient of `bias` is a deterministic sum, accumulated in float32 (float64 for float64).
+        A contiguous tensor with the shape and dtype of `input`. Differentiable to any order in
+        `input` and `bias`, in reverse and forward mode. The gradient of `bias` is a deterministic
+        sum, accumulated in float32 (float64 for float64).
 
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
@@ -53,7 +55,8 @@ def _(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> tuple[Tensor, 
     return grad_output.new_empty(grad_output.shape), grad_output.new_empty(grad_output.shape[-1:])
 
 
-# The mask of relu can be read off the output: saving it, and not the input, costs no memory where the next layer saves it too.
+# The mask of relu can be read off the output: saving that, and not the input, costs no memory where
+# the next layer saves it too.
 def _setup_context(ctx, inputs, output):
     _, _, ctx.scale = inputs
     ctx.save_for_backward(output)
@@ -76,7 +79,7 @@ register_autograd("extension_cpp::fused_op", _backward, setup_context=_setup_con
 
 # The backward is linear in grad_output and, where it is differentiable at all, constant in output.
 def _setup_context_backward(ctx, inputs, output):
-    grad_output, saved_output, ctx.scale = inputs
+    _, saved_output, ctx.scale = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(saved_output)
 
@@ -108,7 +111,7 @@ def _vmap(info, in_dims, input, bias, scale):
     input_dim, bias_dim, _ = in_dims
     if bias_dim is None:
         return fused_op(input.movedim(input_dim, 0), bias, scale), 0
-    # A bias of its own for every example: make (batch, features) the last dimensions, as one row of batch * features.
+    # A bias of its own for every example: (batch, features) become one row of batch * features.
     input = _to_front(input, input_dim, info.batch_size)
     bias = bias.movedim(bias_dim, 0)
     rows = input.movedim(0, -2)
