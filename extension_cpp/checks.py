@@ -1,7 +1,7 @@
 """Argument checks for fake kernels: `csrc/checks.h` function by function, in the same words.
 
 `torch._check` with a callable adds nothing to the message, and under `torch.compile` it turns a
-comparison of symbolic sizes into a guard. Each function raises `RuntimeError` whose text starts with
+comparison of symbolic sizes into a guard. Each raises `RuntimeError` whose text starts with
 the operator's name.
 """
 
