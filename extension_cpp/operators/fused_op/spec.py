@@ -10,8 +10,8 @@ def reference(input, bias, scale=1.0):
 
 def samples(make, shape):
     features = shape[-1:]
-    yield Sample(make(shape), make(features), scale=1.7)
-    yield Sample(make(shape), make(features), -0.3)
+    yield Sample(make(shape), make(features), scale=1.75)
+    yield Sample(make(shape), make(features), -0.375)
     yield Sample(make(shape), make(features))
 
 
