@@ -1,0 +1,90 @@
+"""Small projects to build in: this repository's build and loader around sources of a few bytes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
+LOADER_FILES = ("__init__.py", "__main__.py", "_loader.py", "py.typed")
+
+
+def make_project(folder: Path) -> Path:
+    """A project with the operators `one` and `two`, which compiles in a moment."""
+    package = folder / "extension_cpp"
+    for name in ("csrc", "operators/one", "operators/two"):
+        (package / name).mkdir(parents=True)
+    for name in BUILD_FILES:
+        shutil.copy(ROOT / name, folder / name)
+    for name in LOADER_FILES:
+        shutil.copy(ROOT / "extension_cpp" / name, package / name)
+    for name in ("ops.py", "nn.py", "operators/__init__.py"):
+        (package / name).touch()
+    (package / "csrc" / "library.cpp").write_text('extern "C" int library() { return 0; }\n')
+    (package / "csrc" / "value.h").write_text("constexpr int value = 1;\n")
+    for name in ("one", "two"):
+        operator = package / "operators" / name
+        (operator / "__init__.py").touch()
+        (operator / f"{name}_cpu.cpp").write_text(f"int {name}() {{ return 1; }}\n")
+        (operator / f"{name}_cuda.cu").write_text(f"int {name}_cuda() {{ return 1; }}\n")
+    (package / "operators" / "two" / "two_cpu.cpp").write_text(
+        '#include "value.h"\nint two() { return value; }\n'
+    )
+    return folder
+
+
+def copy_repository(folder: Path) -> Path:
+    """The repository as a clone would have it, with what is not committed yet."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in listing.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def fake_torch(folder: Path, source: str) -> dict[str, str]:
+    """An environment in which `import torch` runs the source instead."""
+    (folder / "torch").mkdir(parents=True)
+    (folder / "torch" / "__init__.py").write_text(source)
+    return {"PYTHONPATH": str(folder)}
+
+
+def run(
+    *command: str | Path, cwd: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a command without this session's settings of the build; output and errors together."""
+    settings = ("USE_CUDA", "DEBUG", "EXTENSION_CPP_ABI", "TORCH_CUDA_ARCH_LIST", "PYTHONPATH")
+    environment = {name: value for name, value in os.environ.items() if name not in settings}
+    return subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment | (env or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def python(
+    *arguments: str | Path, cwd: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    return run(sys.executable, *arguments, cwd=cwd, env=env)
+
+
+def build(project: Path, env: dict[str, str] | None = None) -> str:
+    """`make build` in a project, for the CPU; its output."""
+    result = python(
+        "setup.py", "build_ext", "--inplace", cwd=project, env={"USE_CUDA": "0", **(env or {})}
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout

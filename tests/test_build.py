@@ -1,0 +1,364 @@
+"""setup.py: what it decides, what it rebuilds, what it packs, and how it fails."""
+
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from scratch import ROOT, build, fake_torch, make_project, python
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    # Flags with "arch" in them once switched off the GPU targets: build under such a path.
+    return make_project(tmp_path / "research")
+
+
+def symbols(library: Path) -> set[str]:
+    listing = subprocess.run(["nm", library], capture_output=True, text=True, check=True)
+    return {line.split()[-1] for line in listing.stdout.splitlines()}
+
+
+# What is rebuilt
+
+
+def objects(project: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in project.glob("build/temp/**/*.o")}
+
+
+def rebuilt(project: Path, **env: str) -> set[str]:
+    before = objects(project)
+    build(project, env)
+    return {path.stem for path, time in objects(project).items() if time != before.get(path)}
+
+
+@pytest.mark.skipif(shutil.which("ninja") is None, reason="needs ninja, which `make` installs")
+def test_an_edit_recompiles_only_what_depends_on_it(project: Path):
+    assert rebuilt(project) == {"library", "one_cpu", "two_cpu"}
+    assert rebuilt(project) == set()
+    package = project / "extension_cpp"
+    (package / "operators" / "one" / "one_cpu.cpp").write_text("int uno() { return 2; }\n")
+    assert rebuilt(project) == {"one_cpu"}
+    assert "_Z3unov" in symbols(package / "_C.so")
+    (package / "csrc" / "value.h").write_text("constexpr int value = 2;\n")
+    assert rebuilt(project) == {"two_cpu"}
+
+
+def test_a_removed_operator_leaves_the_library(project: Path):
+    build(project)
+    assert {"_Z3onev", "_Z3twov"} <= symbols(project / "extension_cpp" / "_C.so")
+    shutil.rmtree(project / "extension_cpp" / "operators" / "one")
+    build(project)
+    assert {"_Z3onev", "_Z3twov"} & symbols(project / "extension_cpp" / "_C.so") == {"_Z3twov"}
+
+
+def test_other_settings_rebuild_without_ninja(project: Path, tmp_path: Path):
+    (tmp_path / "hide" / "ninja").mkdir(parents=True)
+    (tmp_path / "hide" / "ninja" / "__init__.py").write_text("raise ImportError\n")
+    compiler = os.path.dirname(shutil.which("c++") or "")
+    # A folder of links: ninja is left out of PATH, whatever else its folder holds.
+    (tmp_path / "bin").mkdir()
+    for tool in Path(compiler).iterdir():
+        if tool.name != "ninja":
+            (tmp_path / "bin" / tool.name).symlink_to(tool)
+    without_ninja = {"PATH": str(tmp_path / "bin"), "PYTHONPATH": str(tmp_path / "hide")}
+
+    assert "could not find ninja" in build(project, without_ninja)
+    assert rebuilt(project, **without_ninja) == set()
+    assert rebuilt(project, **without_ninja, DEBUG="1") == {"library", "one_cpu", "two_cpu"}
+
+
+def test_compile_commands(project: Path):
+    build(project)
+    commands = json.loads((project / "compile_commands.json").read_text())
+    assert {Path(entry["file"]).name for entry in commands} == {
+        "library.cpp",
+        "one_cpu.cpp",
+        "two_cpu.cpp",
+    }
+
+
+# What a CUDA build leaves behind
+
+
+def test_a_cpu_build_removes_the_cuda_library(project: Path):
+    stale = project / "extension_cpp" / "_C_cuda.so"
+    stale.touch()
+    build(project)
+    assert not stale.exists()
+    info = json.loads((project / "extension_cpp" / "_build_info.json").read_text())
+    assert (info["torch"], info["abi"], info["cuda"]) == (torch.__version__, "stable", None)
+
+
+def test_a_wheel_holds_what_this_build_makes(project: Path):
+    build(project)
+    stale = [
+        project / "extension_cpp" / "_C_cuda.so",
+        *(folder / "extension_cpp" / "_C_cuda.so" for folder in project.glob("build/lib*")),
+        *(folder / "extension_cpp" / "removed.py" for folder in project.glob("build/lib*")),
+    ]
+    assert len(stale) == 3
+    for path in stale:
+        path.touch()
+    result = python("setup.py", "bdist_wheel", cwd=project, env={"USE_CUDA": "0"})
+    assert result.returncode == 0, result.stdout
+
+    (wheel,) = (project / "dist").iterdir()
+    assert wheel.name.split("-")[2:4] == ["py3", "none"]
+    with zipfile.ZipFile(wheel) as content:
+        names = {name for name in content.namelist() if ".dist-info/" not in name}
+    assert names == {
+        f"extension_cpp/{name}"
+        for name in (
+            *("__init__.py", "__main__.py", "_loader.py", "py.typed", "ops.py", "nn.py"),
+            *("_C.so", "_build_info.json"),
+            *(f"operators/{name}__init__.py" for name in ("", "one/", "two/")),
+        )
+    }
+
+
+# How it fails
+
+
+def failure(project: Path, *command: str, **env: str) -> str:
+    result = python("setup.py", *(command or ("build_ext", "--inplace")), cwd=project, env=env)
+    assert result.returncode != 0
+    assert "Traceback" not in result.stdout
+    (message,) = [line for line in result.stdout.split("\n\n") if "extension_cpp: " in line][-1:]
+    return message.strip().removeprefix("extension_cpp: ")
+
+
+def test_unknown_abi(project: Path):
+    message = failure(project, EXTENSION_CPP_ABI="fast")
+    assert message == "EXTENSION_CPP_ABI must be 'stable' or 'aten', got 'fast'."
+
+
+@pytest.mark.parametrize("name", ["USE_CUDA", "DEBUG"])
+def test_unknown_flag(project: Path, name: str):
+    assert failure(project, **{name: "maybe"}) == f"{name} must be 0 or 1, got 'maybe'."
+
+
+def test_no_compiler(project: Path):
+    message = failure(project, CXX="/nonexistent/c++")
+    assert message.splitlines()[-2:] == [
+        "no C++ compiler: '/nonexistent/c++' was not found.",
+        "Install one (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), "
+        "or set CXX to yours.",
+    ]
+
+
+def test_old_torch(project: Path, tmp_path: Path):
+    env = fake_torch(tmp_path / "old", "__version__ = '2.10.1+cpu'")
+    assert failure(project, **env) == (
+        "torch 2.10.1+cpu is too old: the sources use the stable ABI of torch 2.11 or newer.\n"
+        "Upgrade it: pip install -U torch"
+    )
+
+
+def test_no_torch(project: Path, tmp_path: Path):
+    env = fake_torch(tmp_path / "none", "raise ModuleNotFoundError(\"No module named 'torch'\")")
+    message = failure(project, **env)
+    assert "the build needs torch, which" in message
+    assert "pip install 'torch>=2.11'" in message
+
+
+# What it decides
+
+
+@pytest.fixture
+def setup_py(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """setup.py as a module, on a machine with CUDA 13.0's nvcc, a torch of CUDA 13.0 and no GPU."""
+    spec = importlib.util.spec_from_file_location("project_setup", ROOT / "setup.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    monkeypatch.setenv("PATH", os.environ["PATH"])  # setup.py adds to it
+    for name in ("USE_CUDA", "DEBUG", "EXTENSION_CPP_ABI", "TORCH_CUDA_ARCH_LIST", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    spec.loader.exec_module(module)
+    monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda", "13.0")))
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    return module
+
+
+def fake_toolkit(folder: Path, version: str) -> Path:
+    """A folder whose bin/nvcc answers questions, and "compiles" by copying."""
+    nvcc = folder / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(
+        f"""#!/bin/sh
+case "$*" in
+  *--version*) echo "Cuda compilation tools, release {version}, V{version}.88" ;;
+  *--dryrun*) echo "#$ _SPACE_=" >&2; echo "#$ TOP={folder}/bin/.." >&2 ;;
+  *--list-gpu-arch*) printf 'compute_75\\ncompute_80\\ncompute_90\\ncompute_100\\n' ;;
+  *)
+    while [ $# -gt 0 ]; do
+      case "$1" in
+        -MF) depfile=$2 ;;
+        -o) target=$2 ;;
+        *.cu) source=$1 ;;
+      esac
+      shift
+    done
+    grep -q broken "$source" && exit 2
+    cp "$source" "$target"
+    echo "$target : $source \\\\" >"$depfile"
+    echo "  $(dirname "$source")/../../csrc/value.h" >>"$depfile"
+esac
+"""
+    )
+    nvcc.chmod(0o755)
+    return folder
+
+
+def test_cuda_is_built_where_nvcc_and_a_cuda_torch_are(setup_py: ModuleType):
+    config = setup_py.Config.from_environment()
+    assert (config.cuda, config.architectures) == ("13.0", "8.0;9.0;10.0+PTX")
+    assert config.summary() == (
+        f"extension_cpp: torch {torch.__version__}, stable ABI, CUDA 13.0 for 8.0;9.0;10.0+PTX "
+        "(no GPU visible: GPU_TARGETS of setup.py)"
+    )
+
+
+def test_use_cuda_0_builds_for_the_cpu(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("USE_CUDA", "0")
+    assert setup_py.Config.from_environment().summary() == (
+        f"extension_cpp: torch {torch.__version__}, stable ABI, CPU only (USE_CUDA=0)"
+    )
+
+
+@pytest.mark.parametrize("case", ["CPU-only torch", "no nvcc", "another CUDA"])
+def test_what_keeps_cuda_from_being_built(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
+):
+    if case == "CPU-only torch":
+        monkeypatch.setattr(torch.version, "cuda", None)
+        reason = f"torch {torch.__version__} is built without CUDA"
+        advice = "Install a CUDA build of torch: https://pytorch.org/get-started/locally "
+    elif case == "no nvcc":
+        monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+        reason = "no nvcc was found"
+        advice = "Install the CUDA toolkit 13.0: https://developer.nvidia.com/cuda-downloads "
+    else:
+        monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda12", "12.8")))
+        reason = (
+            f"nvcc 12.8 does not match torch {torch.__version__}, which is built with CUDA 13.0"
+        )
+        advice = "Set CUDA_HOME to the folder of a toolkit 13.x."
+    # Left to itself the build goes on without CUDA, and says why; told to build CUDA, it stops.
+    assert setup_py.Config.from_environment().summary().endswith(f"CPU only ({reason})")
+    monkeypatch.setenv("USE_CUDA", "1")
+    with pytest.raises(SystemExit) as stopped:
+        setup_py.Config.from_environment()
+    message = str(stopped.value).strip().splitlines()
+    assert message[0] == f"extension_cpp: USE_CUDA=1, but {reason}."
+    assert message[1].startswith(advice)
+    assert message[2] == "To build for the CPU alone, leave USE_CUDA out or set it to 0."
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus", "architectures", "source"),
+    [
+        ("7.5;8.6", [(9, 0)], "7.5;8.6", "TORCH_CUDA_ARCH_LIST"),
+        (None, [(9, 0), (8, 0), (9, 0)], "8.0;9.0+PTX", "visible GPUs"),
+        ("native", [(9, 0)], "9.0+PTX", "visible GPUs"),
+        (None, [(12, 0)], "10.0+PTX", "visible GPUs"),  # newer than this nvcc
+        (None, [], "8.0;9.0;10.0+PTX", "no GPU visible: GPU_TARGETS of setup.py"),
+    ],
+)
+def test_architectures(
+    setup_py: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    given: str | None,
+    gpus: list[tuple[int, int]],
+    architectures: str,
+    source: str,
+):
+    if given:
+        monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", given)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(gpus))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: gpus[index])
+    config = setup_py.Config.from_environment()
+    assert (config.architectures, config.reason) == (architectures, source)
+
+
+def test_targets_reach_nvcc_under_any_path(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0+PTX")
+    monkeypatch.setattr(setup_py, "ROOT", Path("/home/me/research"))
+    flags = setup_py.nvcc_flags(
+        setup_py.Config.from_environment(), setup_py.gencode_flags("9.0+PTX")
+    )
+    assert "-gencode=arch=compute_90,code=sm_90" in flags
+    assert "-gencode=arch=compute_90,code=compute_90" in flags
+
+
+def test_unknown_architecture(setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "")  # restores it afterwards
+    with pytest.raises(SystemExit, match=r"TORCH_CUDA_ARCH_LIST=1\.0: Unknown CUDA arch"):
+        setup_py.gencode_flags("1.0")
+
+
+def test_the_toolkit_behind_a_script_named_nvcc(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    real = fake_toolkit(tmp_path / "real", "13.0")
+    wrapper = tmp_path / "bin" / "nvcc"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec {real}/bin/nvcc "$@"\n')
+    wrapper.chmod(0o755)
+    monkeypatch.delenv("CUDA_HOME")
+    monkeypatch.setenv("PATH", f"{wrapper.parent}:/usr/bin:/bin")
+    assert setup_py.Toolkit.find() == setup_py.Toolkit(str(wrapper), str(real), "13.0")
+
+
+@pytest.mark.parametrize(
+    ("abi", "gib", "jobs"), [("stable", 100, 4), ("stable", 3.1, 2), ("aten", 3.1, 1)]
+)
+def test_jobs_fit_the_free_memory(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, abi: str, gib: float, jobs: int
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)))
+    monkeypatch.setattr(setup_py, "free_memory", lambda: gib * 2**30)
+    monkeypatch.setenv("EXTENSION_CPP_ABI", abi)
+    assert setup_py.default_jobs(setup_py.Config.from_environment()) == jobs
+
+
+def test_free_memory_is_read(setup_py: ModuleType):
+    assert 2**20 < setup_py.free_memory() < 2**50
+
+
+# make check-cuda
+
+
+def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
+    env = {"CUDA_HOME": str(fake_toolkit(tmp_path / "cuda", "13.0"))}
+
+    def check() -> list[str]:
+        result = python("setup.py", "-q", "check_cuda", cwd=project, env=env)
+        assert result.returncode == 0, result.stdout
+        lines = result.stdout.splitlines()
+        assert lines[-1] == "extension_cpp: all .cu files (2) compile for 8.0 and 9.0"
+        return sorted(line.split("/")[-1] for line in lines if line.startswith("nvcc -c"))
+
+    assert check() == ["one_cuda.cu", "two_cuda.cu"]
+    assert check() == []
+    one = project / "extension_cpp" / "operators" / "one" / "one_cuda.cu"
+    one.write_text("int uno;\n")
+    assert check() == ["one_cuda.cu"]
+    (project / "extension_cpp" / "csrc" / "value.h").touch()
+    assert check() == ["one_cuda.cu", "two_cuda.cu"]
+
+    one.write_text("broken\n")
+    message = failure(project, "check_cuda", **env)
+    assert message.endswith(
+        "1 of 2 .cu files do not compile: ['extension_cpp/operators/one/one_cuda.cu']"
+    )

@@ -1,0 +1,193 @@
+"""`import extension_cpp` where something is missing or in the way: one clear ImportError."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from scratch import ROOT, fake_torch, make_project, python
+
+VERSION = ".".join(torch.__version__.split(".")[:2])
+NEW_TORCH = """
+from types import SimpleNamespace
+__version__ = '2.99.0'
+version = SimpleNamespace(cuda=None)
+"""
+OLD_TORCH = NEW_TORCH.replace("2.99", "2.11")
+
+
+def write_build(project: Path, **info: object) -> None:
+    """Leaves what a build leaves: a library, here no real one, and the record beside it."""
+    package = project / "extension_cpp"
+    (package / "_C.so").write_text("no library")
+    (package / "_build_info.json").write_text(
+        json.dumps(
+            {
+                "torch": "2.13.0+cpu",
+                "abi": "stable",
+                "min_torch": "2.11",
+                "cuda": None,
+                "architectures": None,
+                "reason": "USE_CUDA=0",
+                "debug": False,
+                **info,
+            }
+        )
+    )
+
+
+def no_torch(project: Path) -> tuple[dict[str, str], str]:
+    env = fake_torch(project / "fake", "raise ModuleNotFoundError(\"No module named 'torch'\")")
+    return env, "No module named 'torch'"
+
+
+def not_built(project: Path) -> tuple[dict[str, str], str]:
+    return fake_torch(project / "fake", NEW_TORCH), (
+        f"extension_cpp is not built: there is no {project}/extension_cpp/_C.so. Run `make build` "
+        "in a clone of the repository, or install it: `pip install --no-build-isolation .`"
+    )
+
+
+def built_for_a_newer_torch(project: Path) -> tuple[dict[str, str], str]:
+    write_build(project, min_torch="2.12")
+    return fake_torch(project / "fake", OLD_TORCH), (
+        "extension_cpp was built for torch 2.12 or newer (with torch 2.13.0+cpu); the running "
+        "torch is 2.11.0. Upgrade torch, or build extension_cpp for this one."
+    )
+
+
+def aten_build_of_another_torch(project: Path) -> tuple[dict[str, str], str]:
+    write_build(project, abi="aten", min_torch="2.13")
+    return fake_torch(project / "fake", NEW_TORCH), (
+        "extension_cpp was built with EXTENSION_CPP_ABI=aten and torch 2.13.0+cpu, which ties it "
+        "to torch 2.13; the running torch is 2.99.0. Build it again for this torch, or with the "
+        "stable ABI."
+    )
+
+
+def library_that_does_not_load(project: Path) -> tuple[dict[str, str], str]:
+    write_build(project)
+    return {}, (
+        f"{project}/extension_cpp/_C.so was built with torch 2.13.0+cpu and does not load in torch "
+        f"{torch.__version__}: "
+    )
+
+
+CASES = [
+    no_torch,
+    not_built,
+    built_for_a_newer_torch,
+    aten_build_of_another_torch,
+    library_that_does_not_load,
+]
+Case = Callable[[Path], tuple[dict[str, str], str]]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_import_says_what_is_wrong(tmp_path: Path, case: Case):
+    project = make_project(tmp_path)
+    env, message = case(project)
+    code = """
+try:
+    import extension_cpp
+except ImportError as error:
+    print(error)
+"""
+    result = python("-c", code, cwd=project, env=env)
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.startswith(message)
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "arguments", [("-m", "extension_cpp"), ("-W", "error", "-mextension_cpp", "-v")]
+)
+def test_the_program_reports_what_is_wrong(tmp_path: Path, case: Case, arguments: tuple[str, ...]):
+    project = make_project(tmp_path)
+    env, message = case(project)
+    result = python(*arguments, cwd=project, env=env)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stdout
+    assert f"\nnot loaded     {message}" in result.stdout
+
+
+def test_another_program_gets_the_error(tmp_path: Path):
+    project = make_project(tmp_path)
+    env, _ = not_built(project)
+    (project / "program").mkdir()
+    (project / "program" / "__init__.py").write_text("import extension_cpp\n")
+    (project / "program" / "__main__.py").touch()
+    result = python("-m", "program", "-m", "extension_cpp", cwd=project, env=env)
+    assert result.returncode == 1
+    assert "extension_cpp is not built" in result.stdout.splitlines()[-1]
+
+
+def test_the_program_reports_what_is_there():
+    result = python("-m", "extension_cpp", cwd=ROOT)
+    assert result.returncode == 0, result.stdout
+    rows = dict(line.split(maxsplit=1) for line in result.stdout.splitlines())
+    assert f"in {ROOT}/extension_cpp" in rows["extension_cpp"]
+    assert rows["torch"].startswith(torch.__version__)
+    assert rows["built"].startswith("with")
+    assert "fused_op" in rows["operators"].split(", ")
+
+
+# Another definition of the namespace
+
+
+def import_after(code: str) -> str:
+    """Runs code, then the import, which has to fail with an ImportError: its text."""
+    result = python(
+        "-c",
+        f"import torch\n{code}\ntry:\n    import extension_cpp\n"
+        "except ImportError as error:\n    print('ImportError:', error)\n",
+        cwd=ROOT,
+    )
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.startswith("ImportError: extension_cpp cannot be loaded: ")
+    return result.stdout
+
+
+def test_the_namespace_is_taken_by_a_library(tmp_path: Path):
+    # As when someone keeps the namespace in a package made from this one.
+    other = shutil.copy(ROOT / "extension_cpp" / "_C.so", tmp_path / "_C.so")
+    message = import_after(f"torch.ops.load_library({str(other)!r})")
+    assert f"{other} has already defined operators in the namespace 'extension_cpp'" in message
+    assert f"and {ROOT}/extension_cpp/_C.so defines it too" in message
+    assert "extension_cpp::fused_op" in message
+
+
+def test_the_namespace_is_taken_from_python():
+    message = import_after(
+        "library = torch.library.Library('extension_cpp', 'DEF')\n"
+        "library.define('mine(Tensor x) -> Tensor')"
+    )
+    assert "<string>:2 has already defined operators in the namespace" in message
+    assert "(extension_cpp::mine)" in message
+
+
+def test_a_failed_import_can_be_repeated():
+    code = """
+import sys
+sys.modules["extension_cpp.nn"] = None
+try:
+    import extension_cpp
+except ImportError:
+    del sys.modules["extension_cpp.nn"]
+import extension_cpp
+print(extension_cpp.ops.fused_op.__name__)
+"""
+    result = python("-c", code, cwd=ROOT)
+    assert result.stdout == "fused_op\n"
+
+
+def test_the_package_needs_none_of_the_test_tools():
+    code = """
+import sys
+sys.modules |= dict.fromkeys(["pytest", "hypothesis", "expecttest"])
+import extension_cpp, extension_cpp.testing
+"""
+    result = python("-c", code, cwd=ROOT)
+    assert (result.returncode, result.stdout) == (0, "")

@@ -1,0 +1,171 @@
+"""What the libraries, the wheel and the source distribution hold."""
+
+import json
+import platform
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+import torch
+from scratch import ROOT, copy_repository, python, run
+from torch.utils.cpp_extension import TORCH_LIB_PATH
+
+import extension_cpp
+
+PACKAGE = Path(extension_cpp.__file__).parent
+INFO = json.loads((PACKAGE / "_build_info.json").read_text())
+LIBRARIES = sorted(PACKAGE.glob("_C*.so"))
+
+
+def nm(library: Path, *options: str) -> set[str]:
+    """The names in a library's symbol table, without their versions."""
+    command = ["nm", "--format=posix", *options, str(library)]
+    listing = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {line.split()[0].split("@")[0] for line in listing.splitlines()}
+
+
+def undefined(library: Path) -> set[str]:
+    return nm(library, "--dynamic", "--undefined-only")
+
+
+@pytest.mark.skipif(INFO["abi"] != "stable", reason="the aten build uses all of torch")
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.name)
+def test_torch_is_called_through_the_stable_shims_alone(library: Path):
+    torch_symbols = set()
+    for name in ("libtorch_cpu.so", "libtorch_cuda.so", "libc10.so", "libc10_cuda.so"):
+        if (path := Path(TORCH_LIB_PATH, name)).exists():
+            torch_symbols |= nm(path, "--dynamic", "--defined-only")
+    used = undefined(library) & torch_symbols
+    # Templates of the C++ library, which torch happens to have instantiated too.
+    used = {name for name in used if not re.match("_Z(N[KRO]*)?S", name)}
+    assert "torch_library_impl" in used or "aoti_torch_library_impl" in used
+    assert {name for name in used if not re.match("(aoti_)?torch_", name)} == set()
+
+
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.name)
+def test_python_is_not_called(library: Path):
+    assert {name for name in undefined(library) if re.match("_?Py", name)} == set()
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="clones are made for x86-64 alone")
+@pytest.mark.skipif(INFO["debug"], reason="a debug build")
+def test_cpu_kernels_are_compiled_for_avx2_and_avx512():
+    names = nm(PACKAGE / "_C.so")
+    clones = [
+        {name.removesuffix(suffix) for name in names if name.endswith(suffix)}
+        for suffix in (".arch_x86_64_v4", ".arch_x86_64_v3", ".default")
+    ]
+    assert any("fused_op" in name for name in clones[0])
+    assert clones[0] == clones[1] == clones[2]
+
+
+def test_the_version_is_stated_once_in_two_places():
+    pyproject = (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{extension_cpp.__version__}"\n' in pyproject
+
+
+# From a clone to an installed package
+
+
+USE = """
+import torch, extension_cpp
+x, bias = torch.randn(3, 4), torch.randn(4)
+torch.testing.assert_close(extension_cpp.ops.fused_op(x, bias), torch.relu(x + bias))
+print(extension_cpp.__file__)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Path:
+    """A virtual environment that sees this one's packages; its interpreter."""
+    result = run(sys.executable, "-m", "venv", "--without-pip", "env", cwd=tmp_path)
+    assert result.returncode == 0, result.stdout
+    interpreter = tmp_path / "env" / "bin" / "python"
+    found = python("-c", "import site; print(*site.getsitepackages(), sep='\\n')", cwd=tmp_path)
+    (folder,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    # Not as addsitedir, which would also run what is installed there in editable mode.
+    (folder / "outer.pth").write_text(found.stdout)
+    return interpreter
+
+
+def pip(environment: Path, command: str, project: Path) -> str:
+    """Runs one of the documents' `pip install` lines in the environment, fetching nothing."""
+    words = command.split()
+    start = words.index("pip")
+    settings = dict(word.split("=") for word in words[:start])
+    result = python(
+        *("-m", "pip", "--python", environment, *words[start + 1 :], "--no-deps", "--no-index"),
+        cwd=project,
+        env=settings,
+    )
+    assert result.returncode == 0, result.stdout
+    return result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    ["USE_CUDA=0 pip install --no-build-isolation .", "pip install --no-build-isolation ."],
+)
+def test_pip_install(tmp_path: Path, environment: Path, command: str):
+    clone = copy_repository(tmp_path / "clone")
+    pip(environment, command, clone)
+    result = run(environment, "-c", USE, cwd=tmp_path)
+    assert result.returncode == 0, result.stdout
+    installed = Path(result.stdout.strip()).parent
+    assert tmp_path / "env" in installed.parents
+    assert not [path for path in installed.rglob("*") if path.suffix in (".cpp", ".cu", ".h")]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.version.cuda is not None, reason="here CUDA can be built")
+def test_pip_install_with_cuda_says_what_is_missing(tmp_path: Path, environment: Path):
+    clone = copy_repository(tmp_path / "clone")
+    command = "USE_CUDA=1 pip install --no-build-isolation ."
+    with pytest.raises(AssertionError, match=r"USE_CUDA=1, but torch .* is built without CUDA"):
+        pip(environment, command, clone)
+
+
+@pytest.mark.slow
+def test_pip_install_editable(tmp_path: Path, environment: Path):
+    clone = copy_repository(tmp_path / "clone")
+    pip(environment, "pip install --no-build-isolation -e .", clone)
+    result = run(environment, "-c", USE, cwd=tmp_path)
+    assert result.stdout.strip() == f"{clone}/extension_cpp/__init__.py"
+    # Installing again compiles what changed alone.
+    objects = {path: path.stat().st_mtime_ns for path in clone.glob("build/temp/**/*.o")}
+    source = clone / "extension_cpp" / "csrc" / "library.cpp"
+    source.write_text(source.read_text() + "\n")
+    pip(environment, "pip install --no-build-isolation -e .", clone)
+    changed = {path.stem for path in objects if path.stat().st_mtime_ns != objects[path]}
+    assert changed == {"library"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["make build", "EXTENSION_CPP_ABI=aten make build"])
+def test_make_build(tmp_path: Path, command: str):
+    clone = copy_repository(tmp_path / "clone")
+    result = run("sh", "-c", command, cwd=clone, env={"PYTHON": sys.executable})
+    assert result.returncode == 0, result.stdout
+    assert python("-c", USE, cwd=clone).stdout == f"{clone}/extension_cpp/__init__.py\n"
+    info = json.loads((clone / "extension_cpp" / "_build_info.json").read_text())
+    assert info["abi"] == ("aten" if "aten" in command else "stable")
+
+
+@pytest.mark.slow
+def test_the_source_distribution_builds(tmp_path: Path):
+    clone = copy_repository(tmp_path / "clone")
+    result = python("setup.py", "-q", "sdist", cwd=clone)
+    assert result.returncode == 0, result.stdout
+    (archive,) = (clone / "dist").iterdir()
+    with tarfile.open(archive) as content:
+        content.extractall(tmp_path)
+    unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
+    kept = {path.relative_to(clone) for path in (clone / "extension_cpp").rglob("*.[chp]*")}
+    assert kept <= {path.relative_to(unpacked) for path in unpacked.rglob("*")}
+    result = run("make", "build", f"PYTHON={sys.executable}", cwd=unpacked)
+    assert result.returncode == 0, result.stdout
+    assert python("-c", USE, cwd=unpacked).returncode == 0
