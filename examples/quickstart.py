@@ -39,11 +39,15 @@ def inputs(
     )
 
 
+def weights_of(output: Tensor) -> Tensor:
+    weights = torch.linspace(0.5, 1.5, output.numel(), device=DEVICE, dtype=torch.float64)
+    return weights.view_as(output).to(output.dtype)
+
+
 def gradients(function: Callable[..., Tensor], input: Tensor, bias: Tensor) -> tuple[Tensor, ...]:
     """Gradients with respect to both inputs, of a sum that weighs every element differently."""
     output = function(input, bias, SCALE)
-    weights = torch.linspace(0.5, 1.5, output.numel(), device=DEVICE, dtype=output.dtype)
-    return torch.autograd.grad(output, (input, bias), weights.view_as(output))
+    return torch.autograd.grad(output, (input, bias), weights_of(output))
 
 
 def worst(actual: Tensor, expected: Tensor) -> float:
@@ -64,8 +68,7 @@ def check_backward(dtype: torch.dtype) -> str:
     grad_input, grad_bias = gradients(fused_op, input, bias)
     # The mask comes from the rounded output, so the reference starts from the same numbers.
     output = fused_op(input, bias, SCALE).double()
-    weights = torch.linspace(0.5, 1.5, output.numel(), device=DEVICE, dtype=dtype).double()
-    masked = torch.where(output > 0, weights.view_as(output), 0)
+    masked = torch.where(output > 0, weights_of(output).to(dtype).double(), 0)
     expected_input, expected_bias = masked * SCALE, masked.sum(0)
     error = max(worst(grad_input, expected_input), worst(grad_bias, expected_bias))
     # Sums of thousands of terms in the wide types; one more rounding in the half types.
