@@ -18,6 +18,7 @@ BASE_PYTHON ?= python3
 TESTS ?= tests
 # Test processes: with pytest-xdist as many as there are processors, up to 8; without it, this one.
 JOBS = $(shell $(PYTHON) -c "import xdist, os; print('-n', min(8, len(os.sched_getaffinity(0))))" 2>/dev/null)
+CLANG_FORMAT = $(or $(wildcard $(dir $(PYTHON))clang-format),clang-format)
 CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
 
 # The package is used from the source tree; tests, examples and benchmarks find it whichever folder they run in.
@@ -64,12 +65,12 @@ lint: $(ENVIRONMENT) ## the form of all sources, and types
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m mypy
-	$(dir $(PYTHON))clang-format --dry-run --Werror $(CXX_SOURCES)
+	$(CLANG_FORMAT) --dry-run --Werror $(CXX_SOURCES)
 
 format: $(ENVIRONMENT) ## bring all sources into form
 	$(PYTHON) -m ruff check --fix-only .
 	$(PYTHON) -m ruff format .
-	$(dir $(PYTHON))clang-format -i $(CXX_SOURCES)
+	$(CLANG_FORMAT) -i $(CXX_SOURCES)
 
 clean: ## remove what builds and tests made; .venv stays
 	rm -rf build dist *.egg-info extension_cpp/*.so extension_cpp/_build_info.json compile_commands.json
