@@ -1,6 +1,7 @@
 """The battery over every operator, on every device there is. A new spec adds its tests by itself.
 
-`pytest tests/test_operators.py -k "fused_op and strides"`; the checks stand in `extension_cpp/testing.py`.
+The checks stand in `extension_cpp/testing`. One check of one operator:
+`pytest tests/test_operators.py -k "fused_op and strides"`.
 """
 
 import inspect
@@ -22,10 +23,11 @@ def _id(value):
 def over(check):
     """Parametrises a test by the operators, devices and dtypes that a check applies to."""
     names = [p for p in inspect.signature(check).parameters if p in ("spec", "device", "dtype")]
-    cases = testing.CHECKS[check.__name__].cases(SPECS)
+    cases = testing.CHECKS[check.__name__].arguments(SPECS)
 
     def parametrise(test):
-        # A check for other devices, or for a kind of operator that is not there, makes no test rather than a skipped one.
+        # A check for other devices, or for a kind of operator that is not there, makes no test
+        # rather than a skipped one.
         test.__test__ = bool(cases)
         ids = ["-".join(map(_id, case)) for case in cases]
         return pytest.mark.parametrize(names, cases, ids=ids)(test)

@@ -1,0 +1,153 @@
+"""The battery: one description of an operator, every check.
+
+An operator is described by an :class:`OpSpec`: its public function, a reference in plain PyTorch,
+sample calls, bad inputs, and the bytes it moves. Each check tests one property, and raises an
+`AssertionError` that says what is wrong, for which call, and where to look. In a test suite of your
+own::
+
+    from extension_cpp.testing import check
+    from my_package.operators.my_op.spec import spec
+
+    def test_my_op():
+        check(spec)
+
+This package needs neither pytest nor expecttest; `check_properties` alone needs hypothesis.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+from collections.abc import Sequence
+
+from extension_cpp.testing.cases import CheckError
+from extension_cpp.testing.compiled import (
+    check_compile,
+    check_dynamic,
+    check_export,
+    check_inductor,
+)
+from extension_cpp.testing.contracts import (
+    check_missing_backend,
+    check_namespace,
+    check_opcheck,
+    check_registrations,
+    check_side_effects,
+    check_signature,
+    check_strides,
+    check_traffic,
+)
+from extension_cpp.testing.cuda import check_cuda_graph, check_second_device, check_streams
+from extension_cpp.testing.errors import check_bad_inputs, check_no_gradient
+from extension_cpp.testing.registry import CHECKS
+from extension_cpp.testing.resources import check_autocast, check_determinism, check_memory
+from extension_cpp.testing.spec import (
+    DEFAULT_SHAPES,
+    BadInput,
+    Make,
+    OpSpec,
+    Sample,
+    Traffic,
+    devices,
+    find_specs,
+)
+from extension_cpp.testing.transforms import (
+    check_compiled_transforms,
+    check_transforms,
+    check_vmap,
+)
+from extension_cpp.testing.values import (
+    check_backward,
+    check_double_backward,
+    check_forward,
+    check_gradcheck,
+    check_layouts,
+    check_properties,
+)
+
+__all__ = [
+    "CHECKS",
+    "DEFAULT_SHAPES",
+    "BadInput",
+    "CheckError",
+    "Make",
+    "OpSpec",
+    "Sample",
+    "Traffic",
+    "check",
+    "check_autocast",
+    "check_backward",
+    "check_bad_inputs",
+    "check_compile",
+    "check_compiled_transforms",
+    "check_cuda_graph",
+    "check_determinism",
+    "check_double_backward",
+    "check_dynamic",
+    "check_export",
+    "check_forward",
+    "check_gradcheck",
+    "check_inductor",
+    "check_layouts",
+    "check_memory",
+    "check_missing_backend",
+    "check_namespace",
+    "check_no_gradient",
+    "check_opcheck",
+    "check_properties",
+    "check_registrations",
+    "check_second_device",
+    "check_side_effects",
+    "check_signature",
+    "check_streams",
+    "check_strides",
+    "check_traffic",
+    "check_transforms",
+    "check_vmap",
+    "devices",
+    "find_specs",
+]
+
+
+def check(
+    spec: OpSpec,
+    *,
+    devices: Sequence[str] | None = None,
+    checks: Sequence[str] | None = None,
+    thorough: bool = False,
+) -> None:
+    """Runs the battery over one operator, and raises with all that it found.
+
+    Without hypothesis, `check_properties` is left out.
+
+    Args:
+        spec: the operator.
+        devices: types of device, by default those that this machine has.
+        checks: names such as "check_forward", by default all that apply.
+        thorough: compile every layout and every transform too, which takes minutes.
+
+    Raises:
+        AssertionError: with a paragraph for every failed check.
+        ValueError: if there is no check of a name.
+    """
+    if checks is None:
+        hypothesis = importlib.util.find_spec("hypothesis") is not None
+        checks = [name for name in CHECKS if hypothesis or name != "check_properties"]
+    unknown = set(checks) - CHECKS.keys()
+    if unknown:
+        raise ValueError(f"no check is called {sorted(unknown)}; there are {sorted(CHECKS)}")
+    failures = []
+    for name in checks:
+        run = CHECKS[name].run
+        options = {"thorough": True} if "thorough" in inspect.signature(run).parameters else {}
+        for arguments in CHECKS[name].arguments([spec]):
+            if devices is not None and arguments[1] not in devices:
+                continue
+            try:
+                run(*arguments, **(options if thorough else {}))
+            except AssertionError as error:
+                where = ", ".join(map(str, arguments[1:]))
+                failures.append(f"{name} ({where})\n{error}")
+    if failures:
+        plural = "" if len(failures) == 1 else "s"
+        raise CheckError(f"{len(failures)} check{plural} failed\n\n" + "\n\n".join(failures))

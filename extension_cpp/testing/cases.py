@@ -1,0 +1,570 @@
+"""Cases: one call of an operator, or of its public function, ready to be tested in many ways."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from extension_cpp.testing.layouts import LAYOUTS
+from extension_cpp.testing.spec import Make, OpSpec, Sample, is_written
+from extension_cpp.testing.tolerance import difference, tolerance
+
+Shape = tuple[int, ...]
+
+
+class CheckError(AssertionError):
+    """What a check found."""
+
+
+# ----- tensors within arguments
+
+
+def flat(tree: Any) -> list[Any]:
+    """The values in nested tuples, lists and dictionaries."""
+    if isinstance(tree, dict):
+        tree = list(tree.values())
+    if isinstance(tree, (tuple, list)):
+        return [leaf for item in tree for leaf in flat(item)]
+    return [tree]
+
+
+def tensors_in(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in flat(tree) if isinstance(leaf, Tensor)]
+
+
+def replace_tensors(tree: Any, tensors: Iterator[Any]) -> Any:
+    """The tree with other values in the places of its tensors."""
+    if isinstance(tree, Tensor):
+        return next(tensors)
+    if isinstance(tree, (tuple, list)):
+        return type(tree)(replace_tensors(item, tensors) for item in tree)
+    if isinstance(tree, dict):
+        return {key: replace_tensors(item, tensors) for key, item in tree.items()}
+    return tree
+
+
+def arguments_of(op: Any, sample: Sample) -> list[tuple[Any, Any]]:
+    """(argument of the schema, value) for everything that a sample passes."""
+    arguments = op._schema.arguments
+    by_name = {argument.name: argument for argument in arguments}
+    pairs = list(zip(arguments, sample.args, strict=False))
+    return pairs + [(by_name[name], value) for name, value in sample.kwargs.items()]
+
+
+def as_leaves(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Leaves on the same memory, and thus in the same layout."""
+    return [t.detach().requires_grad_(t.requires_grad) for t in tensors]
+
+
+def to_float64(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Leaves with the same (rounded) values in float64."""
+    return [
+        t.detach().to(torch.float64).requires_grad_(t.requires_grad)
+        if t.is_floating_point()
+        else t.detach().clone()
+        for t in tensors
+    ]
+
+
+def exact_copies(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Copies down to strides, offset and gaps; what shares memory still does."""
+    wholes: dict[int, Tensor] = {}
+    copies = []
+    for tensor in tensors:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in wholes:
+            whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+            whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
+            wholes[storage.data_ptr()] = whole.clone()
+        whole = wholes[storage.data_ptr()].view(tensor.dtype)
+        copy = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+        copies.append(copy.detach().requires_grad_(tensor.requires_grad))
+    return copies
+
+
+def random_like(tensors: Iterable[Tensor], seed: int = 1) -> list[Tensor]:
+    """Cotangents or tangents: values in [-1, 1), the same on every device."""
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        torch.rand(t.shape, generator=generator, dtype=torch.float64).mul(2).sub(1).to(t.detach())
+        for t in tensors
+    ]
+
+
+def gradients(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor],
+    *,
+    create_graph: bool = False,
+) -> list[Tensor]:
+    """`torch.autograd.grad` with zeros for what an output does not depend on."""
+    return list(
+        torch.autograd.grad(
+            outputs, inputs, cotangents, create_graph=create_graph, materialize_grads=True
+        )
+    )
+
+
+# ----- cases
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One call as a function of its tensors, `case(*case.tensors)`, with everything else fixed.
+
+    It returns a flat tuple: the outputs, then the arguments that were written to. These are copies,
+    so that the call is functional, unless it is made with `in_place=True`.
+    """
+
+    spec: OpSpec
+    device: str
+    dtype: torch.dtype
+    op: Any
+    label: str
+    function: Callable[..., Any]
+    reference: Callable[..., Any] | None
+    sample: Sample
+    tensors: tuple[Tensor, ...] = ()
+    layout: str = ""
+    # Of the tensors: names in the schema, and whether they are written to.
+    names: tuple[str, ...] = dataclasses.field(default=(), init=False)
+    written: tuple[bool, ...] = dataclasses.field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        names, written = [], []
+        for argument, value in arguments_of(self.op, self.sample):
+            found = tensors_in(value)
+            names += [
+                argument.name if t is value else f"{argument.name}[{i}]"
+                for i, t in enumerate(found)
+            ]
+            written += [is_written(argument)] * len(found)
+        tensors = self.tensors or tensors_in((self.sample.args, self.sample.kwargs))
+        # Writing to a leaf that requires grad would be the caller's mistake.
+        tensors = tuple(t.detach() if w else t for t, w in zip(tensors, written, strict=True))
+        object.__setattr__(self, "names", tuple(names))
+        object.__setattr__(self, "written", tuple(written))
+        object.__setattr__(self, "tensors", tensors)
+
+    def __call__(self, *tensors: Tensor, in_place: bool = False) -> tuple[Tensor, ...]:
+        return self._apply(self.function, tensors, in_place)
+
+    def expected(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """What the reference gives."""
+        assert self.reference is not None
+        return self._apply(self.reference, tensors, False)
+
+    def _apply(
+        self, function: Callable[..., Any], tensors: Sequence[Tensor], in_place: bool
+    ) -> tuple[Tensor, ...]:
+        if not in_place:
+            pairs = zip(tensors, self.written, strict=True)
+            tensors = [t.clone() if written else t for t, written in pairs]
+        sample = self.bind(tensors)
+        outputs = tensors_in(function(*sample.args, **sample.kwargs))
+        written = [t for t, written in zip(tensors, self.written, strict=True) if written]
+        # A public function may return what it wrote to.
+        outputs = [o for o in outputs if not any(o is t for t in written)]
+        return (*outputs, *written)
+
+    def bind(self, tensors: Sequence[Any]) -> Sample:
+        """The call with other tensors."""
+        values = iter(tensors)
+        args = replace_tensors(self.sample.args, values)
+        return Sample(*args, **replace_tensors(self.sample.kwargs, values))
+
+    def outputs_only(self, results: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Without the arguments that were written to."""
+        return results[: len(results) - sum(self.written)]
+
+    @property
+    def wanted(self) -> list[int]:
+        """The tensors that require grad."""
+        return [i for i, t in enumerate(self.tensors) if t.requires_grad]
+
+    @property
+    def order(self) -> int:
+        """Of the derivatives to look at where first ones suffice."""
+        return int(self.spec.differentiable and self.dtype.is_floating_point)
+
+    def copies(self) -> list[Tensor]:
+        """Leaves to call it with in place: copies where it writes."""
+        return exact_copies(self.tensors) if any(self.written) else as_leaves(self.tensors)
+
+    def laid_out(self, name: str, tensors: Sequence[Tensor]) -> Case:
+        return dataclasses.replace(self, tensors=tuple(tensors), layout=name)
+
+    def layouts(self, *, each: bool = False) -> Iterator[Case]:
+        """The case in every layout that applies; with `each`, also with one tensor at a time in it.
+
+        No tensor that is written to is expanded.
+        """
+        everything = tuple(range(len(self.tensors)))
+        groups = [everything]
+        if each and len(everything) > 1:
+            groups += [(i,) for i in everything]
+        for name, layout in LAYOUTS.items():
+            for group in groups if name != "contiguous" else groups[:1]:
+                tensors, changed = list(self.tensors), False
+                for i in group:
+                    new = None if self.written[i] and "expanded" in name else layout(tensors[i])
+                    if new is not None:
+                        tensors[i] = new.requires_grad_(tensors[i].requires_grad)
+                        changed = True
+                if changed:
+                    only = "" if group == everything else f", {self.names[group[0]]} only"
+                    yield self.laid_out(name + only, tensors)
+
+    # --- saying what is wrong
+
+    def __str__(self) -> str:
+        values = iter(self.tensors)
+        args = [_show(replace_tensors(value, values)) for value in self.sample.args]
+        kwargs = [
+            f"{key}={_show(replace_tensors(value, values))}"
+            for key, value in self.sample.kwargs.items()
+        ]
+        return f"{self.label}({', '.join(args + kwargs)})"
+
+    def fail(self, problem: str, *, detail: str = "", see: str = "python") -> NoReturn:
+        """Raises with the problem, the call, details, and where to look.
+
+        Args:
+            problem: what is wrong, in a line.
+            detail: more lines.
+            see: "kernel", "backward", "fake", "python", or the place itself.
+        """
+        where = f"on {self.device}" + (f", {self.layout}" if self.layout else "")
+        fail(self.spec, problem, call=f"{self} {where}", detail=detail, see=see, device=self.device)
+
+    @contextlib.contextmanager
+    def explain(self, doing: str, *, see: str = "python") -> Iterator[None]:
+        """Says which call it was when something raises."""
+        try:
+            yield
+        except CheckError:
+            raise
+        except Exception as error:
+            detail = f"{type(error).__name__}: {error}"
+            if len(detail) > 4000:
+                detail = f"{detail[:3000]}\n...\n{detail[-1000:]}"
+            try:
+                self.fail(f"{doing} raised", detail=detail, see=see)
+            except CheckError as failure:
+                raise failure from error
+
+    # --- comparing with the reference
+
+    def compare(
+        self,
+        actual: Sequence[Tensor],
+        expected: Sequence[Tensor],
+        what: str,
+        *,
+        names: Sequence[str] = (),
+        order: int = 0,
+        see: str = "kernel",
+    ) -> None:
+        """Compares results with those of the reference, of which floating ones are in float64."""
+        if len(actual) != len(expected):
+            self.fail(f"{what}: {len(actual)} tensors, {len(expected)} expected", see=see)
+        if not names:
+            names = (
+                [f"output {i}" for i in range(len(actual))] if len(actual) > 1 else ["the output"]
+            )
+        largest = max((t.numel() for t in self.tensors), default=1)
+        for name, a, e in zip(names, actual, expected, strict=True):
+            rtol = atol = 0.0
+            if a.is_floating_point():
+                if e.dtype != torch.float64:
+                    self.fail(
+                        f"the reference gives {e.dtype} for torch.float64: it must follow it",
+                        see=f"the reference, {name_of(self.spec.reference)}",
+                    )
+                rtol, atol = tolerance(a, e, largest / max(1, a.numel()), order)
+                rtol, atol = self.spec.tolerances.get(self.dtype, (rtol, atol))
+            found = difference(a, e, rtol, atol)
+            if found is not None:
+                problem = f"{what} differs from the reference ({self.device}, {self.dtype})"
+                self.fail(problem, detail=f"{name}: {found}", see=see)
+
+    def agree(
+        self,
+        *,
+        order: int = 0,
+        run: Callable[..., Sequence[Tensor]] | None = None,
+        cotangent_layout: Callable[[Tensor], Tensor | None] | None = None,
+    ) -> None:
+        """Compares the call with its reference.
+
+        Args:
+            order: 0 for the outputs, 1 for gradients too, 2 for gradients of gradients too.
+            run: what to call instead of the function itself, with the tensors.
+            cotangent_layout: the layout of the outputs' gradients.
+        """
+        inputs, upcast = self.copies(), to_float64(self.tensors)
+        with contextlib.nullcontext() if order else torch.no_grad():
+            with self.explain("forward", see="kernel"):
+                outputs = run(*inputs) if run else self(*inputs, in_place=True)
+            expected = self.expected(*upcast)
+        self.compare(outputs, expected, "forward")
+        if not order or not self.wanted:
+            return
+        # What the reference has a gradient for, the operator must have one for.
+        pairs = [(o, e) for o, e in zip(outputs, expected, strict=True) if e.requires_grad]
+        for o, _ in pairs:
+            if not o.requires_grad:
+                self.fail("an output does not require grad, the reference's does", see="backward")
+        if not pairs:
+            return
+        cotangents = random_like(o for o, _ in pairs)
+        if cotangent_layout is not None:
+            laid_out = [cotangent_layout(c) for c in cotangents]
+            cotangents = [
+                c if new is None else new for c, new in zip(cotangents, laid_out, strict=True)
+            ]
+        cotangents = [c.requires_grad_(order > 1) for c in cotangents]
+        upcast_cotangents = to_float64(cotangents)
+        inputs, upcast = [inputs[i] for i in self.wanted], [upcast[i] for i in self.wanted]
+        names = [f"the gradient of {self.names[i]}" for i in self.wanted]
+        again = order > 1
+        with self.explain("backward", see="backward"):
+            actual = gradients([o for o, _ in pairs], inputs, cotangents, create_graph=again)
+        wanted = gradients([e for _, e in pairs], upcast, upcast_cotangents, create_graph=again)
+        self.compare(actual, wanted, "backward", names=names, order=1, see="backward")
+        if not again:
+            return
+        pairs = [(a, e) for a, e in zip(actual, wanted, strict=True) if e.requires_grad]
+        for name, a, e in zip(names, actual, wanted, strict=True):
+            if e.requires_grad and not a.requires_grad:
+                self.fail(
+                    f"{name} has no gradient of its own: the backward is not differentiable",
+                    detail="Compose it of differentiable operators, or register a formula.",
+                    see="backward",
+                )
+        if not pairs:
+            return
+        second = random_like((a for a, _ in pairs), seed=2)
+        with self.explain("double backward", see="backward"):
+            actual = gradients([a for a, _ in pairs], inputs + cotangents, second)
+        wanted = gradients([e for _, e in pairs], upcast + upcast_cotangents, to_float64(second))
+        names = [f"the second-order gradient of {self.names[i]}" for i in self.wanted]
+        names += ["the second-order gradient of the output's gradient"] * len(cotangents)
+        self.compare(actual, wanted, "double backward", names=names, order=2, see="backward")
+
+
+def samples(
+    spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape, **options: Any
+) -> list[Sample]:
+    """The spec's samples of a shape; options are those of `Make`."""
+    return list(spec.samples(Make(device, dtype, **options), shape))
+
+
+def public_case(spec: OpSpec, device: str, dtype: torch.dtype, sample: Sample) -> Case:
+    label = name_of(spec.function)
+    return Case(spec, device, dtype, spec.op, label, spec.function, spec.reference, sample)
+
+
+def op_case(spec: OpSpec, device: str, dtype: torch.dtype, sample: Sample, op: Any = None) -> Case:
+    """The operator itself, or another of the namespace, which has no reference."""
+    reference = None if op not in (None, spec.op) else spec.op_reference or spec.reference
+    op = op or spec.op
+    return Case(spec, device, dtype, op, op_name(op), op, reference, sample)
+
+
+def cases(
+    spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape, **options: Any
+) -> Iterator[Case]:
+    """Every sample of a shape, through the public function and through the operator."""
+    for sample in samples(spec, device, dtype, shape, **options):
+        yield public_case(spec, device, dtype, sample)
+        yield op_case(spec, device, dtype, sample)
+
+
+class Recorder(TorchDispatchMode):
+    """Records the calls of a namespace's operators."""
+
+    def __init__(self, namespace: str) -> None:
+        super().__init__()
+        self.namespace = namespace
+        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func.namespace == self.namespace:
+            self.calls.append((func, args, kwargs))
+        return func(*args, **kwargs)
+
+
+def op_cases(spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape) -> list[Case]:
+    """The operators that samples of a shape call in forward, backward and double backward.
+
+    One case for every operator and every pattern of arguments that are absent or require grad.
+    """
+    recorder = Recorder(spec.namespace)
+    for case in cases(spec, device, dtype, shape):
+        inputs = as_leaves(case.tensors)
+        with recorder, case.explain("forward, backward or double backward", see="backward"):
+            outputs = [o for o in case(*inputs) if o.requires_grad]
+            if not outputs or not spec.differentiable:
+                continue
+            inputs = [t for t in inputs if t.requires_grad]
+            cotangents = [c.requires_grad_() for c in random_like(outputs)]
+            grads = gradients(outputs, inputs, cotangents, create_graph=True)
+            grads = [g for g in grads if g.requires_grad]
+            if grads:
+                gradients(grads, inputs + cotangents, random_like(grads, seed=2))
+    found: dict[Any, Case] = {}
+    for op, args, kwargs in recorder.calls:
+        pattern = [
+            v.requires_grad if isinstance(v, Tensor) else v is None for v in flat((args, kwargs))
+        ]
+        key = (op, *pattern)
+        if key not in found:
+            copies = iter(
+                t.detach().clone().requires_grad_(t.requires_grad)
+                for t in tensors_in((args, kwargs))
+            )
+            sample = Sample(*replace_tensors(args, copies), **replace_tensors(kwargs, copies))
+            found[key] = op_case(spec, device, dtype, sample, op)
+    return list(found.values())
+
+
+# ----- which shapes and dtype for which checks
+
+
+def default_dtype(spec: OpSpec) -> torch.dtype:
+    """For checks that are not about dtypes."""
+    return torch.float32 if torch.float32 in spec.dtypes else spec.dtypes[0]
+
+
+def finest_dtype(spec: OpSpec) -> torch.dtype:
+    """For checks of derivatives."""
+    return torch.float64 if torch.float64 in spec.dtypes else default_dtype(spec)
+
+
+def main_shape(spec: OpSpec, max_dim: int = 4) -> Shape:
+    """For costly checks: small, of the highest rank up to `max_dim`, no size below two if any."""
+    usable = [shape for shape in spec.shapes if len(shape) <= max_dim and math.prod(shape) > 0]
+    usable = [shape for shape in usable if all(size > 1 for size in shape)] or usable
+    dim = max(map(len, usable))
+    return min((shape for shape in usable if len(shape) == dim), key=math.prod)
+
+
+def tiny_shapes(spec: OpSpec) -> list[Shape]:
+    """Zero-sized, and of one element."""
+    return [shape for shape in spec.shapes if math.prod(shape) <= 1]
+
+
+def small_shapes(spec: OpSpec) -> list[Shape]:
+    """One shape of every kind: by rank; zero-sized; with a size of one; of one element."""
+    kinds: dict[Any, Shape] = {}
+    for shape in sorted(spec.shapes, key=math.prod):
+        if math.prod(shape) <= 200:
+            by_kind = math.prod(shape) == 1 or (1 in shape, len(shape))
+            kinds.setdefault(shape if 0 in shape else by_kind, shape)
+    return list(kinds.values())
+
+
+# ----- surroundings
+
+
+@contextlib.contextmanager
+def poisoned() -> Iterator[None]:
+    """Fills uninitialised memory with NaN, or the largest integer: what is never written shows."""
+    before = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        # torch.utils.deterministic.fill_uninitialized_memory, on by default, works in this mode.
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before, warn_only=warn_only)
+
+
+@contextlib.contextmanager
+def fresh_compiler() -> Iterator[None]:
+    """Forgets what was compiled: the limit of recompilations counts per function, not per test."""
+    torch.compiler.reset()
+    try:
+        yield
+    finally:
+        torch.compiler.reset()
+
+
+# ----- words
+
+
+def fail(
+    spec: OpSpec,
+    problem: str,
+    *,
+    call: str = "",
+    detail: str = "",
+    see: str = "python",
+    device: str = "cpu",
+) -> NoReturn:
+    """Raises for what is not about one call; see `Case.fail`."""
+    lines = [f"{spec.name}: {problem}"]
+    if call:
+        lines.append(f"  call: {call}")
+    lines += [f"  {line}" for line in detail.splitlines()]
+    lines.append(f"  look at: {_place(spec, see, device)}")
+    raise CheckError("\n".join(lines))
+
+
+def _place(spec: OpSpec, see: str, device: str) -> str:
+    file = inspect.getsourcefile(inspect.unwrap(spec.function)) or "?"
+    path = Path(file)
+    with contextlib.suppress(ValueError):
+        path = path.relative_to(Path.cwd())
+    suffix = "_cuda.cu" if device.startswith("cuda") else "_cpu.cpp"
+    kernel = path.with_name(spec.name + suffix)
+    if not kernel.exists():
+        kernel = path
+    return {
+        "kernel": f"the kernel in {kernel}",
+        "backward": f"the derivative formula in {path}, and its kernel in {kernel}",
+        "fake": f"the fake kernel in {path}, and what the kernel allocates in {kernel}",
+        "python": str(path),
+        "spec": f"the spec of {name_of(spec.function)}",
+    }.get(see, see)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    function = inspect.unwrap(function)
+    name = getattr(function, "__qualname__", repr(function))
+    return f"{getattr(function, '__module__', '?')}.{name}"
+
+
+def op_name(op: Any) -> str:
+    namespace, name = op._schema.name.split("::")
+    return f"torch.ops.{namespace}.{name}"
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, Tensor):
+        text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+        if not value.is_contiguous() or 1 in value.shape:
+            text += f" strides {value.stride()}"
+        if value.storage_offset():
+            text += f" offset {value.storage_offset()}"
+        return text
+    if isinstance(value, (tuple, list)):
+        return f"[{', '.join(map(_show, value))}]"
+    return repr(value)

@@ -1,0 +1,129 @@
+"""Checks under torch.compile and torch.export."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from extension_cpp.testing.cases import (
+    Case,
+    cases,
+    default_dtype,
+    fresh_compiler,
+    main_shape,
+    public_case,
+    samples,
+    tensors_in,
+    tiny_shapes,
+    to_float64,
+)
+from extension_cpp.testing.registry import register
+from extension_cpp.testing.spec import OpSpec
+
+
+def _agree_compiled(case: Case, backend: str) -> None:
+    """Compiled as one graph, values are the reference's, and strides those of eager."""
+    strides = [o.stride() for o in case(*case.copies(), in_place=True)]
+    with fresh_compiler():
+        compiled = torch.compile(case, backend=backend, fullgraph=True)
+        got: list[Any] = []
+
+        def run(*inputs: Tensor) -> Sequence[Tensor]:
+            outputs = compiled(*inputs, in_place=True)
+            got.extend(o.stride() for o in outputs)
+            return outputs
+
+        with case.explain(f"torch.compile(fullgraph=True, backend={backend!r})", see="fake"):
+            case.laid_out(f"{case.layout}, compiled with {backend}", case.tensors).agree(
+                order=case.order, run=run
+            )
+    if got != strides and all(t.numel() for t in case.tensors):
+        case.fail(f"strides {got} when compiled with {backend}, {strides} in eager", see="fake")
+
+
+@register()
+def check_compile(spec: OpSpec, device: str) -> None:
+    """`torch.compile(fullgraph=True)`, forward and backward, in every layout."""
+    dtype, main = default_dtype(spec), main_shape(spec)
+    for shape in [main, *tiny_shapes(spec)]:
+        for i, case in enumerate(cases(spec, device, dtype, shape)):
+            for laid_out in case.layouts():
+                # Every layout with the first sample, of a shape that has them all.
+                if laid_out.layout == "contiguous" or (shape == main and i < 2):
+                    _agree_compiled(laid_out, "aot_eager")
+
+
+@register()
+def check_inductor(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
+    """Inductor, whose generated code relies on the fake kernel's strides.
+
+    Args:
+        spec: the operator.
+        device: the type of device.
+        thorough: every sample in every layout, rather than one in two.
+    """
+    for case in cases(spec, device, default_dtype(spec), main_shape(spec)):
+        for laid_out in case.layouts():
+            if thorough or laid_out.layout in ("contiguous", "transposed"):
+                _agree_compiled(laid_out, "inductor")
+        if not thorough:
+            return
+
+
+@register()
+def check_dynamic(spec: OpSpec, device: str) -> None:
+    """`torch.compile(dynamic=True)` makes one graph for sizes from two up."""
+    dtype, dim = default_dtype(spec), len(main_shape(spec, max_dim=3))
+    # No two sizes are equal: equal ones would be taken for one. 0 and 1 always have graphs of their
+    # own.
+    shapes = [tuple(range(first, first + dim)) for first in (3, 7, 24)]
+    if not samples(spec, device, dtype, shapes[0]):
+        shapes = [shape for shape in spec.shapes if len(shape) == dim and min(shape) > 1]
+    by_shape = [samples(spec, device, dtype, shape) for shape in shapes]
+    for variant in zip(*by_shape, strict=True):
+        with fresh_compiler():
+            compiled = torch.compile(
+                spec.function, backend="aot_eager", fullgraph=True, dynamic=True
+            )
+            for i, sample in enumerate(variant):
+                case = public_case(spec, device, dtype, sample).laid_out("dynamic=True", ())
+
+                def run(
+                    *inputs: Tensor, case: Case = case, compiled: Any = compiled
+                ) -> Sequence[Tensor]:
+                    bound = case.bind(inputs)
+                    outputs = tensors_in(compiled(*bound.args, **bound.kwargs))
+                    written = list(itertools.compress(inputs, case.written))
+                    return [*[o for o in outputs if not any(o is t for t in written)], *written]
+
+                stance = "fail_on_recompile" if i else "default"
+                doing = "torch.compile(dynamic=True)" + (" at another size" if i else "")
+                with case.explain(doing, see="fake"), torch.compiler.set_stance(stance):
+                    case.agree(order=case.order, run=run)
+
+
+class _Module(torch.nn.Module):
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case = case
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return self.case(*tensors)
+
+
+@register()
+def check_export(spec: OpSpec, device: str) -> None:
+    """`torch.export` gives a program that holds the operator and computes what it computes."""
+    options = {"requires_grad": False}
+    for case in cases(spec, device, default_dtype(spec), main_shape(spec), **options):
+        with case.explain("torch.export", see="fake"), fresh_compiler():
+            program = torch.export.export(_Module(case), case.tensors)
+            outputs = tensors_in(program.module()(*case.tensors))
+        if not any(node.target is spec.op for node in program.graph.nodes):
+            case.fail("the exported program does not hold the operator")
+        expected = case.expected(*to_float64(case.tensors))
+        case.compare(outputs, expected, "the exported program", see="fake")

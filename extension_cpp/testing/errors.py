@@ -1,0 +1,208 @@
+"""Checks of errors: bad inputs, and derivatives that do not exist."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+import torch.autograd.forward_ad as fwAD
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from extension_cpp.testing.cases import (
+    Case,
+    as_leaves,
+    cases,
+    default_dtype,
+    fail,
+    fresh_compiler,
+    main_shape,
+    op_case,
+    public_case,
+)
+from extension_cpp.testing.registry import register
+from extension_cpp.testing.spec import BadInput, Make, OpSpec
+
+
+@register()
+def check_bad_inputs(spec: OpSpec, device: str) -> None:
+    """One text: from public function, operator, fake kernel, torch.compile, and in the spec."""
+    dtype = default_dtype(spec)
+    bad_inputs = list(spec.bad_inputs(Make(device, dtype)))
+    names = [bad.name for bad in bad_inputs]
+    if len(set(names)) < len(names):
+        fail(spec, f"two bad inputs have one name: {sorted(names)}", see="spec")
+    for bad in bad_inputs:
+        case = op_case(spec, device, dtype, bad.sample).laid_out(bad.name, ())
+        public = public_case(spec, device, dtype, bad.sample).laid_out(bad.name, ())
+        with _captured_stderr() as printed:
+            text = _message(case, case.tensors)
+        if printed:
+            case.fail("something is printed to stderr", detail="".join(printed), see="kernel")
+        mode = FakeTensorMode()
+        fakes = [mode.from_tensor(t) for t in case.tensors]
+        with mode:
+            faked = _message(case, fakes)
+        if faked != text:
+            case.fail(
+                "kernel and fake kernel disagree on the message",
+                detail=f"kernel: {text}\nfake:   {faked}",
+                see="fake",
+            )
+        published = _message(public, public.tensors)
+        if published != text:
+            public.fail(
+                "public function and operator disagree on the message",
+                detail=f"public:   {published}\noperator: {text}",
+            )
+        if not text.startswith(spec.name):
+            case.fail(
+                "the message does not start with the operator's name", detail=text, see="kernel"
+            )
+        if text != bad.message:
+            if os.environ.get("EXPECTTEST_ACCEPT"):
+                _accept(case, bad, text)
+            else:
+                case.fail(
+                    "the message is not the one that the spec expects",
+                    detail=f"expected: {bad.message}\ngot:      {text}\n"
+                    "EXPECTTEST_ACCEPT=1 pytest -k bad_inputs writes it into the spec.",
+                    see="kernel",
+                )
+        with fresh_compiler():
+            compiled = torch.compile(case, backend="eager", fullgraph=True)
+            try:
+                compiled(*case.tensors)
+            except Exception as error:
+                if text not in str(error):
+                    case.fail(
+                        "the error of torch.compile does not contain the message",
+                        detail=f"expected: {text}\ngot: {error}",
+                        see="fake",
+                    )
+            else:
+                case.fail("torch.compile does not raise", see="fake")
+
+
+def _message(case: Case, tensors: Sequence[Tensor]) -> str:
+    try:
+        case(*tensors)
+    except RuntimeError as error:
+        return str(error)
+    except Exception as error:
+        case.fail(f"raises {type(error).__name__}, not RuntimeError", detail=str(error))
+    case.fail("does not raise", see="kernel")
+
+
+@contextlib.contextmanager
+def _captured_stderr() -> Iterator[list[str]]:
+    """What is written to the file descriptor, by C++ too."""
+    printed: list[str] = []
+    with tempfile.TemporaryFile() as file:
+        sys.stderr.flush()
+        saved = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield printed
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            text = file.read().decode(errors="replace")
+            if text:
+                printed.append(text)
+
+
+# What was accepted in this process: (file, name) to message.
+_accepted: dict[tuple[str, str], str] = {}
+
+
+def _accept(case: Case, bad: BadInput, text: str) -> None:
+    """Writes a message into the source, where its BadInput is constructed."""
+    import expecttest
+
+    path = Path(bad.origin)
+    earlier = _accepted.setdefault((bad.origin, bad.name), text)
+    if earlier != text:
+        case.fail("two messages for one expectation", detail=f"{earlier}\n{text}", see=str(path))
+    # The same text may be expected under several names, and lines move as literals are rewritten:
+    # look for the name.
+    source = path.read_text(encoding="utf-8")
+    literals = [
+        message
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func).split(".")[-1] == "BadInput"
+        and len(node.args) == 3
+        and ast.unparse(node.args[0]) == repr(bad.name)
+        and isinstance(message := node.args[2], ast.Constant)
+    ]
+    if len(literals) != 1:
+        case.fail(
+            f"{len(literals)} calls BadInput({bad.name!r}, ..., <literal>) to write it to",
+            detail=text,
+            see=str(path),
+        )
+    literal = literals[0]
+    lines = source.splitlines(keepends=True)
+    first, last = literal.lineno - 1, (literal.end_lineno or literal.lineno) - 1
+    before = lines[first].encode()[: literal.col_offset].decode()
+    after = lines[last].encode()[literal.end_col_offset :].decode()
+    # expecttest knows how to write a literal, into triple quotes.
+    written, _ = expecttest.replace_string_literal('""""""', 1, 1, text)
+    lines[first : last + 1] = [before + written + after]
+    path.write_text("".join(lines), encoding="utf-8")
+
+
+@register(applies=lambda spec, device: device in spec.devices and not spec.differentiable)
+def check_no_gradient(spec: OpSpec, device: str) -> None:
+    """Without a derivative, it works where none is asked for, and names itself where one is."""
+    for case in cases(spec, device, default_dtype(spec), main_shape(spec)):
+        if not case.wanted:
+            continue
+        with case.explain("a plain call on inputs that require grad"):
+            case(*as_leaves(case.tensors))
+        for what, ask in (
+            ("backward", _ask_backward),
+            ("a tangent in forward-mode AD", _ask_tangent),
+            ("torch.func.grad", _ask_transform),
+        ):
+            try:
+                ask(case)
+            except RuntimeError as error:
+                if spec.name not in str(error):
+                    case.fail(f"{what}: the error does not name the operator", detail=str(error))
+            else:
+                case.fail(f"{what} does not raise: a derivative is lost in silence")
+
+
+def _sum(outputs: Sequence[Tensor]) -> Tensor:
+    return torch.stack([o.sum().to(torch.float64) for o in outputs if o.is_floating_point()]).sum()
+
+
+def _ask_backward(case: Case) -> None:
+    _sum(case(*as_leaves(case.tensors))).backward()
+
+
+def _ask_tangent(case: Case) -> None:
+    with fwAD.dual_level():
+        case(
+            *[
+                fwAD.make_dual(t.detach(), torch.ones_like(t)) if t.requires_grad else t
+                for t in case.tensors
+            ]
+        )
+
+
+def _ask_transform(case: Case) -> None:
+    def loss(*inputs: Tensor) -> Tensor:
+        return _sum(case(*inputs))
+
+    torch.func.grad(loss, tuple(case.wanted))(*[t.detach() for t in case.tensors])

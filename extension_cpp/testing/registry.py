@@ -1,0 +1,54 @@
+"""The checks there are, and what each applies to."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from extension_cpp.testing.spec import OpSpec, devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """A check, and the operators that it applies to."""
+
+    run: Callable[..., None]
+    per_dtype: bool
+    applies: Callable[[OpSpec, str], bool]
+
+    def arguments(self, specs: Iterable[OpSpec]) -> list[tuple[Any, ...]]:
+        """What to run it with on this machine: (spec, device), or (spec, device, dtype)."""
+        pairs = [(s, device) for s in specs for device in devices() if self.applies(s, device)]
+        if not self.per_dtype:
+            return list(pairs)
+        return [(spec, device, dtype) for spec, device in pairs for dtype in spec.dtypes]
+
+
+CHECKS: dict[str, Check] = {}
+
+_Run = TypeVar("_Run", bound=Callable[..., None])
+
+
+def available(spec: OpSpec, device: str) -> bool:
+    return device in spec.devices
+
+
+def differentiable(spec: OpSpec, device: str) -> bool:
+    return device in spec.devices and spec.differentiable
+
+
+def on_cuda(spec: OpSpec, device: str) -> bool:
+    return device == "cuda" and device in spec.devices
+
+
+def register(
+    *, per_dtype: bool = False, applies: Callable[[OpSpec, str], bool] = available
+) -> Callable[[_Run], _Run]:
+    """Adds a function to the checks."""
+
+    def add(run: _Run) -> _Run:
+        CHECKS[run.__name__] = Check(run, per_dtype, applies)
+        return run
+
+    return add

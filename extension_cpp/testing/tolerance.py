@@ -1,0 +1,84 @@
+"""How close is close enough, and how far off a tensor is."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def tolerance(actual: Tensor, expected: Tensor, reduced: float, order: int) -> tuple[float, float]:
+    """(rtol, atol) against a reference in float64 from the same rounded inputs.
+
+    - A result in float16 or bfloat16 of arithmetic in float32 is off by half an eps: rtol is one
+      eps. float32 and float64 are off by the rounding of every step, and by a few units in the last
+      place of exp, rsqrt and their like: rtol is eight.
+    - Summing n numbers of either sign leaves an error that grows as sqrt(n), relative to the
+      largest result: atol is as many roundings of the arithmetic (float32 for the half types).
+    - A derivative may be composed of several operators, which round to the dtype in between, before
+      terms cancel: each order of differentiation doubles both, and adds roundings relative to the
+      largest result.
+
+    Args:
+        actual: the result, in its dtype.
+        expected: the reference, in float64.
+        reduced: how many numbers each result is made of.
+        order: of differentiation.
+    """
+    eps = torch.finfo(actual.dtype).eps
+    half = actual.dtype in (torch.float16, torch.bfloat16)
+    arithmetic = torch.finfo(torch.float32).eps if half else eps
+    finite = expected[expected.isfinite()].abs()
+    largest = max(1.0, finite.max().item() if finite.numel() else 0.0)
+    growth = 2**order
+    rtol = (1 if half else 8) * eps * growth
+    atol = 8 * arithmetic * math.sqrt(max(1.0, reduced)) * largest * growth
+    return rtol, atol + (growth - 1) * eps * largest
+
+
+def difference(actual: Tensor, expected: Tensor, rtol: float, atol: float) -> str | None:
+    """How a tensor differs from its reference, in words; None if it does not."""
+    if actual.shape != expected.shape:
+        return f"shape: expected {tuple(expected.shape)}, got {tuple(actual.shape)}"
+    actual, expected = actual.detach(), expected.detach()
+    if actual.is_floating_point():
+        # What overflows the dtype is infinite in the reference too.
+        rounded = expected.to(actual.dtype)
+        expected = torch.where(rounded.isinf(), rounded.to(torch.float64), expected)
+        got = actual.to(torch.float64)
+        wrong = ~torch.isclose(got, expected, rtol=rtol, atol=atol, equal_nan=True)
+    else:
+        got, expected = actual, expected.to(actual.dtype)
+        wrong = got != expected
+    if not wrong.any():
+        return None
+    error = (
+        (got.to(torch.float64) - expected.to(torch.float64)).abs().nan_to_num(math.inf, math.inf)
+    )
+    error = error.masked_fill(~wrong, -1.0)
+    worst = tuple(int(i) for i in torch.unravel_index(error.argmax(), error.shape))
+    lines = [
+        f"{int(wrong.sum())} of {wrong.numel()} elements differ (rtol {rtol:.2g}, atol {atol:.2g})",
+        f"the furthest, at {worst}: expected {expected[worst].item():.10g}, "
+        f"got {got[worst].item():.10g}",
+    ]
+    if (got.isnan() & ~expected.isnan()).any():
+        lines.append(
+            "NaN where a number was expected: uninitialised memory, and the gaps of strided "
+            "inputs, hold NaN here. Does the kernel skip elements, or read others than it should?"
+        )
+    return "\n".join(lines)
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal bit by bit, NaN and signed zeros included."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if a.is_complex():
+        a, b = torch.view_as_real(a), torch.view_as_real(b)
+    integer = _INTEGERS[a.element_size()]
+    return torch.equal(a.detach().contiguous().view(integer), b.detach().contiguous().view(integer))

@@ -1,0 +1,366 @@
+"""Checks under the transforms of torch.func and forward-mode AD, nested and compiled."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as fwAD
+from torch import Tensor
+
+from extension_cpp.testing.cases import (
+    Case,
+    Recorder,
+    cases,
+    finest_dtype,
+    fresh_compiler,
+    main_shape,
+    random_like,
+    tensors_in,
+    to_float64,
+)
+from extension_cpp.testing.registry import differentiable, register
+from extension_cpp.testing.spec import OpSpec
+
+_Function = Callable[..., tuple[Tensor, ...]]
+
+
+@dataclasses.dataclass
+class _Point:
+    """Where a transform is taken: a function, its inputs, and directions."""
+
+    function: _Function  # of the floating outputs
+    inputs: tuple[Tensor, ...]
+    argnums: tuple[int, ...]  # the inputs to differentiate
+    cotangents: tuple[Tensor, ...]
+    tangents: tuple[Tensor, ...]  # one per argnum
+
+    def only(self, *wanted: Tensor) -> tuple[Tensor, ...]:
+        """The function of the inputs that are differentiated."""
+        inputs = list(self.inputs)
+        for i, value in zip(self.argnums, wanted, strict=True):
+            inputs[i] = value
+        return self.function(*inputs)
+
+    def loss(self, *wanted: Tensor) -> Tensor:
+        """A scalar whose second derivative involves the outputs' first."""
+        outputs = self.only(*wanted)
+        terms = [(c * o.sin()).sum() for c, o in zip(self.cotangents, outputs, strict=True)]
+        return torch.stack(terms).sum()
+
+    @property
+    def wanted(self) -> tuple[Tensor, ...]:
+        return tuple(self.inputs[i] for i in self.argnums)
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        return tuple(range(len(self.argnums)))
+
+
+def _grad(p: _Point) -> Any:
+    return torch.func.grad(p.loss, p.all)(*p.wanted)
+
+
+def _vjp(p: _Point) -> Any:
+    return torch.func.vjp(p.only, *p.wanted)[1](p.cotangents)
+
+
+def _jvp(p: _Point) -> Any:
+    return torch.func.jvp(p.only, p.wanted, p.tangents)
+
+
+def _jvp_each(p: _Point) -> Any:
+    """A tangent for one input at a time."""
+    results = []
+    for i in p.all:
+
+        def one(x: Tensor, i: int = i) -> Any:
+            return p.only(*p.wanted[:i], x, *p.wanted[i + 1 :])
+
+        results.append(torch.func.jvp(one, (p.wanted[i],), (p.tangents[i],)))
+    return results
+
+
+def _jacrev(p: _Point) -> Any:
+    return torch.func.jacrev(p.only, p.all)(*p.wanted)
+
+
+def _jacfwd(p: _Point) -> Any:
+    return torch.func.jacfwd(p.only, p.all)(*p.wanted)
+
+
+def _hessian(p: _Point) -> Any:
+    return torch.func.hessian(p.loss, p.all)(*p.wanted)
+
+
+def _linearize(p: _Point) -> Any:
+    return torch.func.linearize(p.only, *p.wanted)[1](*p.tangents)
+
+
+def _forward_ad(p: _Point) -> Any:
+    with fwAD.dual_level():
+        duals = [fwAD.make_dual(x, t) for x, t in zip(p.wanted, p.tangents, strict=True)]
+        unpacked = [fwAD.unpack_dual(o) for o in p.only(*duals)]
+    return [
+        (u.primal, torch.zeros_like(u.primal) if u.tangent is None else u.tangent) for u in unpacked
+    ]
+
+
+def _grad_of_grad(p: _Point) -> Any:
+    def inner(*wanted: Tensor) -> Tensor:
+        return torch.stack([g.sin().sum() for g in torch.func.grad(p.loss, p.all)(*wanted)]).sum()
+
+    return torch.func.grad(inner, p.all)(*p.wanted)
+
+
+def _jvp_of_grad(p: _Point) -> Any:
+    return torch.func.jvp(torch.func.grad(p.loss, p.all), p.wanted, p.tangents)
+
+
+def _grad_of_jvp(p: _Point) -> Any:
+    def inner(*wanted: Tensor) -> Tensor:
+        outputs, tangents = torch.func.jvp(p.only, wanted, p.tangents)[:2]
+        return torch.stack(
+            [(o.sin() * t).sum() for o, t in zip(outputs, tangents, strict=True)]
+        ).sum()
+
+    return torch.func.grad(inner, p.all)(*p.wanted)
+
+
+def _jvp_of_jvp(p: _Point) -> Any:
+    def inner(*wanted: Tensor) -> Any:
+        return torch.func.jvp(p.only, wanted, p.tangents)[1]
+
+    return torch.func.jvp(inner, p.wanted, p.tangents)
+
+
+def _jacfwd_of_jacrev(p: _Point) -> Any:
+    return torch.func.jacfwd(torch.func.jacrev(p.only, p.all), p.all)(*p.wanted)
+
+
+def _backward_of_grad(p: _Point) -> Any:
+    """torch.autograd around a transform."""
+    leaves = [x.detach().clone().requires_grad_() for x in p.wanted]
+    grads = torch.func.grad(p.loss, p.all)(*leaves)
+    total = torch.stack([g.sin().sum() for g in grads]).sum()
+    if not total.requires_grad:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    return torch.autograd.grad(total, leaves, materialize_grads=True)
+
+
+def _vmap_of_grad(p: _Point) -> Any:
+    """Per-sample gradients: a batch of the first input, the others shared."""
+    batch = torch.stack([p.wanted[0], p.wanted[0].flip(0) * 0.5, p.wanted[0] - 0.25])
+    in_dims = (0,) + (None,) * (len(p.wanted) - 1)
+    return torch.func.vmap(torch.func.grad(p.loss, p.all), in_dims)(batch, *p.wanted[1:])
+
+
+def _vmap_of_jvp(p: _Point) -> Any:
+    batch = tuple(torch.stack([t, 2 * t]) for t in p.tangents)
+    return torch.func.vmap(lambda *t: torch.func.jvp(p.only, p.wanted, t)[1])(*batch)
+
+
+def _grad_of_vmap(p: _Point) -> Any:
+    batch = tuple(torch.stack([x, x * 0.5]) for x in p.wanted)
+
+    def inner(*wanted: Tensor) -> Tensor:
+        return torch.func.vmap(p.loss)(*wanted).sum()
+
+    return torch.func.grad(inner, p.all)(*batch)
+
+
+TRANSFORMS: dict[str, Callable[[_Point], Any]] = {
+    "grad": _grad,
+    "vjp": _vjp,
+    "jvp": _jvp,
+    "jvp, one input at a time": _jvp_each,
+    "jacrev": _jacrev,
+    "jacfwd": _jacfwd,
+    "hessian": _hessian,
+    "linearize": _linearize,
+    "forward AD": _forward_ad,
+    "grad of grad": _grad_of_grad,
+    "jvp of grad": _jvp_of_grad,
+    "grad of jvp": _grad_of_jvp,
+    "jvp of jvp": _jvp_of_jvp,
+    "jacfwd of jacrev": _jacfwd_of_jacrev,
+    "backward of grad": _backward_of_grad,
+    "vmap of grad (per-sample gradients)": _vmap_of_grad,
+    "vmap of jvp": _vmap_of_jvp,
+    "grad of vmap": _grad_of_vmap,
+}
+# Dynamo traces none of these: linearize traces itself, duals do not leave their level, and
+# torch.autograd.grad is for the outermost level alone.
+_NOT_COMPILED = ("linearize", "forward AD", "backward of grad")
+_COMPILED_FIRST = ("grad", "jvp", "vmap of grad (per-sample gradients)")
+
+
+def _points(case: Case) -> tuple[_Point, _Point]:
+    """Where transforms of a case and of its reference are taken: one place, the same directions."""
+
+    def floating(function: Callable[..., Sequence[Tensor]]) -> _Function:
+        return lambda *inputs: tuple(o for o in function(*inputs) if o.is_floating_point())
+
+    inputs = [t.detach() for t in case.tensors]
+    function = floating(case)
+    with case.explain("forward", see="kernel"):
+        cotangents = random_like(function(*inputs))
+    tangents = random_like((inputs[i] for i in case.wanted), seed=3)
+    wanted = tuple(case.wanted)
+    return (
+        _Point(function, tuple(inputs), wanted, tuple(cotangents), tuple(tangents)),
+        _Point(
+            floating(case.expected),
+            tuple(to_float64(inputs)),
+            wanted,
+            tuple(to_float64(cotangents)),
+            tuple(to_float64(tangents)),
+        ),
+    )
+
+
+def _agree_transformed(case: Case, name: str, *, compiled: bool) -> None:
+    point, expected_point = _points(case)
+    transform = TRANSFORMS[name]
+
+    def run(*inputs: Tensor) -> Any:
+        return transform(dataclasses.replace(point, inputs=inputs))
+
+    what = f"{name} inside torch.compile(fullgraph=True)" if compiled else name
+    with warnings.catch_warnings():
+        # That a batching rule is missing is for check_vmap to say.
+        warnings.simplefilter("ignore")
+        with case.explain(what, see="backward"), fresh_compiler() if compiled else nullcontext():
+            function = torch.compile(run, backend="aot_eager", fullgraph=True) if compiled else run
+            results = function(*point.inputs)
+        expected = transform(expected_point)
+    case.compare(tensors_in(results), tensors_in(expected), what, order=2, see="backward")
+
+
+def _differentiable_cases(spec: OpSpec, device: str) -> Iterator[Case]:
+    for case in cases(spec, device, finest_dtype(spec), main_shape(spec, max_dim=2)):
+        if case.wanted:
+            yield case
+
+
+@register(applies=differentiable)
+def check_transforms(spec: OpSpec, device: str) -> None:
+    """Every transform, nested ones too, against the same transform of the reference."""
+    for case in _differentiable_cases(spec, device):
+        for name in TRANSFORMS:
+            _agree_transformed(case, name, compiled=False)
+
+
+@register(applies=differentiable)
+def check_compiled_transforms(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
+    """Transforms inside `torch.compile(fullgraph=True)`.
+
+    Args:
+        spec: the operator.
+        device: the type of device.
+        thorough: every transform that Dynamo traces and every sample, rather than three of one.
+    """
+    names = [n for n in TRANSFORMS if n not in _NOT_COMPILED] if thorough else _COMPILED_FIRST
+    for case in itertools.islice(_differentiable_cases(spec, device), None if thorough else 2):
+        for name in names:
+            _agree_transformed(case, name, compiled=True)
+
+
+@register()
+def check_vmap(spec: OpSpec, device: str) -> None:
+    """`vmap` over any argument and dimension, nested; no more calls for a batch of 7 than of 2."""
+    dtype = finest_dtype(spec)
+    for shape in dict.fromkeys([main_shape(spec, max_dim=2), main_shape(spec)]):
+        # The same calls with different values: what a batch consists of.
+        by_seed = [
+            cases(spec, device, dtype, shape, requires_grad=False, seed=seed) for seed in range(7)
+        ]
+        for batch in zip(*by_seed, strict=True):
+            for subset in _subsets(batch[0]):
+                for place in ("first", "last", "mixed"):
+                    _check_vmap_over(batch, subset, place)
+            if not any(batch[0].written):
+                for outer, inner in itertools.product(range(len(batch[0].tensors)), repeat=2):
+                    _check_nested_vmap(batch, outer, inner)
+
+
+def _subsets(case: Case) -> list[tuple[int, ...]]:
+    """Which tensors to batch: any combination of up to three, each and all of more."""
+    count = len(case.tensors)
+    sizes = range(1, count + 1) if count <= 3 else (1, count)
+    subsets = [s for size in sizes for s in itertools.combinations(range(count), size)]
+    # A batch of values cannot be written to an argument that has no batch dimension.
+    must = set(itertools.compress(range(count), case.written))
+    return [subset for subset in subsets if must <= set(subset)]
+
+
+def _check_vmap_over(batch: Sequence[Case], subset: tuple[int, ...], place: str) -> None:
+    case = batch[0]
+    in_dims: list[int | None] = [None] * len(case.tensors)
+    for n, i in enumerate(subset):
+        last = place == "last" or (place == "mixed" and n % 2 == 0)
+        in_dims[i] = case.tensors[i].dim() if last else 0
+    over = ", ".join(case.names[i] for i in subset)
+    doing = f"vmap over {over} with in_dims {tuple(in_dims)}"
+    counts = []
+    for size in (2, 7):
+        inputs = [
+            t if dim is None else torch.stack([c.tensors[i] for c in batch[:size]], dim)
+            for i, (t, dim) in enumerate(zip(case.tensors, in_dims, strict=True))
+        ]
+        recorder = Recorder(case.spec.namespace)
+        with case.explain(doing), warnings.catch_warnings(), recorder:
+            warnings.simplefilter("ignore")
+            outputs = torch.func.vmap(case, tuple(in_dims))(*inputs)
+        counts.append(len(recorder.calls))
+        expected = []
+        for example in batch[:size]:
+            chosen = [
+                t if dim is None else example.tensors[i]
+                for i, (t, dim) in enumerate(zip(case.tensors, in_dims, strict=True))
+            ]
+            expected.append(case.expected(*to_float64(chosen)))
+        case.compare(outputs, _stack(expected), doing, see="python")
+    if counts[0] != counts[1]:
+        case.fail(
+            f"{doing}: {counts[0]} calls for a batch of 2, {counts[1]} for one of 7",
+            detail="Without a batching rule PyTorch falls back to a loop: register_vmap.",
+        )
+
+
+def _check_nested_vmap(batch: Sequence[Case], outer: int, inner: int) -> None:
+    """Two by two: the outer in the first dimension of a tensor, the inner in the last of another.
+
+    Or of the same.
+    """
+    case = batch[0]
+    count = len(case.tensors)
+    outer_dims = tuple(0 if i == outer else None for i in range(count))
+    inner_dims = tuple(t.dim() if i == inner else None for i, t in enumerate(case.tensors))
+
+    def value(i: int, a: int, b: int) -> Tensor:
+        return batch[(2 * a if i == outer else 0) + (b if i == inner else 0)].tensors[i]
+
+    inputs = []
+    for i in range(count):
+        grid = [[value(i, a, b) for b in range(2)] for a in range(2)]
+        rows = [torch.stack(row, -1) if i == inner else row[0] for row in grid]
+        inputs.append(torch.stack(rows) if i == outer else rows[0])
+    doing = f"vmap over {case.names[outer]} of vmap over {case.names[inner]}"
+    with case.explain(doing), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        outputs = torch.func.vmap(torch.func.vmap(case, inner_dims), outer_dims)(*inputs)
+    expected = [
+        _stack([case.expected(*to_float64(value(i, a, b) for i in range(count))) for b in range(2)])
+        for a in range(2)
+    ]
+    case.compare(outputs, _stack(expected), doing, see="python")
+
+
+def _stack(results: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    return [torch.stack(list(values)) for values in zip(*results, strict=True)]

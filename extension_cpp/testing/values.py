@@ -1,0 +1,177 @@
+"""Checks of values: forward, backward, in every layout, for whatever hypothesis thinks of."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from extension_cpp.testing.cases import (
+    cases,
+    fail,
+    main_shape,
+    op_case,
+    op_cases,
+    poisoned,
+    public_case,
+    samples,
+    small_shapes,
+    to_float64,
+)
+from extension_cpp.testing.layouts import LAYOUTS, strided
+from extension_cpp.testing.registry import differentiable, register
+from extension_cpp.testing.spec import OpSpec
+
+
+@register(per_dtype=True)
+def check_forward(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
+    """Every shape against the reference in float64; with NaN, infinities and signed zeros too."""
+    count = 0
+    for shape, specials in itertools.product(spec.shapes, (False, True)):
+        options = {"requires_grad": False, "specials": specials}
+        for case in cases(spec, device, dtype, shape, **options):
+            with poisoned():
+                case.agree()
+            count += 1
+    if not count:
+        fail(spec, "samples() yields nothing for any of the spec's shapes", see="spec")
+    # The public function's outputs have the dtypes of the reference on the same inputs.
+    for sample in samples(spec, device, dtype, main_shape(spec), requires_grad=False):
+        case = public_case(spec, device, dtype, sample)
+        got = [o.dtype for o in case(*case.tensors)]
+        expected = [o.dtype for o in case.expected(*case.tensors)]
+        if got != expected:
+            case.fail(f"the outputs' dtypes are {got}, the reference's {expected}", see="kernel")
+
+
+@register(per_dtype=True, applies=differentiable)
+def check_backward(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
+    """Gradients over every shape, against those of the reference in float64."""
+    for shape in spec.shapes:
+        for case in cases(spec, device, dtype, shape):
+            with poisoned():
+                case.agree(order=case.order)
+
+
+@register(per_dtype=True, applies=differentiable)
+def check_double_backward(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
+    """Gradients of gradients over small shapes, against those of the reference in float64."""
+    for shape in small_shapes(spec):
+        for case in cases(spec, device, dtype, shape):
+            with poisoned():
+                case.agree(order=2 * case.order)
+
+
+@register(per_dtype=True)
+def check_layouts(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
+    """Forward and backward for inputs, and for gradients of the outputs, in every layout."""
+    # One that takes vectorised paths is among them.
+    larger = [shape for shape in spec.shapes if 1000 <= math.prod(shape) <= 10000]
+    for shape in small_shapes(spec) + larger[:1]:
+        for case in cases(spec, device, dtype, shape):
+            for laid_out in case.layouts(each=True):
+                laid_out.agree(order=case.order)
+            for name, layout in LAYOUTS.items() if case.order else ():
+                named = case.laid_out(f"gradient of the output {name}", case.tensors)
+                named.agree(order=1, cotangent_layout=layout)
+    # What an operator of the backward gives must not depend on the layout either.
+    for case in op_cases(spec, device, dtype, main_shape(spec)):
+        if case.op is spec.op:
+            continue
+        for laid_out in case.layouts(each=True):
+            with torch.no_grad():
+                contiguous = [
+                    t.detach().clone(memory_format=torch.contiguous_format)
+                    for t in laid_out.tensors
+                ]
+                expected = to_float64(case(*contiguous, in_place=True))
+                with laid_out.explain(case.label, see="kernel"):
+                    actual = laid_out(*laid_out.copies(), in_place=True)
+            laid_out.compare(
+                actual, expected, f"{case.label}, of which contiguous copies are the reference,"
+            )
+
+
+@register(applies=differentiable)
+def check_gradcheck(spec: OpSpec, device: str) -> None:
+    """Derivatives of both modes and orders, and batched, against finite differences in float64."""
+    if torch.float64 not in spec.dtypes:
+        return
+    for case in cases(spec, device, torch.float64, main_shape(spec, max_dim=2)):
+        for laid_out in itertools.islice(case.layouts(), 2):
+
+            def function(*inputs: Tensor, case: Any = laid_out) -> tuple[Tensor, ...]:
+                return tuple(o for o in case(*inputs) if o.is_floating_point())
+
+            inputs = tuple(laid_out.copies())
+            if not laid_out.wanted:
+                continue
+            with laid_out.explain("gradcheck", see="backward"):
+                torch.autograd.gradcheck(
+                    function,
+                    inputs,
+                    check_forward_ad=True,
+                    check_batched_grad=True,
+                    check_batched_forward_grad=True,
+                )
+            with laid_out.explain("gradgradcheck", see="backward"):
+                torch.autograd.gradgradcheck(
+                    function, inputs, check_fwd_over_rev=True, check_rev_over_rev=True
+                )
+
+
+@register()
+def check_properties(spec: OpSpec, device: str, *, examples: int = 50) -> None:
+    """Shapes, strides, offsets, dtypes, values (NaN, infinities too), as hypothesis finds them."""
+    import hypothesis
+    from hypothesis import strategies as st
+
+    dims = sorted({len(shape) for shape in spec.shapes})
+    sizes = st.one_of(st.integers(0, 5), st.sampled_from([8, 15, 17, 33]))
+
+    def lay_out(draw: Any, tensor: Tensor, written: bool) -> Tensor:
+        order = draw(st.permutations(range(tensor.dim())))
+        steps = [draw(st.sampled_from([1, 1, 2, 3])) for _ in order]
+        result = strided(tensor, order, steps, draw(st.integers(0, 4)))
+        for d in range(tensor.dim()):
+            if (
+                tensor.shape[d]
+                and not written
+                and draw(st.sampled_from([False, False, False, True]))
+            ):
+                result = result.narrow(d, 0, 1).expand(tensor.shape)
+        return result.requires_grad_(tensor.requires_grad)
+
+    # The examples are the same in every run: a test that fails once in a while helps nobody.
+    @hypothesis.settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        print_blob=False,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(st.data())
+    def run(data: Any) -> None:
+        draw = functools.partial(data.draw)
+        shape = tuple(draw(sizes) for _ in range(draw(st.sampled_from(dims))))
+        dtype = draw(st.sampled_from(spec.dtypes))
+        specials = draw(st.booleans())
+        found = samples(
+            spec, device, dtype, shape, specials=specials, seed=draw(st.integers(0, 1000))
+        )
+        hypothesis.assume(found)
+        sample = found[draw(st.integers(0, len(found) - 1))]
+        for make_case in (public_case, op_case):
+            case = make_case(spec, device, dtype, sample)
+            pairs = zip(case.tensors, case.written, strict=True)
+            tensors = [lay_out(draw, t, written) for t, written in pairs]
+            case.laid_out("a layout of hypothesis", tensors).agree(
+                order=0 if specials else case.order
+            )
+
+    run()
