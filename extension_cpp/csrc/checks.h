@@ -8,17 +8,33 @@
 #include "torch_abi.h"
 
 #include <cctype>
-#include <sstream>
 #include <stdexcept>
+#include <type_traits>
 
 namespace extension_cpp {
+
+namespace detail {
+
+// Strings, not streams: a library that was linked with a C++ runtime of its own (-static-libstdc++) shares no locale
+// with torch's, and crashes where a stream formats a number.
+template <class Part>
+void append(std::string& message, const Part& part) {
+  static_assert(!std::is_floating_point_v<Part>, "Python and C++ spell these differently");
+  if constexpr (std::is_integral_v<Part>) {
+    message += std::to_string(part);
+  } else {
+    message += part;
+  }
+}
+
+}  // namespace detail
 
 template <class... Parts>
 void check(bool ok, const Parts&... parts) {
   if (!ok) {
-    std::ostringstream message;
-    (message << ... << parts);
-    throw std::runtime_error(message.str());
+    std::string message;
+    (detail::append(message, parts), ...);
+    throw std::runtime_error(message);
   }
 }
 
