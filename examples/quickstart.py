@@ -118,20 +118,27 @@ def check_training() -> str:
     return f"loss from {losses[0]:.4f} to {losses[-1]:.4f} in {len(losses)} steps"
 
 
+def seconds(function: Callable[[], object], cache: Tensor) -> float:
+    if DEVICE == "cpu":
+        start = time.perf_counter()
+        function()
+        return time.perf_counter() - start
+    # Overwriting the cache also keeps the GPU busy while Python prepares the call.
+    cache.zero_()
+    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before.record()
+    function()
+    after.record()
+    after.synchronize()
+    return before.elapsed_time(after) / 1e3
+
+
 def times(*functions: Callable[[], object], rounds: int = 25) -> list[float]:
     """Median seconds of each function, interleaved: a change of load meets them all."""
-    seconds: list[list[float]] = [[] for _ in functions]
-    for round in range(rounds + 3):
-        for function, measured in zip(functions, seconds, strict=True):
-            if DEVICE == "cuda":
-                torch.cuda.synchronize()
-            start = time.perf_counter()
-            function()
-            if DEVICE == "cuda":
-                torch.cuda.synchronize()
-            if round >= 3:  # the first rounds warm up
-                measured.append(time.perf_counter() - start)
-    return [statistics.median(measured) for measured in seconds]
+    cache = torch.empty(256 << 20 if DEVICE == "cuda" else 0, dtype=torch.int8, device=DEVICE)
+    measured = [[seconds(function, cache) for function in functions] for _ in range(rounds + 3)]
+    # The first rounds warm up.
+    return [statistics.median(column) for column in zip(*measured[3:], strict=True)]
 
 
 def check_speed(dtype: torch.dtype) -> str:
