@@ -5,10 +5,13 @@ comparison of symbolic sizes into a guard. Each raises `RuntimeError` whose text
 the operator's name.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from extension_cpp.layout import is_non_overlapping
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -59,3 +62,30 @@ def check_shape(op: str, name: str, tensor: Tensor, expected: Sequence[int]) -> 
     torch._check(tensor.dim() == len(expected), message)
     for size, expected_size in zip(tensor.shape, expected, strict=True):
         torch._check(size == expected_size, message)
+
+
+def check_broadcast(
+    op: str, name: str, tensor: Tensor, like_name: str, like: Sequence[int]
+) -> tuple[int, ...]:
+    def message() -> str:
+        return (
+            f"{op}: {name} must broadcast with {like_name} of shape {tuple(like)}, "
+            f"got {tuple(tensor.shape)}"
+        )
+
+    result = []
+    sizes = (reversed(like), reversed(tensor.shape))
+    for a, b in itertools.zip_longest(*sizes, fillvalue=1):  # from the last dimension
+        torch._check(a == b or a == 1 or b == 1, message)
+        result.append(b if a == 1 else a)
+    return tuple(reversed(result))
+
+
+def check_non_overlapping(op: str, name: str, tensor: Tensor) -> None:
+    torch._check(
+        is_non_overlapping(tensor),
+        lambda: (
+            f"{op}: {name} must not overlap itself, got shape {tuple(tensor.shape)} "
+            f"and strides {tensor.stride()}"
+        ),
+    )

@@ -5,6 +5,7 @@
 // be replaced.
 #pragma once
 
+#include "indexing.h"
 #include "torch_abi.h"
 
 #include <cctype>
@@ -114,6 +115,30 @@ inline void check_shape(const char* op, const char* name, const Tensor& tensor, 
   check(
       equal_sizes(tensor.sizes(), expected), op, ": ", name, " must have shape ", python_name(expected), ", got ",
       python_name(tensor.sizes()));
+}
+
+// The shape to which `tensor` and a tensor of shape `like` broadcast; `like_name` says whose shape that is.
+inline std::vector<int64_t> check_broadcast(
+    const char* op, const char* name, const Tensor& tensor, const char* like_name, IntArrayRef like) {
+  const IntArrayRef own = tensor.sizes();
+  const size_t dim = std::max(own.size(), like.size());
+  std::vector<int64_t> result(dim);
+  for (size_t d = 1; d <= dim; ++d) {  // from the last dimension
+    const int64_t a = d <= like.size() ? like[like.size() - d] : 1;
+    const int64_t b = d <= own.size() ? own[own.size() - d] : 1;
+    check(
+        a == b || a == 1 || b == 1, op, ": ", name, " must broadcast with ", like_name, " of shape ", python_name(like),
+        ", got ", python_name(own));
+    result[dim - d] = a == 1 ? b : a;
+  }
+  return result;
+}
+
+inline void check_non_overlapping(const char* op, const char* name, const Tensor& tensor) {
+  check(
+      is_non_overlapping({tensor.dim(), tensor.sizes().data(), tensor.strides().data()}), op, ": ", name,
+      " must not overlap itself, got shape ", python_name(tensor.sizes()), " and strides ",
+      python_name(tensor.strides()));
 }
 
 }  // namespace extension_cpp

@@ -42,12 +42,29 @@ using TensorList = torch::headeronly::HeaderOnlyArrayRef<Tensor>;
 
 inline Tensor call_contiguous(const Tensor& tensor) { return torch::stable::contiguous(tensor); }
 
+// Uninitialised, with the dtype and device of `like`.
+inline Tensor empty_with_strides(const Tensor& like, IntArrayRef sizes, IntArrayRef strides) {
+  int32_t dtype = 0;
+  int32_t device_type = 0;
+  AtenTensorHandle result = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
+      static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), dtype, device_type, like.get_device_index(),
+      &result));
+  return Tensor(result);
+}
+
+// Broadcasts.
+inline void copy_into(Tensor& destination, const Tensor& source) { torch::stable::copy_(destination, source); }
+
 }  // namespace extension_cpp
 
 #else  // aten
 
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/new_empty.h>
 #include <torch/library.h>
 
@@ -71,6 +88,12 @@ inline Tensor new_empty(const Tensor& like, IntArrayRef sizes, std::optional<Sca
 }
 
 inline Tensor call_contiguous(const Tensor& tensor) { return tensor.contiguous(); }
+
+inline Tensor empty_with_strides(const Tensor& like, IntArrayRef sizes, IntArrayRef strides) {
+  return at::empty_strided(sizes, strides, like.options());
+}
+
+inline void copy_into(Tensor& destination, const Tensor& source) { destination.copy_(source); }
 
 }  // namespace extension_cpp
 

@@ -82,11 +82,12 @@ def exact_copies(tensors: Iterable[Tensor]) -> list[Tensor]:
     copies = []
     for tensor in tensors:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in wholes:
+        memory = storage.data_ptr() or id(tensor)  # empty tensors have no memory to share
+        if memory not in wholes:
             whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
             whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
-            wholes[storage.data_ptr()] = whole.clone()
-        whole = wholes[storage.data_ptr()].view(tensor.dtype)
+            wholes[memory] = whole.clone()
+        whole = wholes[memory].view(tensor.dtype)
         copy = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
         copies.append(copy.detach().requires_grad_(tensor.requires_grad))
     return copies

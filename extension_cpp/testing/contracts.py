@@ -158,12 +158,12 @@ def _fresh_strides(output: Tensor) -> tuple[int, ...]:
 
 
 def _keeps_layout(output: Tensor, inputs: tuple[Tensor, ...]) -> bool:
-    full = [t for t in inputs if t.shape == output.shape]
+    dense = [t for t in inputs if t.shape == output.shape and is_dense(t)]
     fresh = output.stride() == _fresh_strides(output)
-    if not full or not all(is_dense(t) and same_strides(t, full[0]) for t in full):
+    if not dense or not all(same_strides(t, dense[0]) for t in dense):
         return fresh
-    # Inputs that are broadcast may, but need not, count as disagreeing.
-    return same_strides(output, full[0]) or (fresh and len(full) < len(inputs))
+    # Inputs that are broadcast or not dense may, but need not, count as disagreeing.
+    return same_strides(output, dense[0]) or (fresh and len(dense) < len(inputs))
 
 
 @register()

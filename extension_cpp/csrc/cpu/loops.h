@@ -1,6 +1,8 @@
-// Loops over contiguous tensors on the CPU: parallel, and compiled once for each instruction set.
+// Loops over tensors on the CPU: parallel, and compiled once for each instruction set.
 #pragma once
 
+#include "dispatch.h"
+#include "layout.h"
 #include "torch_abi.h"
 
 #include <algorithm>
@@ -31,6 +33,101 @@ namespace extension_cpp::cpu {
 
 // Elements below which a second thread costs more than it brings (as at::internal::GRAIN_SIZE).
 constexpr int64_t kGrain = 32768;
+
+namespace detail {
+
+// Elements that a loop over operands of any layout handles at a time; with their copies they stay in the L1 cache.
+constexpr int64_t kChunk = 512;
+
+template <class T, int K, class Visit>
+void visit_rows(const Indexing<K>& indexing, int k, int64_t begin, int64_t count, const Visit& visit) {
+  const int64_t cols = indexing.sizes[0].divisor();
+  for (int64_t done = 0; done < count;) {
+    int64_t offsets[K];
+    const int64_t col = indexing.locate(begin + done, offsets);
+    const int64_t width = std::min(cols - col, count - done);
+    visit(done, offsets[k], width);
+    done += width;
+  }
+}
+
+// Elements begin ... begin + count - 1 of operand k, in a row: where they lie so already, there, else in `buffer`.
+template <class T, int K>
+const T* gather(const Indexing<K>& indexing, int k, const T* data, int64_t begin, int64_t count, T* buffer) {
+  if (indexing.linear[k]) {
+    return data + begin;
+  }
+  const int64_t stride = indexing.strides[0][k];
+  int64_t offsets[K];
+  if (stride == 1 && indexing.locate(begin, offsets) + count <= indexing.sizes[0].divisor()) {
+    return data + offsets[k];
+  }
+  visit_rows<T>(indexing, k, begin, count, [=](int64_t at, int64_t offset, int64_t width) {
+    if (stride == 0) {
+      std::fill_n(buffer + at, width, data[offset]);
+    } else {
+      for (int64_t j = 0; j < width; ++j) {
+        buffer[at + j] = data[offset + j * stride];
+      }
+    }
+  });
+  return buffer;
+}
+
+template <class T, int K>
+void scatter(const Indexing<K>& indexing, const T* values, int64_t begin, int64_t count, T* output) {
+  const int64_t stride = indexing.strides[0][0];
+  visit_rows<T>(indexing, 0, begin, count, [=](int64_t at, int64_t offset, int64_t width) {
+    for (int64_t j = 0; j < width; ++j) {
+      output[offset + j * stride] = values[at + j];
+    }
+  });
+}
+
+template <class T, class F, class... Inputs>
+inline __attribute__((always_inline)) void apply(const F& f, int64_t count, T* output, const Inputs*... inputs) {
+  CPU_INDEPENDENT_LOOP
+  for (int64_t j = 0; j < count; ++j) {
+    output[j] = static_cast<T>(f(static_cast<acc_t<T>>(inputs[j])...));
+  }
+}
+
+template <class T, class F, size_t... I>
+void elementwise(
+    const F& f, const Indexing<1 + sizeof...(I)>& indexing, T* output, std::array<const T*, sizeof...(I)> inputs,
+    std::index_sequence<I...>) {
+  constexpr size_t K = sizeof...(I);
+  const int64_t step = indexing.all_linear() ? indexing.numel : kChunk;
+  const auto* const where = &indexing;
+  parallel_for(0, indexing.numel, kGrain, [=](int64_t begin, int64_t end) CPU_CLONES {
+    alignas(64) T buffers[K + 1][kChunk];
+    for (; begin < end; begin += step) {
+      const int64_t count = std::min(step, end - begin);
+      T* const to = where->linear[0] ? output + begin : buffers[K];
+      apply(f, count, to, gather<T>(*where, static_cast<int>(I) + 1, inputs[I], begin, count, buffers[I])...);
+      if (!where->linear[0]) {
+        scatter(*where, to, begin, count, output);
+      }
+    }
+  });
+}
+
+}  // namespace detail
+
+// output[i] = f(inputs[i]...) for every element of the output, to whose shape the inputs are broadcast; all of dtype T
+// and of any layout. f takes and returns acc_t<T>. The output overlaps no input, unless it is exactly that input.
+//
+// There is one loop, over values that lie in a row, which the compiler vectorises; chunks that do not lie so are copied
+// to the cache first.
+template <class T, class F, class... Inputs>
+void elementwise(const F& f, Tensor& output, const Inputs&... inputs) {
+  const auto indexing = make_indexing(output, inputs...);
+  if (indexing.numel > 0) {
+    detail::elementwise<T>(
+        f, indexing, output.mutable_data_ptr<T>(), {inputs.template const_data_ptr<T>()...},
+        std::index_sequence_for<Inputs...>());
+  }
+}
 
 // f(i, col) for every element i = row * cols + col of a [rows, cols] matrix. Split by elements, not by rows: one long
 // row is as parallel as many short ones.

@@ -52,7 +52,7 @@ struct Word<16> {
 }  // namespace detail
 
 // N elements in one access; the address is a multiple of N * sizeof(T). Through the read-only path, which lets the
-// compiler move the load above earlier stores: nothing that a kernel reads is written by it.
+// compiler move the load above earlier stores: a kernel writes nothing that it reads later.
 template <int N, class T>
 __device__ Values<acc_t<T>, N> load(const T* address) {
   using Word = typename detail::Word<static_cast<int>(sizeof(T)) * N>::type;
@@ -66,6 +66,47 @@ __device__ Values<acc_t<T>, N> load(const T* address) {
     result[k] = static_cast<acc_t<T>>(chunk.values[k]);
   }
   return result;
+}
+
+// As load, from any address of a T: two aligned accesses, shifted together, where the address is not aligned. Each of
+// the two words holds at least one of the elements, so that nothing outside the tensor's pages is touched, and the next
+// thread finds its first word in the cache.
+template <int N, class T>
+__device__ Values<acc_t<T>, N> load_unaligned(const T* address) {
+  if constexpr (N == 1) {
+    return load<1>(address);
+  } else {
+    static_assert(sizeof(T) * N == kAccessBytes);
+    const auto misaligned = static_cast<unsigned>(reinterpret_cast<uintptr_t>(address) % kAccessBytes);
+    if (misaligned == 0) {
+      return load<N>(address);
+    }
+    const auto* const words =
+        reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(address) - uintptr_t{misaligned});
+    const uint4 low = __ldg(words);
+    const uint4 high = __ldg(words + 1);
+    unsigned w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+    for (int j = 0; j < 6; ++j) {
+      w[j] = misaligned & 8 ? w[j + 2] : w[j];
+    }
+#pragma unroll
+    for (int j = 0; j < 5; ++j) {
+      w[j] = misaligned & 4 ? w[j + 1] : w[j];
+    }
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      w[j] = __funnelshift_r(w[j], w[j + 1], (misaligned & 3) * 8);
+    }
+    detail::Chunk<T, N> chunk;
+    memcpy(&chunk, w, sizeof(chunk));
+    Values<acc_t<T>, N> result;
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      result[k] = static_cast<acc_t<T>>(chunk.values[k]);
+    }
+    return result;
+  }
 }
 
 template <class T, int N>

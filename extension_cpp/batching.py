@@ -1,0 +1,28 @@
+"""Moves the batch dimensions of `torch.vmap` to where operators take them. Nothing is copied."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+
+def to_front(
+    batch_size: int, in_dims: Sequence[int | None], *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    """For operators whose arguments have equal shapes: every tensor becomes `(batch, *shape)`."""
+    return tuple(
+        tensor.expand(batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+        for dim, tensor in zip(in_dims, tensors, strict=True)
+    )
+
+
+def to_front_broadcasting(in_dims: Sequence[int | None], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """For operators that broadcast: batched tensors become `(batch, 1, ..., *shape)`."""
+    pairs = list(zip(in_dims, tensors, strict=True))
+    rank = max(tensor.dim() - (dim is not None) for dim, tensor in pairs)
+
+    def to_front(dim: int, tensor: Tensor) -> Tensor:
+        tensor = tensor.movedim(dim, 0)
+        ones = [1] * (rank + 1 - tensor.dim())
+        return tensor.reshape(tensor.shape[0], *ones, *tensor.shape[1:])
+
+    return tuple(tensor if dim is None else to_front(dim, tensor) for dim, tensor in pairs)

@@ -1,0 +1,53 @@
+// Layouts of tensors: what indexing.h says of sizes and strides, said of tensors.
+#pragma once
+
+#include "indexing.h"
+#include "torch_abi.h"
+
+namespace extension_cpp {
+
+inline Geometry geometry(const Tensor& tensor) {
+  return {tensor.dim(), tensor.sizes().data(), tensor.strides().data()};
+}
+
+// A new output of an elementwise operator, of shape `sizes`, with dtype and device of the first operand. It keeps the
+// layout of the operands that have its shape, are dense and agree on one; otherwise it is contiguous.
+template <class... Tensors>
+Tensor new_elementwise(IntArrayRef sizes, const Tensor& first, const Tensors&... others) {
+  const Geometry operands[] = {geometry(first), geometry(others)...};
+  const std::vector<int64_t> strides =
+      elementwise_strides(static_cast<int64_t>(sizes.size()), sizes.data(), operands, 1 + sizeof...(others));
+  return empty_with_strides(first, sizes, strides);
+}
+
+template <class... Tensors>
+Indexing<1 + sizeof...(Tensors)> make_indexing(const Tensor& output, const Tensors&... inputs) {
+  return Indexing<1 + sizeof...(Tensors)>({geometry(output), geometry(inputs)...});
+}
+
+// Whether equal indices mean equal offsets.
+inline bool same_layout(const Tensor& a, const Tensor& b) {
+  if (a.dim() != b.dim()) {
+    return false;
+  }
+  const Geometry x = geometry(a);
+  const Geometry y = geometry(b);
+  for (int64_t d = 0; d < x.dim; ++d) {
+    if (x.sizes[d] != y.sizes[d] || (x.sizes[d] != 1 && x.strides[d] != y.strides[d])) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// `tensor` broadcast to the shape of `like` and laid out as it: a copy, unless it is so already.
+inline Tensor with_layout_of(const Tensor& like, const Tensor& tensor) {
+  if (same_layout(tensor, like)) {
+    return tensor;
+  }
+  Tensor result = empty_with_strides(like, like.sizes(), like.strides());
+  copy_into(result, tensor);
+  return result;
+}
+
+}  // namespace extension_cpp

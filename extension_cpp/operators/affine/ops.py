@@ -1,0 +1,160 @@
+"""affine: `a * x + b` with broadcasting, in one pass over memory."""
+
+import torch
+from torch import Tensor
+
+from extension_cpp.batching import to_front, to_front_broadcasting
+from extension_cpp.checks import (
+    check_broadcast,
+    check_floating,
+    check_min_dim,
+    check_same_device,
+    check_same_dtype,
+    check_shape,
+)
+from extension_cpp.layout import new_elementwise
+from extension_cpp.library import register_autocast, register_autograd, register_vmap
+from extension_cpp.operators.mymul.ops import mymul
+
+
+def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
+    """Computes `a * x + b` with broadcasting between all three.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        a: of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        x: a shape that broadcasts with that of `a`; dtype and device of `a`.
+        b: a shape that broadcasts with that of `a * x`; dtype and device of `a`.
+
+    Returns:
+        A tensor of the common shape, in the layout on which the dense inputs of that shape agree,
+        else contiguous. Differentiable to any order, in reverse and forward mode. The gradient of
+        an input that was broadcast is a deterministic sum, accumulated in float32 (float64 for
+        float64); for x of shape `(..., features)` with a and b of shape `(features,)` all three
+        gradients take one pass over memory.
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    """
+    return torch.ops.extension_cpp.affine(a, x, b)
+
+
+@torch.library.register_fake("extension_cpp::affine")
+def _(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
+    check_floating("affine", "a", a)
+    check_same_dtype("affine", "x", x, "a", a)
+    check_same_dtype("affine", "b", b, "a", a)
+    check_same_device("affine", "x", x, "a", a)
+    check_same_device("affine", "b", b, "a", a)
+    product = check_broadcast("affine", "x", x, "a", a.shape)
+    shape = check_broadcast("affine", "b", b, "a * x", product)
+    return new_elementwise(shape, a, x, b)
+
+
+@torch.library.register_fake("extension_cpp::affine_backward")
+def _(grad_output: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    check_floating("affine_backward", "grad_output", grad_output)
+    check_same_dtype("affine_backward", "a", a, "grad_output", grad_output)
+    check_same_dtype("affine_backward", "x", x, "grad_output", grad_output)
+    check_same_device("affine_backward", "a", a, "grad_output", grad_output)
+    check_same_device("affine_backward", "x", x, "grad_output", grad_output)
+    check_min_dim("affine_backward", "grad_output", grad_output, 1)
+    check_shape("affine_backward", "a", a, grad_output.shape[-1:])
+    check_shape("affine_backward", "x", x, grad_output.shape)
+    return a.new_empty(a.shape), x.new_empty(x.shape), a.new_empty(a.shape)
+
+
+def _sum_of_products(grad_output: Tensor, other: Tensor, shape: torch.Size) -> Tensor:
+    """`grad_output * other` summed to `shape`, in float32 for half types."""
+    if grad_output.shape == shape:
+        return mymul(grad_output, other.expand_as(grad_output))
+    dtype = grad_output.dtype
+    accumulate = torch.float64 if dtype == torch.float64 else torch.float32
+    grad_output, other = grad_output.to(accumulate), other.to(accumulate)
+    product = mymul(grad_output, other.expand_as(grad_output))
+    return product.sum_to_size(shape).to(dtype)
+
+
+def _setup_context(ctx, inputs, output):
+    a, x, _ = inputs
+    needs_a, needs_x, _ = ctx.needs_input_grad
+    # The fused backward wants both.
+    ctx.is_layer = needs_a and _is_layer(*inputs)
+    ctx.save_for_backward(a if needs_x or ctx.is_layer else None, x if needs_a else None)
+    ctx.shapes = [tensor.shape for tensor in inputs]
+
+
+def _is_layer(a: Tensor, x: Tensor, b: Tensor) -> bool:
+    return x.dim() > 1 and a.shape == x.shape[-1:] and b.shape == x.shape[-1:]
+
+
+def _backward(ctx, grad_output):
+    a, x = ctx.saved_tensors
+    needs_a, needs_x, needs_b = ctx.needs_input_grad
+    if ctx.is_layer:
+        grads = torch.ops.extension_cpp.affine_backward(grad_output, a, x)
+        return tuple(
+            grad if needed else None
+            for grad, needed in zip(grads, ctx.needs_input_grad, strict=True)
+        )
+    shape_a, shape_x, shape_b = ctx.shapes
+    return (
+        _sum_of_products(grad_output, x, shape_a) if needs_a else None,
+        _sum_of_products(grad_output, a, shape_x) if needs_x else None,
+        grad_output.sum_to_size(shape_b) if needs_b else None,
+    )
+
+
+register_autograd("extension_cpp::affine", _backward, setup_context=_setup_context)
+
+
+def _setup_context_backward(ctx, inputs, output):
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(*inputs)
+
+
+# Linear in each of grad_output, a and x: the same sums and products again, of the gradients of
+# (grad_a, grad_x, grad_b).
+def _backward_backward(ctx, grad_grad_a, grad_grad_x, grad_grad_b):
+    grad_output, a, x = ctx.saved_tensors
+    to_grad_output = to_a = to_x = None
+    if ctx.needs_input_grad[0]:
+        terms = [
+            None if grad_grad_a is None else grad_grad_a * x,
+            None if grad_grad_x is None else grad_grad_x * a,
+            None if grad_grad_b is None else grad_grad_b.expand_as(x),
+        ]
+        terms = [term for term in terms if term is not None]
+        to_grad_output = sum(terms[1:], terms[0]) if terms else None
+    if ctx.needs_input_grad[1] and grad_grad_x is not None:
+        to_a = _sum_of_products(grad_grad_x, grad_output, a.shape)
+    if ctx.needs_input_grad[2] and grad_grad_a is not None:
+        to_x = grad_output * grad_grad_a
+    return to_grad_output, to_a, to_x
+
+
+register_autograd(
+    "extension_cpp::affine_backward", _backward_backward, setup_context=_setup_context_backward
+)
+
+
+def _vmap(info, in_dims, a, x, b):
+    return affine(*to_front_broadcasting(in_dims, a, x, b)), 0
+
+
+# The batch becomes part of the features: (..., features) examples are rows of batch * features.
+def _vmap_backward(info, in_dims, grad_output, a, x):
+    grad_output, a, x = to_front(info.batch_size, in_dims, grad_output, a, x)
+    grad_a, grad_x, grad_b = torch.ops.extension_cpp.affine_backward(
+        grad_output.movedim(0, -2).flatten(-2), a.flatten(), x.movedim(0, -2).flatten(-2)
+    )
+    grad_x = grad_x.unflatten(-1, a.shape)
+    return (grad_a.view(a.shape), grad_x, grad_b.view(a.shape)), (0, grad_x.dim() - 2, 0)
+
+
+register_vmap("extension_cpp::affine", _vmap)
+register_vmap("extension_cpp::affine_backward", _vmap_backward)
+
+# As torch.addcmul, which promotes: under autocast half and float32 meet in float32.
+register_autocast("extension_cpp::affine", "promote")

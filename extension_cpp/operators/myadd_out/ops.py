@@ -1,0 +1,64 @@
+"""myadd_out: `a + b` written to an argument, as in PyTorch's tutorial on custom operators."""
+
+import torch
+from torch import Tensor
+
+from extension_cpp.batching import to_front
+from extension_cpp.checks import (
+    check_floating,
+    check_non_overlapping,
+    check_same_device,
+    check_same_dtype,
+    check_shape,
+)
+from extension_cpp.library import register_mutation, register_vmap
+
+
+def myadd_out(a: Tensor, b: Tensor, out: Tensor) -> None:
+    """Writes `a + b` to `out`.
+
+    Args:
+        a: of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        b: shape, dtype and device of `a`.
+        out: shape, dtype and device of `a`, of any layout in which no two elements share memory. It
+            may be `a` or `b` itself, but overlap neither in part.
+
+    Not differentiable: a derivative through what it wrote raises an error.
+
+    Under `torch.compile` and `torch.export`, which see no memory, an `out` that overlaps an input
+    in part is no error: they compute on copies where a write could reach another tensor.
+
+    Raises:
+        RuntimeError: a dtype, device, shape or overlap other than the above.
+    """
+    torch.ops.extension_cpp.myadd_out(a, b, out)
+
+
+@torch.library.register_fake("extension_cpp::myadd_out")
+def _(a: Tensor, b: Tensor, out: Tensor) -> None:
+    check_floating("myadd_out", "a", a)
+    check_same_dtype("myadd_out", "b", b, "a", a)
+    check_same_device("myadd_out", "b", b, "a", a)
+    check_shape("myadd_out", "b", b, a.shape)
+    check_same_dtype("myadd_out", "out", out, "a", a)
+    check_same_device("myadd_out", "out", out, "a", a)
+    check_shape("myadd_out", "out", out, a.shape)
+    check_non_overlapping("myadd_out", "out", out)
+
+
+register_mutation("extension_cpp::myadd_out")
+
+
+def _vmap(info, in_dims, a, b, out):
+    if in_dims[2] is None:
+        raise RuntimeError(
+            "myadd_out: out must be batched under vmap where a or b is: "
+            "a sum per example does not fit into it"
+        )
+    torch.ops.extension_cpp.myadd_out(*to_front(info.batch_size, in_dims, a, b, out))
+    return None, None
+
+
+register_vmap("extension_cpp::myadd_out", _vmap)
+
+# No autocast rule: a cast copy of out would be written in its place.

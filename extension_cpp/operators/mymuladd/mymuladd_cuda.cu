@@ -1,0 +1,23 @@
+#include "mymuladd.h"
+
+#include "cuda/elementwise.cuh"
+
+namespace extension_cpp {
+namespace {
+
+Tensor mymuladd_cuda(const Tensor& a, const Tensor& b, double c) {
+  check_mymuladd(a, b);
+  const DeviceGuard guard(a);
+  Tensor output = new_elementwise(a.sizes(), a, b);
+  dispatch_floating(a.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = acc_t<T>;
+    cuda::elementwise<T>(MyMulAdd<A>{static_cast<A>(c)}, output, a, b);
+  });
+  return output;
+}
+
+}  // namespace
+}  // namespace extension_cpp
+
+TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) { m.impl("mymuladd", TORCH_BOX(&extension_cpp::mymuladd_cuda)); }

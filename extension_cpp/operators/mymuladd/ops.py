@@ -1,0 +1,73 @@
+"""mymuladd: `a * b + c` for equal shapes, as in PyTorch's tutorial on custom operators."""
+
+import torch
+from torch import Tensor
+
+from extension_cpp.batching import to_front
+from extension_cpp.checks import (
+    check_floating,
+    check_same_device,
+    check_same_dtype,
+    check_shape,
+)
+from extension_cpp.layout import new_elementwise
+from extension_cpp.library import register_autocast, register_autograd, register_vmap
+from extension_cpp.operators.mymul.ops import mymul
+
+
+def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:
+    """Computes `a * b + c` in one pass.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        a: of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        b: shape, dtype and device of `a`.
+        c: a number; not differentiable.
+
+    Returns:
+        A tensor with the shape and dtype of `a`, in the layout on which the dense inputs agree,
+        else contiguous. Differentiable to any order in `a` and `b`, in reverse and forward mode.
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    """
+    return torch.ops.extension_cpp.mymuladd(a, b, c)
+
+
+@torch.library.register_fake("extension_cpp::mymuladd")
+def _(a: Tensor, b: Tensor, c: float) -> Tensor:
+    check_floating("mymuladd", "a", a)
+    check_same_dtype("mymuladd", "b", b, "a", a)
+    check_same_device("mymuladd", "b", b, "a", a)
+    check_shape("mymuladd", "b", b, a.shape)
+    return new_elementwise(a.shape, a, b)
+
+
+def _setup_context(ctx, inputs, output):
+    a, b, _ = inputs
+    needs_a, needs_b, _ = ctx.needs_input_grad
+    ctx.save_for_backward(a if needs_b else None, b if needs_a else None)
+
+
+def _backward(ctx, grad_output):
+    a, b = ctx.saved_tensors
+    return (
+        mymul(grad_output, b) if ctx.needs_input_grad[0] else None,
+        mymul(grad_output, a) if ctx.needs_input_grad[1] else None,
+        None,
+    )
+
+
+register_autograd("extension_cpp::mymuladd", _backward, setup_context=_setup_context)
+
+
+def _vmap(info, in_dims, a, b, c):
+    a, b = to_front(info.batch_size, in_dims[:2], a, b)
+    return mymuladd(a, b, c), 0
+
+
+register_vmap("extension_cpp::mymuladd", _vmap)
+
+# As torch.mul and torch.add, which promote: under autocast half and float32 meet in float32.
+register_autocast("extension_cpp::mymuladd", "promote")
