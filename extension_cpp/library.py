@@ -22,9 +22,9 @@ level. The kernel that is registered here does the same at each of them:
 Where an operator has no formula, :func:`register_no_autograd` and :func:`register_mutation` turn
 the derivative that would be lost into an error that names the operator.
 
-This is the one file of the package that touches private parts of PyTorch: the names imported below
+This is the one file of the package that touches private parts of PyTorch: what is imported below
 from ``torch._C``, ``torch._functorch``, ``torch._ops`` and ``torch.autograd.function``, and
-``torch._VF``. PyTorch's own ``torch.library`` and ``torch.func`` are built on them, and they are the
+``torch._VF``. PyTorch's own ``torch.library`` and ``torch.func`` are built on these names, which
 are the same from 2.11 to 2.15.
 """
 
@@ -56,6 +56,7 @@ from torch._ops import OpOverload
 from torch.autograd import forward_ad as fwAD
 from torch.autograd.function import Function, FunctionCtx, _SingleLevelFunction
 from torch.autograd.graph import increment_version
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
 
 __all__ = [
     "register_autocast",
@@ -144,10 +145,10 @@ def register_mutation(op: str | OpOverload) -> None:
 
     A write bumps the tensor's version counter, so that backward notices when a saved tensor was
     overwritten. The operator has no derivative: a gradient through what it wrote raises a
-    RuntimeError in backward, and a call with a tangent raises one at once. Other calls work, on
-    tensors that require gradients too; but a leaf that requires a gradient and was written to in
-    grad mode raises in every backward that reaches it. Update parameters under
-    ``torch.no_grad()``.
+    RuntimeError in backward; a call with a tangent, or on what ``torch.func.grad`` and its like
+    differentiate, raises one at once. Other calls work, on tensors that require gradients too; but
+    a leaf that requires a gradient and was written to in grad mode raises in every backward that
+    reaches it. Update parameters under ``torch.no_grad()``.
 
     Args:
         op: The operator, ``"namespace::name"``. Its schema marks what it writes to as
@@ -181,11 +182,13 @@ def register_mutation(op: str | OpOverload) -> None:
     def autograd_kernel(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> None:
         tensors = list(_tensors((*args, *kwargs.values())))
         in_transform = _are_functorch_transforms_active()
-        if _has_tangent(tensors, in_transform):
+        needs_grad = torch.is_grad_enabled() and _any_requires_grad(*tensors)
+        # Within a transform what is written to may come from outside, and refuse nothing later.
+        if (needs_grad and in_transform) or _has_tangent(tensors, in_transform):
             raise RuntimeError(message)
         with _AutoDispatchBelowAutograd():
             overload.redispatch(keyset & _after_autograd_keyset, *args, **kwargs)
-        if not (torch.is_grad_enabled() and _any_requires_grad(*tensors)):
+        if not needs_grad:
             return
         for tensor in signature.written(args, kwargs):
             base = tensor if tensor._base is None else tensor._base
@@ -194,7 +197,7 @@ def register_mutation(op: str | OpOverload) -> None:
                     base.register_hook(leaf_hook)
             elif _is_differentiable(tensor):
                 # One at a time: a function with several outputs may not write to views.
-                give_history(in_transform, tensor, *tensors)
+                give_history(False, tensor, *tensors)
 
     def version_kernel(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> None:
         with _AutoDispatchBelowADInplaceOrView():
@@ -491,9 +494,11 @@ def _has_tangent(values: Iterable[Any], in_transform: bool) -> bool:
     global _graphs_have_tangents
     if not (in_transform or fwAD._current_level >= 0 or _graphs_have_tangents):
         return False
-    found = any(_unpack_dual(tensor)[1] is not None for tensor in _tensors(values))
-    if found and _len_torch_dispatch_stack() > 0:
-        _graphs_have_tangents = True
+    tracing = _len_torch_dispatch_stack() > 0
+    # The question is not part of what is traced.
+    with disable_proxy_modes_tracing() if tracing else contextlib.nullcontext():
+        found = any(_unpack_dual(tensor)[1] is not None for tensor in _tensors(values))
+    _graphs_have_tangents |= found and tracing
     return found
 
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad as fwAD
+from torch.autograd import gradcheck, gradgradcheck
 from torch.func import (
+    functional_call,
     grad,
     hessian,
     jacfwd,
@@ -22,7 +27,10 @@ from torch.func import (
 )
 
 from extension_cpp.library import (
+    register_autocast,
     register_autograd,
+    register_mutation,
+    register_no_autograd,
     register_vmap,
 )
 
@@ -375,6 +383,8 @@ NOT_TRACED_BY_DYNAMO = {
     "third order",
     "vmap of hessian",
 }
+if torch.__version__ < (2, 13):  # where they fail on PyTorch's own operations as well
+    NOT_TRACED_BY_DYNAMO |= {"jacfwd", "hessian"}
 
 
 def inputs(*shapes: tuple[int, ...], requires_grad: bool = False) -> list[Tensor]:
@@ -419,3 +429,673 @@ def test_compiled_transform(function: str, transform: str) -> None:
     expected = apply(reference, x, w, t)
     for _ in range(2):
         torch.testing.assert_close(compiled(x, w, t), expected)
+
+
+@pytest.mark.parametrize("transform", ["jvp", "forward AD", "grad", "jacrev"])
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_backend(backend: str, transform: str) -> None:
+    x, w, t = inputs((2, 3), (3,), (2, 3))
+    apply = TRANSFORMS[transform]
+    compiled = torch.compile(
+        lambda x, w, t: apply(lambda x, w: ops.gate(x, w), x, w, t), backend=backend, fullgraph=True
+    )
+    expected = apply(gate_reference, x, w, t)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, w, t), expected)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_compiled_backward(function: str) -> None:
+    actual, reference = FUNCTIONS[function]
+    compiled = torch.compile(lambda x, w: actual(x, w), backend="aot_eager", fullgraph=True)
+    arguments = inputs((2, 3), (3,), requires_grad=True)
+    (t,) = inputs((2, 3))
+    gradients = torch.autograd.grad((compiled(*arguments) * t).sum(), arguments)
+    expected = torch.autograd.grad((reference(*arguments) * t).sum(), arguments)
+    torch.testing.assert_close(gradients, expected)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_gradcheck(function: str) -> None:
+    actual, _ = FUNCTIONS[function]
+    arguments = inputs((2, 3), (3,), requires_grad=True)
+    gradcheck(
+        actual,
+        arguments,
+        check_forward_ad=True,
+        check_batched_grad=True,
+        check_batched_forward_grad=True,
+        check_undefined_grad=True,
+    )
+    gradgradcheck(
+        actual,
+        arguments,
+        check_fwd_over_rev=True,
+        check_rev_over_rev=True,
+        check_batched_grad=True,
+        check_undefined_grad=True,
+    )
+
+
+def test_every_output_has_its_tangents_and_gradients() -> None:
+    x, w = inputs((2, 3), (3,))
+    for f, reference in ((ops.standardize, standardize_reference),):
+        torch.testing.assert_close(jvp(f, (x, w), (w * x, w)), jvp(reference, (x, w), (w * x, w)))
+        torch.testing.assert_close(jacrev(f)(x), jacrev(reference)(x))
+        torch.testing.assert_close(jacfwd(f)(x), jacfwd(reference)(x))
+        torch.testing.assert_close(hessian(f)(x, w), hessian(reference)(x, w))
+
+
+def test_complex_gradients_follow_the_conjugate_convention() -> None:
+    name = define("square(Tensor x) -> Tensor", lambda x: x * x)
+    register_autograd(
+        name,
+        lambda ctx, grad: 2 * grad * ctx.saved_tensors[0].conj(),
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    x = torch.randn(3, dtype=torch.complex128, requires_grad=True)
+    gradcheck(ops.square, x, check_forward_ad=True)
+    gradgradcheck(ops.square, x, check_fwd_over_rev=True)
+
+
+class Gated(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(3, 3, dtype=torch.float64)
+        self.weight = torch.nn.Parameter(torch.randn(3, dtype=torch.float64))
+        self.op: Callable[..., Tensor] = ops.gate
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.op(self.linear(x), self.weight, 0.5)
+
+
+def test_per_sample_gradients_of_a_module() -> None:
+    module = Gated()
+    parameters = dict(module.named_parameters())
+    (x,) = inputs((5, 3))
+
+    def loss(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
+        return functional_call(module, parameters, (x,)).sin().sum()
+
+    actual = vmap(grad(loss), (None, 0))(parameters, x)
+    module.op = gate_reference
+    torch.testing.assert_close(actual, vmap(grad(loss), (None, 0))(parameters, x))
+
+
+@pytest.mark.parametrize("transform", ["vmap", "per-sample gradients", "vmap of jvp", "jacfwd"])
+def test_kernel_calls_do_not_grow_with_the_batch(transform: str) -> None:
+    def calls(batch: int) -> int:
+        global kernel_calls
+        kernel_calls = 0
+        x, w, t = inputs((batch, 3), (3,), (batch, 3))
+        TRANSFORMS[transform](ops.gate, x, w, t)
+        return kernel_calls
+
+    assert calls(7) == calls(2) > 0
+
+
+@pytest.mark.parametrize("in_dims", [(0, 0), (0, None), (None, 0), (1, 0), (-1, None), (2, -1)])
+def test_vmap_in_dims(in_dims: tuple[int | None, int | None]) -> None:
+    x, w = inputs((3, 3, 3), (3, 3))
+    if in_dims[0] is None:
+        x = x[0]
+    actual = vmap(ops.gate, in_dims)(x, w)
+    torch.testing.assert_close(actual, vmap(gate_reference, in_dims)(x, w))
+
+
+def test_vmap_with_nothing_batched_for_the_operator() -> None:
+    x, w, t = inputs((2, 3), (3,), (2, 3))
+    actual = vmap(lambda t: ops.gate(x, w) * t)(t)
+    torch.testing.assert_close(actual, gate_reference(x, w) * t[:, None])
+
+
+def test_integer_outputs_and_marked_ones_have_no_derivative() -> None:
+    name = define(
+        "top(Tensor x) -> (Tensor, Tensor, Tensor)",
+        lambda x: (*(v.clone() for v in x.max(-1)), x.abs()),
+    )
+
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, index, size = output
+        ctx.save_for_backward(index)
+        ctx.shape = inputs[0].shape
+        ctx.mark_non_differentiable(index, size)
+
+    def backward(ctx: Any, grad: Tensor, grad_index: Tensor, grad_size: Tensor) -> Tensor:
+        (index,) = ctx.saved_tensors
+        assert grad_size.count_nonzero() == 0  # zeros, as ctx materializes gradients
+        return grad.new_zeros(ctx.shape).scatter(-1, index.unsqueeze(-1), grad.unsqueeze(-1))
+
+    register_autograd(name, backward, setup_context=setup_context)
+    x, t = inputs((2, 3), (2, 3))
+    actual = jvp(ops.top, (x,), (t,))
+    torch.testing.assert_close(actual[1][0], jvp(lambda x: x.max(-1)[0], (x,), (t,))[1])
+    assert actual[1][2].count_nonzero() == 0
+    values, index, size = ops.top(x.clone().requires_grad_())
+    assert (values.requires_grad, index.requires_grad, size.requires_grad) == (True, False, False)
+    gradient = grad(lambda x: ops.top(x)[0].sum())(x)
+    torch.testing.assert_close(gradient, grad(lambda x: x.max(-1)[0].sum())(x))
+
+
+def test_needs_input_grad_is_of_the_schema_in_every_mode() -> None:
+    seen: list[Any] = []
+
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        seen.append(ctx.needs_input_grad)
+
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        seen.append(ctx.needs_input_grad)
+        return (grad * 1, None, None, None)
+
+    name = define(
+        "first(Tensor x, Tensor? y=None, int[] n=[1], float s=1.0) -> Tensor",
+        lambda x, y=None, n=(), s=1.0: x.clone(),
+    )
+    register_autograd(name, backward, setup_context=setup_context)
+    x, y = inputs((3,), (3,))
+    ops.first(x.clone().requires_grad_(), y).sum().backward()
+    assert seen == [(True, False, False, False)] * 2
+    seen.clear()
+    grad(lambda y: ops.first(x, y, [2]).sum())(y)
+    assert seen == [(False, True, False, False)] * 2
+    seen.clear()
+    jvp(ops.first, (x,), (y,))
+    assert seen[-2:] == [(True, False, False, False)] * 2
+
+
+def test_backward_may_run_twice() -> None:
+    x, w = inputs((2, 3), (3,), requires_grad=True)
+    loss = ops.gate(x, w).sum()
+    first = torch.autograd.grad(loss, (x, w), retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, (x, w)), first)
+
+
+def test_graph_is_freed_without_the_garbage_collector() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        x, w, t = inputs((2, 3), (3,), (2, 3), requires_grad=True)
+        output = ops.gate(x, w)
+        dual_output = dual(ops.gate, x, w, t)
+        alive = [weakref.ref(output), *map(weakref.ref, dual_output)]
+        node = weakref.ref(output.grad_fn)
+        del output, dual_output
+        assert [reference() for reference in alive] == [None, None, None]
+        assert node() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("transform", ["forward AD", "forward AD over backward", "jvp", "hessian"])
+def test_nothing_is_left_over_without_the_garbage_collector(transform: str) -> None:
+    x, w, t = inputs((2, 3), (3,), (2, 3))
+
+    def tensors() -> int:
+        TRANSFORMS[transform](ops.gate, x, w, t)
+        return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
+
+    tensors()
+    gc.collect()
+    gc.disable()
+    try:
+        assert tensors() == tensors()
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_no_graph_without_grad_mode(mode: Any) -> None:
+    x, w = inputs((2, 3), (3,), requires_grad=True)
+    with mode():
+        output = ops.gate(x, w)
+    assert not output.requires_grad
+    torch.testing.assert_close(output, gate_reference(x, w).detach())
+
+
+def test_grad_fn_is_named_after_the_operator() -> None:
+    x, w = inputs((2, 3), (3,), requires_grad=True)
+    assert type(ops.gate_backward(x, x, w)[0].grad_fn).__name__ == "GateBackwardBackward"
+
+
+# Errors
+
+
+def test_forward_mode_refuses_a_backward_that_is_not_differentiable() -> None:
+    name = define("opaque(Tensor x) -> Tensor", lambda x: x.sin())
+
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        with torch.no_grad():
+            return grad_output * ctx.saved_tensors[0].cos()
+
+    register_autograd(
+        name,
+        backward,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    (x,) = inputs((3,))
+    torch.testing.assert_close(grad(lambda x: ops.opaque(x).sum())(x), x.cos())
+    with pytest.raises(RuntimeError, match="library_test::opaque: forward-mode AD needs"):
+        jvp(ops.opaque, (x,), (x,))
+
+
+def test_forward_mode_refuses_a_once_differentiable_backward() -> None:
+    name = define("once(Tensor x) -> Tensor", lambda x: x.sin())
+
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad_output: Tensor) -> Tensor:
+        return grad_output * ctx.saved_tensors[0].cos()
+
+    register_autograd(
+        name,
+        backward,
+        setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+    )
+    (x,) = inputs((3,))
+    with pytest.raises(RuntimeError, match="library_test::once: forward-mode AD needs"):
+        jvp(ops.once, (x,), (x,))
+
+
+@pytest.mark.parametrize("returned", [(None,), (None, None, None, None, 1)])
+def test_backward_with_the_wrong_number_of_gradients(returned: Any) -> None:
+    name = define(
+        f"wrong{len(returned)}(Tensor x, Tensor y, int n=0) -> Tensor", lambda x, y, n=0: x.clone()
+    )
+    register_autograd(name, lambda ctx, grad: returned)
+    (x,) = inputs((3,), requires_grad=True)
+    message = f"{name}: backward must return one gradient, or None, for each of the 3 positional"
+    with pytest.raises(RuntimeError, match=message):
+        getattr(ops, name.partition("::")[2])(x, x).sum().backward()
+
+
+def test_extra_none_gradients_are_accepted() -> None:
+    name = define("extra(Tensor x) -> Tensor", lambda x: x.clone())
+    register_autograd(name, lambda ctx, grad: (grad, None))
+    (x,) = inputs((3,))
+    torch.testing.assert_close(grad(lambda x: ops.extra(x).sum())(x), torch.ones_like(x))
+
+
+@pytest.mark.parametrize(
+    "register", [lambda name: register_autograd(name, abs), register_no_autograd]
+)
+@pytest.mark.parametrize(
+    ("schema", "error", "message"),
+    [
+        ("mutating(Tensor(a!) x) -> ()", RuntimeError, "there is register_mutation"),
+        ("aliasing(Tensor(a) x) -> Tensor(a)", RuntimeError, "new tensors"),
+        ("keyword(Tensor x, *, Tensor y) -> Tensor", NotImplementedError, "make them positional"),
+    ],
+)
+def test_autograd_refuses_schemas(register: Any, schema: str, error: type, message: str) -> None:
+    name = schema.partition("(")[0]
+    if not hasattr(ops, name):
+        LIBRARY.define(schema)
+    with pytest.raises(error, match=f"{NAMESPACE}::{name}: .*{message}"):
+        register(f"{NAMESPACE}::{name}")
+
+
+def test_registering_for_an_operator_that_is_not_there() -> None:
+    with pytest.raises(RuntimeError, match="there is no operator 'library_test::missing'"):
+        register_no_autograd("library_test::missing")
+
+
+# register_no_autograd
+
+NO_FORMULA = define(
+    "no_formula(Tensor x, Tensor[] ys) -> (Tensor, Tensor)", lambda x, ys: (x * 2, x.long())
+)
+register_no_autograd(NO_FORMULA)
+register_vmap(
+    NO_FORMULA, lambda info, in_dims, x, ys: (ops.no_formula(x, ys), (in_dims[0], in_dims[0]))
+)
+NO_FORMULA_ERROR = "library_test::no_formula: a derivative was asked for"
+
+
+def test_no_autograd_allows_calls() -> None:
+    (x,) = inputs((3,), requires_grad=True)
+    output, index = ops.no_formula(x, [x])
+    assert output.requires_grad
+    assert not index.requires_grad
+    torch.testing.assert_close(output.detach(), x.detach() * 2)
+    with torch.no_grad():
+        assert not ops.no_formula(x, [x])[0].requires_grad
+    gradient = grad(lambda x: ops.no_formula(x, [])[1].sum() + x.sum())(x)
+    torch.testing.assert_close(gradient, torch.ones_like(x))
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_no_autograd_refuses_derivatives(transform: str) -> None:
+    if transform in ("plain", "vmap", "vmap in_dims", "vmap of vmap"):
+        return
+    x, w, t = inputs((2, 3), (3,), (2, 3))
+    with pytest.raises(RuntimeError, match=NO_FORMULA_ERROR):
+        TRANSFORMS[transform](lambda x, w: ops.no_formula(x * w, [w])[0], x, w, t)
+
+
+def test_no_autograd_refuses_a_gradient_through_a_list() -> None:
+    (x,) = inputs((3,), requires_grad=True)
+    with pytest.raises(RuntimeError, match=NO_FORMULA_ERROR):
+        ops.no_formula(x.detach(), [x.detach(), x])[0].sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_no_autograd_compiled_raises_in_backward_only(backend: str) -> None:
+    (x,) = inputs((3,), requires_grad=True)
+    compiled = torch.compile(
+        lambda x: ops.no_formula(x.sin(), [x])[0] + x, backend=backend, fullgraph=True
+    )
+    output = compiled(x)
+    torch.testing.assert_close(output, x.sin() * 2 + x)
+    with pytest.raises(RuntimeError, match=NO_FORMULA_ERROR):
+        output.sum().backward()
+
+
+def test_no_autograd_compiled_transforms_raise() -> None:
+    (x,) = inputs((3,))
+    for transform in (
+        lambda x: grad(lambda x: ops.no_formula(x, [])[0].sum())(x),
+        lambda x: jvp(lambda x: ops.no_formula(x, [])[0], (x,), (x,)),
+    ):
+        torch._dynamo.reset()
+        with pytest.raises(RuntimeError, match=NO_FORMULA_ERROR):
+            torch.compile(transform, backend="aot_eager", fullgraph=True)(x)
+
+
+# register_mutation
+
+
+def myadd_kernel(a: Tensor, b: Tensor, out: Tensor) -> None:
+    # By way of NumPy, as a C++ kernel does it: PyTorch does not notice the write.
+    numpy.add(a.detach().numpy(), b.detach().numpy(), out=out.detach().numpy())
+
+
+MYADD = define("myadd_out(Tensor a, Tensor b, Tensor(a!) out) -> ()", myadd_kernel, lambda *_: None)
+register_mutation(MYADD)
+MYADD_ERROR = "library_test::myadd_out: a derivative was asked for"
+
+
+def buffered(f: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[[Tensor, Tensor], Tensor]:
+    def add(a: Tensor, b: Tensor) -> Tensor:
+        out = torch.zeros_like(a)
+        f(a, b, out)
+        return out
+
+    return add
+
+
+myadd = buffered(ops.myadd_out)
+
+
+def test_mutation_of_plain_tensors() -> None:
+    a, b = inputs((3,), (3,))
+    out = torch.empty_like(a)
+    versions = [t._version for t in (a, b, out)]
+    assert ops.myadd_out(a, b, out) is None
+    assert [t._version for t in (a, b, out)] == [versions[0], versions[1], versions[2] + 1]
+    torch.testing.assert_close(out, a + b)
+    with torch.no_grad():
+        ops.myadd_out(a, b, out)
+    assert out._version == versions[2] + 2
+    with torch.inference_mode():
+        frozen = torch.empty_like(a)
+        ops.myadd_out(a, b, frozen)
+    ops.myadd_out(a, b, frozen)
+    torch.testing.assert_close(frozen, a + b)
+
+
+def test_mutation_of_a_saved_tensor_is_noticed() -> None:
+    a, x = inputs((3,), (3,))
+    out = torch.ones_like(a)
+    y = x.requires_grad_() * out
+    ops.myadd_out(a, a, out)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_mutation_refuses_a_gradient_in_backward() -> None:
+    a, b = inputs((3,), (3,), requires_grad=True)
+    out = torch.zeros(3, dtype=a.dtype)
+    ops.myadd_out(a, b, out)
+    torch.testing.assert_close(out.detach(), (a + b).detach())
+    with pytest.raises(RuntimeError, match=MYADD_ERROR):
+        out.sum().backward()
+
+
+def test_mutation_of_a_view_refuses_a_gradient_through_its_base() -> None:
+    a, b = inputs((3,), (3,), requires_grad=True)
+    base = torch.zeros(2, 3, dtype=a.dtype)
+    ops.myadd_out(a, b, base[0])
+    with pytest.raises(RuntimeError, match=MYADD_ERROR):
+        base.sum().backward()
+
+
+def test_mutation_of_what_has_a_history_refuses_its_gradient() -> None:
+    a, x = inputs((3,), (3,))
+    out = x.requires_grad_() * 2
+    ops.myadd_out(a, a, out)
+    with pytest.raises(RuntimeError, match=MYADD_ERROR):
+        out.sum().backward()
+
+
+@pytest.mark.parametrize("row", [None, 0])
+def test_mutation_of_a_leaf_refuses_its_gradient(row: int | None) -> None:
+    a, b = inputs((3,), (3,))
+    leaf = torch.zeros(2, 3, dtype=a.dtype, requires_grad=True)
+    out = leaf if row is None else leaf[row]
+    for _ in range(3):
+        ops.myadd_out(a, b, out)
+    assert len(leaf._backward_hooks) == 1
+    with pytest.raises(RuntimeError, match=MYADD_ERROR):
+        leaf.sum().backward()
+
+
+def test_mutation_of_a_leaf_without_grad_mode_is_an_update() -> None:
+    a, b = inputs((3,), (3,))
+    leaf = torch.zeros(3, dtype=a.dtype, requires_grad=True)
+    with torch.no_grad():
+        ops.myadd_out(a, b, leaf)
+    leaf.sum().backward()
+    torch.testing.assert_close(leaf.grad, torch.ones_like(a))
+
+
+@pytest.mark.parametrize("position", [0, 2])
+def test_mutation_refuses_tangents_before_it_writes(position: int) -> None:
+    tensors = inputs((3,), (3,), (3,))
+    before = tensors[2].clone()
+    with fwAD.dual_level():
+        arguments = list(tensors)
+        arguments[position] = fwAD.make_dual(tensors[position], tensors[1])
+        with pytest.raises(RuntimeError, match=MYADD_ERROR):
+            ops.myadd_out(*arguments)
+    torch.testing.assert_close(tensors[2], before)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [name for name in TRANSFORMS if name not in ("plain", "vmap", "vmap in_dims", "vmap of vmap")],
+)
+def test_mutation_refuses_derivatives(transform: str) -> None:
+    x, w, t = inputs((2, 3), (3,), (2, 3))
+    with pytest.raises(RuntimeError, match=MYADD_ERROR):
+        TRANSFORMS[transform](lambda x, w: myadd(x * w, x), x, w, t)
+
+
+def myadd_rule(info: Any, in_dims: Any, a: Tensor, b: Tensor, out: Tensor) -> tuple[None, None]:
+    a, b = (
+        t.expand(info.batch_size, *t.shape) if dim is None else t.movedim(dim, 0)
+        for t, dim in zip((a, b), in_dims[:2], strict=True)
+    )
+    ops.myadd_out(a, b, out.movedim(in_dims[2], 0))
+    return None, None
+
+
+register_vmap(MYADD, myadd_rule)
+
+
+def test_mutation_within_transforms_works_where_no_derivative_is_asked_for() -> None:
+    x, w, t = inputs((2, 3), (3,), (2, 3))
+    gradient = grad(lambda x: (myadd(t, t) * x).sum() + x.sum())(x)
+    torch.testing.assert_close(gradient, 2 * t + 1)
+    gradient = grad(lambda x: (myadd(x.detach(), t) * x).sum())(x)
+    torch.testing.assert_close(gradient, x + t)
+    torch.testing.assert_close(vmap(myadd)(x, t), x + t)
+    torch.testing.assert_close(vmap(myadd, (0, None))(x, w), x + w)
+
+
+def test_mutation_of_what_a_transform_captured() -> None:
+    a, b, out = inputs((3,), (3,), (3,))
+
+    def f(a: Tensor) -> Tensor:
+        ops.myadd_out(a, b, out)
+        return out.sum()
+
+    with pytest.raises(RuntimeError, match=MYADD_ERROR):
+        grad(f)(a)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_mutation_compiled(backend: str) -> None:
+    def f(a: Tensor, b: Tensor, out: Tensor) -> Tensor:
+        ops.myadd_out(a.sin(), b, out)
+        return myadd(out, b) * 2
+
+    a, b = inputs((3,), (3,))
+    out = torch.zeros_like(a)
+    compiled = torch.compile(f, backend=backend, fullgraph=True)
+    version = out._version
+    torch.testing.assert_close(compiled(a, b, out), (a.sin() + 2 * b) * 2)
+    torch.testing.assert_close(out, a.sin() + b)
+    assert out._version > version
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_mutation_compiled_raises_in_backward_only(backend: str) -> None:
+    (a,) = inputs((3,), requires_grad=True)
+    out = torch.zeros_like(a)
+    compiled = torch.compile(
+        lambda a, out: (ops.myadd_out(a, a, out), out * 2)[1] + a, backend=backend, fullgraph=True
+    )
+    result = compiled(a, out)
+    torch.testing.assert_close(out.detach(), 2 * a.detach())
+    for tensor in (result, out):
+        with pytest.raises(RuntimeError, match=MYADD_ERROR):
+            tensor.sum().backward(retain_graph=True)
+
+
+def test_mutation_through_lists_keywords_and_integers() -> None:
+    def kernel(a: Tensor, outs: list[Tensor], *, count: Tensor) -> None:
+        for out in outs:
+            out.detach().numpy()[:] = a.detach().numpy()
+        count.numpy()[...] += 1
+
+    name = define(
+        "fill(Tensor a, Tensor(a!)[] outs, *, Tensor(b!) count) -> ()",
+        kernel,
+        lambda *_, **__: None,
+    )
+    register_mutation(name)
+    (a,) = inputs((3,), requires_grad=True)
+    outs, count = [torch.zeros_like(a) for _ in range(2)], torch.tensor(0)
+    versions = [t._version for t in (*outs, count)]
+    ops.fill(a, outs, count=count)
+    assert count == 1
+    assert all(t._version > v for t, v in zip((*outs, count), versions, strict=True))
+    for out in outs:
+        torch.testing.assert_close(out.detach(), a.detach())
+        with pytest.raises(RuntimeError, match="library_test::fill: a derivative"):
+            out.sum().backward()
+
+
+@pytest.mark.parametrize("schema", ["no_write(Tensor a) -> ()", "both(Tensor(a!) a) -> Tensor"])
+def test_mutation_refuses_schemas(schema: str) -> None:
+    LIBRARY.define(schema)
+    name = f"{NAMESPACE}::{schema.partition('(')[0]}"
+    with pytest.raises(
+        RuntimeError, match=f"{name}: register_mutation is for operators that write"
+    ):
+        register_mutation(name)
+
+
+# opcheck
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.parametrize(
+    ("op", "shapes", "extra"),
+    [
+        ("gate", [(2, 3), (3,)], ()),
+        ("gate", [(2, 3), (3,)], (0.5,)),
+        ("gate_backward", [(2, 3), (2, 3), (3,)], (0.5,)),
+        ("standardize", [(2, 3)], ()),
+        ("standardize", [(2, 3), (3,)], ()),
+        ("no_formula", [(2, 3)], ([torch.ones(1)],)),
+        ("myadd_out", [(2, 3)] * 3, ()),
+    ],
+)
+def test_opcheck(op: str, shapes: Any, extra: tuple[Any, ...], requires_grad: bool) -> None:
+    arguments = inputs(*shapes, requires_grad=requires_grad and op != "no_formula")
+    torch.library.opcheck(getattr(ops, op).default, (*arguments, *extra))
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_opcheck_lists(requires_grad: bool) -> None:
+    x, y = inputs((2, 3), (2, 3), requires_grad=requires_grad)
+    torch.library.opcheck(ops.spread.default, ([x, y], [y, None]), {"alpha": 0.5})
+
+
+# register_autocast
+
+for policy in ("lower_precision", "float32", "promote"):
+    define(
+        f"dtypes_{policy}(Tensor a, Tensor[] bs, Tensor? c=None) -> Tensor[]",
+        lambda a, bs, c=None: [t.clone() for t in (a, *bs, c) if t is not None],
+    )
+    register_autocast(f"{NAMESPACE}::dtypes_{policy}", policy)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("policy", "given", "expected"),
+    [
+        ("lower_precision", "f4 f2 f4", "b2 b2 b2"),
+        ("lower_precision", "f8 i8 f4", "f8 i8 b2"),
+        ("float32", "b2 f2 f4", "f4 f4 f4"),
+        ("float32", "f8 i8 b2", "f8 i8 f4"),
+        ("promote", "b2 b2 f4", "f4 f4 f4"),
+        ("promote", "b2 b2 b2", "b2 b2 b2"),
+        ("promote", "b2 f2 b2", "f4 f4 f4"),
+        ("promote", "f8 i8 b2", "f8 i8 b2"),
+        ("promote", "f8 i8 i8", "f8 i8 i8"),
+    ],
+)
+def test_autocast(policy: str, given: str, expected: str) -> None:
+    dtypes = {
+        "f8": torch.float64,
+        "f4": torch.float32,
+        "f2": torch.float16,
+        "b2": torch.bfloat16,
+        "i8": torch.int64,
+    }
+    a, b, c = (torch.ones(2).to(dtypes[name]) for name in given.split())
+    op = getattr(ops, f"dtypes_{policy}")
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert [t.dtype for t in op(a, [b], c)] == [dtypes[name] for name in expected.split()]
+    assert [t.dtype for t in op(a, [b], c)] == [dtypes[name] for name in given.split()]
+
+
+def test_autocast_casts_before_autograd() -> None:
+    name = define("scaled(Tensor x) -> Tensor", lambda x: x * 2)
+    register_autograd(name, lambda ctx, grad: grad * 2)
+    register_autocast(name, "lower_precision")
+    x = torch.ones(3, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = ops.scaled(x)
+        tangent = jvp(ops.scaled, (x.detach(),), (x.detach(),))[1]
+        compiled = torch.compile(lambda x: ops.scaled(x), backend="aot_eager", fullgraph=True)(x)
+    assert y.dtype == tangent.dtype == compiled.dtype == torch.bfloat16
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.dtype == torch.float32
+
+
+def test_autocast_refuses_an_unknown_policy() -> None:
+    with pytest.raises(ValueError, match="library_test::gate: the autocast policy must be"):
+        register_autocast(GATE, "fastest")  # type: ignore[arg-type]
