@@ -89,3 +89,39 @@ def check_non_overlapping(op: str, name: str, tensor: Tensor) -> None:
             f"and strides {tensor.stride()}"
         ),
     )
+
+
+def check_parameter_dtype(op: str, name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    half = like.dtype in (torch.float16, torch.bfloat16)
+    torch._check(
+        tensor.dtype == like.dtype or (half and tensor.dtype == torch.float32),
+        lambda: (
+            f"{op}: {name} must have the dtype of {like_name}, {like.dtype}"
+            f"{', or torch.float32' if half else ''}, got {tensor.dtype}"
+        ),
+    )
+
+
+def check_dtype(op: str, name: str, tensor: Tensor, expected: torch.dtype) -> None:
+    torch._check(
+        tensor.dtype == expected,
+        lambda: f"{op}: {name} must be {expected}, got {tensor.dtype}",
+    )
+
+
+def check_not_negative(op: str, name: str, value: float) -> None:
+    torch._check(value >= 0, lambda: f"{op}: {name} must not be negative, got {value:g}")
+
+
+def check_dims(op: str, name: str, dims: Sequence[int], ndim: int) -> None:
+    n = max(1, ndim)
+    for i, dim in enumerate(dims):
+
+        def out_of_range(dim: int = dim) -> str:
+            return f"{op}: {name} must be in [{-n}, {n - 1}], got {dim}"
+
+        torch._check(-n <= dim < n, out_of_range)
+        torch._check(
+            dim % n not in [other % n for other in dims[:i]],
+            lambda: f"{op}: {name} must name a dimension once, got {tuple(dims)}",
+        )

@@ -1,3 +1,4 @@
 """The public modules, one import line each."""
 
+from extension_cpp.operators.fused_layer_norm.module import FusedLayerNorm as FusedLayerNorm
 from extension_cpp.operators.fused_op.module import FusedOp as FusedOp

@@ -1,10 +1,12 @@
 """The public operators, one import line each."""
 
 from extension_cpp.operators.affine.ops import affine as affine
+from extension_cpp.operators.fused_layer_norm.ops import fused_layer_norm as fused_layer_norm
 from extension_cpp.operators.fused_op.ops import fused_op as fused_op
 from extension_cpp.operators.myadd_out.ops import myadd_out as myadd_out
 from extension_cpp.operators.mymul.ops import mymul as mymul
 from extension_cpp.operators.mymuladd.ops import mymuladd as mymuladd
+from extension_cpp.operators.reduce_sum.ops import reduce_sum as reduce_sum
 from extension_cpp.operators.relu.ops import relu as relu
 from extension_cpp.operators.square.ops import square as square
 from extension_cpp.operators.vector_add.ops import vector_add as vector_add

@@ -8,7 +8,9 @@
 #include "indexing.h"
 #include "torch_abi.h"
 
+#include <algorithm>
 #include <cctype>
+#include <cstdio>
 #include <stdexcept>
 #include <type_traits>
 
@@ -78,6 +80,13 @@ inline std::string python_name(IntArrayRef sizes) {
   return name + (sizes.size() == 1 ? ",)" : ")");
 }
 
+// As "%g" in Python.
+inline std::string python_name(double value) {
+  char name[32];
+  std::snprintf(name, sizeof(name), "%g", value);
+  return name;
+}
+
 inline bool equal_sizes(IntArrayRef a, IntArrayRef b) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
 }
@@ -139,6 +148,40 @@ inline void check_non_overlapping(const char* op, const char* name, const Tensor
       is_non_overlapping({tensor.dim(), tensor.sizes().data(), tensor.strides().data()}), op, ": ", name,
       " must not overlap itself, got shape ", python_name(tensor.sizes()), " and strides ",
       python_name(tensor.strides()));
+}
+
+// The parameters of a norm: half inputs are also taken with parameters in float32.
+inline void check_parameter_dtype(
+    const char* op, const char* name, const Tensor& tensor, const char* like_name, const Tensor& like) {
+  const ScalarType dtype = like.scalar_type();
+  const bool half = dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
+  check(
+      tensor.scalar_type() == dtype || (half && tensor.scalar_type() == ScalarType::Float), op, ": ", name,
+      " must have the dtype of ", like_name, ", ", python_name(dtype), half ? ", or torch.float32" : "", ", got ",
+      python_name(tensor.scalar_type()));
+}
+
+inline void check_dtype(const char* op, const char* name, const Tensor& tensor, ScalarType expected) {
+  check(
+      tensor.scalar_type() == expected, op, ": ", name, " must be ", python_name(expected), ", got ",
+      python_name(tensor.scalar_type()));
+}
+
+inline void check_not_negative(const char* op, const char* name, double value) {
+  check(value >= 0, op, ": ", name, " must not be negative, got ", python_name(value));
+}
+
+// Dimensions of a tensor with `ndim` of them (0 counts as 1, as in PyTorch); negative ones count from the last.
+inline void check_dims(const char* op, const char* name, IntArrayRef dims, int64_t ndim) {
+  const int64_t n = std::max<int64_t>(1, ndim);
+  for (size_t i = 0; i < dims.size(); ++i) {
+    check(dims[i] >= -n && dims[i] < n, op, ": ", name, " must be in [", -n, ", ", n - 1, "], got ", dims[i]);
+    for (size_t j = 0; j < i; ++j) {
+      check(
+          (dims[i] + n) % n != (dims[j] + n) % n, op, ": ", name, " must name a dimension once, got ",
+          python_name(dims));
+    }
+  }
 }
 
 }  // namespace extension_cpp

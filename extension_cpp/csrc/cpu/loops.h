@@ -146,62 +146,88 @@ void for_each_element(int64_t rows, int64_t cols, F f) {
   });
 }
 
-// sums[k][col] = sum over rows of what f(i, col, acc) adds to acc[k], where i = row * cols + col.
+// sums[k][col] = the sum of partials[part, k, col] over the parts; in float64, which costs nothing here and keeps the
+// rounding error of long columns as small as that of short ones.
+template <class A, size_t K, class Out>
+void add_partials(int64_t parts, int64_t cols, const A* partials /* [parts, K, cols] */, std::array<Out*, K> sums) {
+  constexpr int64_t kTile = 256;
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, parts));
+  parallel_for(0, cols, grain, [=](int64_t begin, int64_t end) CPU_CLONES {
+    for (size_t k = 0; k < K; ++k) {
+      for (int64_t first_col = begin; first_col < end; first_col += kTile) {
+        const int64_t width = std::min(kTile, end - first_col);
+        double acc[kTile] = {};
+        for (int64_t part = 0; part < parts; ++part) {
+          const A* const in = partials + (part * K + k) * cols + first_col;
+          for (int64_t j = 0; j < width; ++j) {
+            acc[j] += static_cast<double>(in[j]);
+          }
+        }
+        for (int64_t j = 0; j < width; ++j) {
+          sums[k][first_col + j] = static_cast<Out>(static_cast<A>(acc[j]));
+        }
+      }
+    }
+  });
+}
+
+// For each matrix of a [batch, rows, cols] tensor: sums[k][b * cols + col] = sum over its rows of what
+// f(i, row, col, acc) adds to acc[k], where i = row * cols + col and row counts through the whole batch.
 //
 // Row blocks and column tiles have fixed sizes, so that the order of the additions depends on the shape alone, not on
 // the number of threads: equal bits from run to run. Blocks are short, which also keeps the rounding error down.
 template <class A, size_t K, class Out, class F>
-void column_sums(int64_t rows, int64_t cols, F f, std::array<Out*, K> sums) {
+void column_sums(int64_t batch, int64_t rows, int64_t cols, F f, std::array<Out*, K> sums) {
   constexpr int64_t kTile = 256;
   constexpr int64_t kBlock = 512;
   const int64_t tiles = (cols + kTile - 1) / kTile;
-  const int64_t blocks = (rows + kBlock - 1) / kBlock;
-  // partial sums, [blocks, K, cols]
-  const std::unique_ptr<A[]> buffer(new A[blocks * K * cols]);
+  const int64_t blocks = std::max<int64_t>(1, (rows + kBlock - 1) / kBlock);
+  // partial sums, [batch, blocks, K, cols]
+  const std::unique_ptr<A[]> buffer(blocks == 1 ? nullptr : new A[batch * blocks * K * cols]);
   A* const partials = buffer.get();
+  const int64_t job_size = std::max<int64_t>(1, std::min(kBlock, rows) * std::min(kTile, cols));
 
   parallel_for(
-      0, blocks * tiles, std::max<int64_t>(1, kGrain / (kBlock * kTile)), [=](int64_t begin, int64_t end) CPU_CLONES {
+      0, batch * blocks * tiles, std::max<int64_t>(1, kGrain / job_size), [=](int64_t begin, int64_t end) CPU_CLONES {
         for (int64_t job = begin; job < end; ++job) {
-          const int64_t block = job / tiles;
+          const int64_t b = job / (blocks * tiles);
+          const int64_t block = job / tiles % blocks;
           const int64_t first_col = job % tiles * kTile;
           const int64_t width = std::min(kTile, cols - first_col);
           const int64_t last_row = std::min((block + 1) * kBlock, rows);
-          A acc[K][kTile] = {};
-          for (int64_t row = block * kBlock; row < last_row; ++row) {
+          A acc[K][kTile];
+          for (size_t k = 0; k < K; ++k) {
+            std::fill_n(acc[k], width, A(0));
+          }
+          for (int64_t row = b * rows + block * kBlock; row < b * rows + last_row; ++row) {
             CPU_INDEPENDENT_LOOP
             for (int64_t j = 0; j < width; ++j) {
               A terms[K] = {};
-              f(row * cols + first_col + j, first_col + j, terms);
+              f(row * cols + first_col + j, row, first_col + j, terms);
               for (size_t k = 0; k < K; ++k) {
                 acc[k][j] += terms[k];
               }
             }
           }
           for (size_t k = 0; k < K; ++k) {
-            std::copy_n(acc[k], width, partials + (block * K + k) * cols + first_col);
+            if (partials == nullptr) {
+              for (int64_t j = 0; j < width; ++j) {
+                sums[k][b * cols + first_col + j] = static_cast<Out>(acc[k][j]);
+              }
+            } else {
+              std::copy_n(acc[k], width, partials + ((b * blocks + block) * K + k) * cols + first_col);
+            }
           }
         }
       });
 
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, blocks));
-  parallel_for(0, cols, grain, [=](int64_t begin, int64_t end) CPU_CLONES {
-    for (size_t k = 0; k < K; ++k) {
-      for (int64_t first_col = begin; first_col < end; first_col += kTile) {
-        const int64_t width = std::min(kTile, end - first_col);
-        A acc[kTile] = {};
-        for (int64_t block = 0; block < blocks; ++block) {
-          const A* const in = partials + (block * K + k) * cols + first_col;
-          for (int64_t j = 0; j < width; ++j) {
-            acc[j] += in[j];
-          }
-        }
-        for (int64_t j = 0; j < width; ++j) {
-          sums[k][first_col + j] = static_cast<Out>(acc[j]);
-        }
-      }
+  for (int64_t b = 0; partials != nullptr && b < batch; ++b) {
+    std::array<Out*, K> outputs = sums;
+    for (Out*& output : outputs) {
+      output += b * cols;
     }
-  });
+    add_partials<A>(blocks, cols, partials + b * blocks * K * cols, outputs);
+  }
 }
 
 }  // namespace extension_cpp::cpu

@@ -16,8 +16,8 @@ void affine_backward_kernel(
     int64_t rows, int64_t cols) {
   using A = acc_t<T>;
   cpu::column_sums<A>(
-      rows, cols,
-      [=](int64_t i, int64_t col, A(&sums)[2]) {
+      1, rows, cols,
+      [=](int64_t i, int64_t, int64_t col, A(&sums)[2]) {
         const A grad = static_cast<A>(grad_output[i]);
         grad_x[i] = static_cast<T>(grad * static_cast<A>(a[col]));
         sums[0] += grad * static_cast<A>(x[i]);

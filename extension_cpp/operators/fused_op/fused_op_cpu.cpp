@@ -28,8 +28,8 @@ void fused_op_backward_kernel(
     int64_t rows, int64_t cols, acc_t<T> scale) {
   using A = acc_t<T>;
   cpu::column_sums<A>(
-      rows, cols,
-      [=](int64_t i, int64_t, A(&sums)[1]) {
+      1, rows, cols,
+      [=](int64_t i, int64_t, int64_t, A(&sums)[1]) {
         const A grad = static_cast<A>(grad_output[i]);
         const A masked = static_cast<A>(output[i]) <= A(0) ? A(0) : grad;
         grad_input[i] = static_cast<T>(masked * scale);

@@ -1,0 +1,294 @@
+"""fused_layer_norm: layer normalisation of the last dimension, one pass over memory each way."""
+
+import torch
+from torch import Tensor
+
+from extension_cpp.checks import (
+    check_dtype,
+    check_floating,
+    check_min_dim,
+    check_not_negative,
+    check_parameter_dtype,
+    check_same_device,
+    check_same_dtype,
+    check_shape,
+)
+from extension_cpp.library import register_autocast, register_autograd, register_vmap
+
+
+def fused_layer_norm(
+    input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
+) -> Tensor:
+    """Normalises the last dimension: `(input - mean) / sqrt(var + eps) * weight + bias`.
+
+    `mean` and `var` (biased, as in `torch.nn.functional.layer_norm`) are those of each row,
+    computed in float32 (float64 for float64) in two passes, so that a mean far from zero costs no
+    accuracy. `torch.ops.extension_cpp.fused_layer_norm` returns `(output, mean, rstd)`, the
+    statistics with the shape `input.shape[:-1]`.
+
+    Args:
+        input: `(..., features)`, float64, float32, float16 or bfloat16, on CPU or CUDA, of any
+            layout.
+        weight: `(features,)`, dtype of `input`, or float32 for half types; 1 if None.
+        bias: as `weight`; 0 if None.
+        eps: a number that is not negative; not differentiable.
+
+    Returns:
+        A contiguous tensor with the shape and dtype of `input`. Differentiable to any order in
+        `input`, `weight` and `bias`, in reverse and forward mode. The gradients of `weight` and
+        `bias` are deterministic sums.
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above; a negative `eps`.
+    """
+    return torch.ops.extension_cpp.fused_layer_norm(input, weight, bias, eps)[0]
+
+
+def _statistics_dtype(input: Tensor) -> torch.dtype:
+    return torch.float64 if input.dtype == torch.float64 else torch.float32
+
+
+def _check_parameter(op: str, name: str, parameter: Tensor | None, input: Tensor) -> None:
+    if parameter is not None:
+        check_parameter_dtype(op, name, parameter, "input", input)
+        check_same_device(op, name, parameter, "input", input)
+        check_shape(op, name, parameter, (input.shape[-1],))
+
+
+def _check_fused_layer_norm(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> None:
+    check_floating("fused_layer_norm", "input", input)
+    check_min_dim("fused_layer_norm", "input", input, 1)
+    _check_parameter("fused_layer_norm", "weight", weight, input)
+    _check_parameter("fused_layer_norm", "bias", bias, input)
+    check_not_negative("fused_layer_norm", "eps", eps)
+
+
+@torch.library.register_fake("extension_cpp::fused_layer_norm")
+def _(
+    input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check_fused_layer_norm(input, weight, bias, eps)
+    statistics = {"dtype": _statistics_dtype(input)}
+    return (
+        input.new_empty(input.shape),
+        input.new_empty(input.shape[:-1], **statistics),
+        input.new_empty(input.shape[:-1], **statistics),
+    )
+
+
+@torch.library.register_fake("extension_cpp::fused_layer_norm_backward")
+def _(
+    grad_output: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    op = "fused_layer_norm_backward"
+    check_floating(op, "input", input)
+    check_min_dim(op, "input", input, 1)
+    check_same_dtype(op, "grad_output", grad_output, "input", input)
+    check_same_device(op, "grad_output", grad_output, "input", input)
+    check_shape(op, "grad_output", grad_output, input.shape)
+    for name, statistic in (("mean", mean), ("rstd", rstd)):
+        check_dtype(op, name, statistic, _statistics_dtype(input))
+        check_same_device(op, name, statistic, "input", input)
+        check_shape(op, name, statistic, input.shape[:-1])
+    _check_parameter(op, "weight", weight, input)
+    _check_parameter(op, "bias", bias, input)
+    return (
+        input.new_empty(input.shape),
+        input.new_empty(0) if weight is None else weight.new_empty(weight.shape),
+        input.new_empty(0) if bias is None else bias.new_empty(bias.shape),
+    )
+
+
+# The statistics are differentiable outputs like any other: the backward below is a function of
+# them, so that the second derivative passes through their gradients. Otherwise grad_mean and
+# grad_rstd are None.
+def _setup_context(ctx, inputs, output):
+    input, weight, bias, _ = inputs
+    _, mean, rstd = output
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(input, mean, rstd, weight, bias)
+
+
+def _backward(ctx, grad_output, grad_mean, grad_rstd):
+    input, mean, rstd, weight, bias = ctx.saved_tensors
+    grad_input = grad_weight = grad_bias = None
+    if grad_output is not None:
+        grad_input, grad_weight, grad_bias = torch.ops.extension_cpp.fused_layer_norm_backward(
+            grad_output, input, mean, rstd, weight, bias
+        )
+    if grad_mean is not None or grad_rstd is not None:
+        # d mean / d input = 1 / features, d rstd / d input = -rstd^3 (input - mean) / features
+        grad = 0 if grad_mean is None else grad_mean.unsqueeze(-1)
+        if grad_rstd is not None:
+            centered = input.to(mean.dtype) - mean.unsqueeze(-1)
+            grad = grad - (grad_rstd * rstd**3).unsqueeze(-1) * centered
+        grad = (grad / input.shape[-1]).expand(input.shape).to(input.dtype)
+        grad_input = grad if grad_input is None else grad_input + grad
+    needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
+    return (
+        grad_input if needs_input else None,
+        grad_weight if needs_weight else None,
+        grad_bias if needs_bias else None,
+        None,
+    )
+
+
+register_autograd("extension_cpp::fused_layer_norm", _backward, setup_context=_setup_context)
+
+
+def _setup_context_backward(ctx, inputs, output):
+    grad_output, input, mean, rstd, weight, _ = inputs
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(grad_output, input, mean, rstd, weight)
+
+
+def _average(tensor: Tensor) -> Tensor:
+    return tensor.mean(-1, keepdim=True)
+
+
+def _sum_rows(tensor: Tensor) -> Tensor:
+    return tensor.sum(tuple(range(tensor.dim() - 1))) if tensor.dim() > 1 else tensor
+
+
+def _cast(tensor: Tensor | None, like: Tensor | None) -> Tensor | None:
+    return None if tensor is None or like is None else tensor.to(like.dtype)
+
+
+# With x_hat = (input - mean) rstd and h = grad_output weight, the operator computes
+#   grad_input = rstd (h - average(h) - x_hat average(h x_hat)),
+#   grad_weight = sum over rows of grad_output x_hat, grad_bias = sum over rows of grad_output.
+# Below are the derivatives of these as a function of five independent tensors, in the dtype of the
+# statistics.
+def _backward_backward(ctx, grad_grad_input, grad_grad_weight, grad_grad_bias):
+    grad_output, input, mean, rstd, weight = ctx.saved_tensors
+    dtype = mean.dtype
+    g = grad_output.to(dtype)
+    w = 1 if weight is None else weight.to(dtype)
+    scale = rstd.unsqueeze(-1)
+    centered = input.to(dtype) - mean.unsqueeze(-1)
+    x_hat = centered * scale
+
+    # One variable for the gradient of each of g, x_hat, rstd (where it stands outside x_hat) and w.
+    d_g = d_x_hat = d_rstd = d_w = None
+    if grad_grad_input is not None:
+        v = grad_grad_input.to(dtype)
+        u = v * scale
+        h = g * w
+        u_projection, h_projection = _average(u * x_hat), _average(h * x_hat)
+        d_h = u - _average(u) - x_hat * u_projection
+        d_g = d_h * w
+        d_w = _sum_rows(d_h * g)
+        d_x_hat = -(u * h_projection + h * u_projection)
+        d_rstd = (v * (h - _average(h) - x_hat * h_projection)).sum(-1)
+    if grad_grad_weight is not None and weight is not None:
+        v = grad_grad_weight.to(dtype)
+        d_g = x_hat * v if d_g is None else d_g + x_hat * v
+        d_x_hat = g * v if d_x_hat is None else d_x_hat + g * v
+    if grad_grad_bias is not None and grad_grad_bias.shape == input.shape[-1:]:
+        v = grad_grad_bias.to(dtype)
+        d_g = v.expand(input.shape) if d_g is None else d_g + v
+    d_input = d_mean = None
+    if d_x_hat is not None:
+        d_input = d_x_hat * scale
+        d_mean = -d_input.sum(-1)
+        from_x_hat = (d_x_hat * centered).sum(-1)
+        d_rstd = from_x_hat if d_rstd is None else d_rstd + from_x_hat
+    return (
+        _cast(d_g, grad_output),
+        _cast(d_input, input),
+        d_mean,
+        d_rstd,
+        _cast(d_w, weight),
+        None,
+    )
+
+
+register_autograd(
+    "extension_cpp::fused_layer_norm_backward",
+    _backward_backward,
+    setup_context=_setup_context_backward,
+)
+
+
+def _to_front(tensor: Tensor, dim: int | None, batch_size: int) -> Tensor:
+    if dim is None:
+        return tensor.expand(batch_size, *tensor.shape)
+    return tensor.movedim(dim, 0)
+
+
+def _example(tensor: Tensor | None, dim: int | None) -> Tensor | None:
+    return tensor if tensor is None or dim is None else tensor.select(dim, 0)
+
+
+def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:
+    """A parameter, one for each example or for all, to broadcast with `(batch, ..., features)`."""
+    if dim is None:
+        return parameter.to(like.dtype)
+    parameter = parameter.movedim(dim, 0).to(like.dtype)
+    return parameter.view(parameter.shape[0], *[1] * (like.dim() - 2), parameter.shape[1])
+
+
+def _vmap(info, in_dims, input, weight, bias, eps):
+    input_dim, weight_dim, bias_dim, _ = in_dims
+    if weight_dim is None and bias_dim is None:
+        outputs = torch.ops.extension_cpp.fused_layer_norm(
+            input.movedim(input_dim, 0), weight, bias, eps
+        )
+        return outputs, (0, 0, 0)
+    # Parameters of their own for every example: one call normalises, the rest is elementwise.
+    _check_fused_layer_norm(
+        _example(input, input_dim), _example(weight, weight_dim), _example(bias, bias_dim), eps
+    )
+    rows = _to_front(input, input_dim, info.batch_size)
+    output, mean, rstd = torch.ops.extension_cpp.fused_layer_norm(
+        rows.to(_statistics_dtype(rows)), None, None, eps
+    )
+    if weight is not None:
+        output = output * _per_example(weight, weight_dim, output)
+    if bias is not None:
+        output = output + _per_example(bias, bias_dim, output)
+    return (output.to(input.dtype), mean, rstd), (0, 0, 0)
+
+
+register_vmap("extension_cpp::fused_layer_norm", _vmap)
+
+
+def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
+    grad_output, input, mean, rstd = (
+        _to_front(tensor, dim, info.batch_size)
+        for tensor, dim in zip((grad_output, input, mean, rstd), in_dims[:4], strict=True)
+    )
+    weight_dim = in_dims[4]
+    g = grad_output.to(mean.dtype)
+    # One call for the gradient of the input; those of the parameters are sums over each example's
+    # rows.
+    if weight_dim is None:
+        grad_input, _, _ = torch.ops.extension_cpp.fused_layer_norm_backward(
+            grad_output, input, mean, rstd, weight
+        )
+    else:
+        grad_input, _, _ = torch.ops.extension_cpp.fused_layer_norm_backward(
+            g * _per_example(weight, weight_dim, g), input.to(mean.dtype), mean, rstd
+        )
+        grad_input = grad_input.to(input.dtype)
+    rows = tuple(range(1, g.dim() - 1))
+    grad_weight = grad_bias = input.new_empty((info.batch_size, 0))
+    if weight is not None:
+        terms = g * ((input.to(mean.dtype) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1))
+        grad_weight = (terms.sum(rows) if rows else terms).to(weight.dtype)
+    if bias is not None:
+        grad_bias = (g.sum(rows) if rows else g).to(bias.dtype)
+    return (grad_input, grad_weight, grad_bias), (0, 0, 0)
+
+
+register_vmap("extension_cpp::fused_layer_norm_backward", _vmap_backward)
+
+# As torch.nn.functional.layer_norm.
+register_autocast("extension_cpp::fused_layer_norm", "float32")

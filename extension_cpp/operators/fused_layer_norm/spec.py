@@ -1,0 +1,126 @@
+import torch
+
+from extension_cpp.operators.fused_layer_norm.ops import fused_layer_norm
+from extension_cpp.testing import DEFAULT_SHAPES, BadInput, OpSpec, Sample, Traffic
+
+
+def op_reference(input, weight=None, bias=None, eps=1e-05):
+    # F.layer_norm is no reference: its third derivatives are wrong.
+    dtype = torch.float64 if input.dtype == torch.float64 else torch.float32
+    x = input.to(dtype)
+    mean = x.mean(-1, keepdim=True)
+    centered = x - mean
+    rstd = ((centered * centered).mean(-1, keepdim=True) + eps).rsqrt()
+    output = centered * rstd
+    if weight is not None:
+        output = output * weight
+    if bias is not None:
+        output = output + bias
+    return output.to(input.dtype), mean.squeeze(-1), rstd.squeeze(-1)
+
+
+def reference(input, weight=None, bias=None, eps=1e-05):
+    return op_reference(input, weight, bias, eps)[0]
+
+
+def samples(make, shape):
+    if not shape:
+        return
+    features = shape[-1:]
+    # Of few features some rows happen to have hardly any variance: there rounding is amplified, in
+    # the reference too, unless eps is larger.
+    eps = 1e-5 if features[0] >= 16 else 0.1
+    yield Sample(make(shape), make(features), make(features), eps)
+    yield Sample(make(shape), eps=0.1)
+    yield Sample(make(shape), weight=make(features), eps=eps)
+    yield Sample(make(shape), None, make(features), 0.5)
+    if make.dtype in (torch.float16, torch.bfloat16):
+        yield Sample(
+            make(shape),
+            make(features, dtype=torch.float32),
+            make(features, dtype=torch.float32),
+            eps,
+        )
+        yield Sample(make(shape), make(features, dtype=torch.float32), make(features), eps)
+
+
+def bad_inputs(make):
+    yield BadInput(
+        "integer input",
+        Sample(make((3, 4), dtype=torch.int64)),
+        "fused_layer_norm: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, "
+        "got torch.int64",
+    )
+    yield BadInput(
+        "complex input",
+        Sample(make((3, 4), dtype=torch.complex64)),
+        "fused_layer_norm: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, "
+        "got torch.complex64",
+    )
+    yield BadInput(
+        "0-d input",
+        Sample(make(())),
+        "fused_layer_norm: input must have at least 1 dimension, got shape ()",
+    )
+    yield BadInput(
+        "half parameters with a wider input",
+        Sample(make((3, 4), dtype=torch.float32), make((4,), dtype=torch.float16)),
+        "fused_layer_norm: weight must have the dtype of input, torch.float32, got torch.float16",
+    )
+    yield BadInput(
+        "parameters wider than float32",
+        Sample(make((3, 4), dtype=torch.float16), None, make((4,), dtype=torch.float64)),
+        "fused_layer_norm: bias must have the dtype of input, torch.float16, or torch.float32, got torch.float64",
+    )
+    yield BadInput(
+        "weight too short",
+        Sample(make((3, 4)), make((3,))),
+        "fused_layer_norm: weight must have shape (4,), got (3,)",
+    )
+    yield BadInput(
+        "bias of the shape of the input",
+        Sample(make((3, 4)), bias=make((3, 4))),
+        "fused_layer_norm: bias must have shape (4,), got (3, 4)",
+    )
+    yield BadInput(
+        "negative eps",
+        Sample(make((3, 4)), eps=-1e-5),
+        "fused_layer_norm: eps must not be negative, got -1e-05",
+    )
+    yield BadInput(
+        "eps that is no number",
+        Sample(make((3, 4)), make((4,)), make((4,)), float("nan")),
+        "fused_layer_norm: eps must not be negative, got nan",
+    )
+
+
+def traffic(sample):
+    input = sample.args[0]
+    parameters = [
+        t for t in (*sample.args[1:], *sample.kwargs.values()) if isinstance(t, torch.Tensor)
+    ]
+    size, features = input.nbytes, sum(parameter.nbytes for parameter in parameters)
+    return Traffic(forward=2 * size + features, backward=3 * size + 2 * features)
+
+
+spec = OpSpec(
+    name="fused_layer_norm",
+    function=fused_layer_norm,
+    reference=reference,
+    op_reference=op_reference,
+    samples=samples,
+    bad_inputs=bad_inputs,
+    traffic=traffic,
+    # Rows for part of a warp, a warp, a block, several blocks, in vectors and one by one; many rows, for the column sums.
+    shapes=(
+        *DEFAULT_SHAPES,
+        (3, 24),
+        (5, 500),
+        (700, 256),
+        (3, 8192),
+        (2, 16384),
+        (1, 70000),
+        (2, 70001),
+    ),
+    autocast="float32",
+)
