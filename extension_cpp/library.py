@@ -268,6 +268,7 @@ def _autograd_kernel(
     setup_context: Callable[..., None] | None,
 ) -> Callable[..., Any]:
     """Makes the kernel for the ``Autograd`` key that the top of this file describes."""
+    redispatch = op._handle.redispatch_boxed
 
     def save(ctx: Any, call: _Call, args: Sequence[Any], output: Any) -> None:
         if setup_context is None:
@@ -291,7 +292,7 @@ def _autograd_kernel(
 
     def run(ctx: Any, call: _Call, args: Sequence[Any]) -> Any:
         with _AutoDispatchBelowAutograd():
-            output = op.redispatch(call.keyset & _after_autograd_keyset, *args, **call.kwargs)
+            output = redispatch(call.keyset & _after_autograd_keyset, *args, **call.kwargs)
             with_needs_input_grad(ctx, call.lengths, save, call, args, output)
         return output
 
@@ -339,7 +340,7 @@ def _autograd_kernel(
         has_tangent = _has_tangent(args, in_transform)
         if not has_tangent and not (torch.is_grad_enabled() and _any_requires_grad(*args)):
             with _AutoDispatchBelowAutograd():
-                return op.redispatch(keyset & _after_autograd_keyset, *args, **kwargs)
+                return redispatch(keyset & _after_autograd_keyset, *args, **kwargs)
         flat, lengths = signature.flatten_inputs(args)
         call = _Call(keyset, kwargs, lengths, in_transform, has_tangent)
         flat_output = apply(in_transform, call, *flat)
