@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from extension_cpp.layout import is_non_overlapping
+from extension_cpp.layout import is_non_overlapping, is_one
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
@@ -74,10 +74,14 @@ def check_broadcast(
         )
 
     result = []
-    sizes = (reversed(like), reversed(tensor.shape))
-    for a, b in itertools.zip_longest(*sizes, fillvalue=1):  # from the last dimension
-        torch._check(a == b or a == 1 or b == 1, message)
-        result.append(b if a == 1 else a)
+    for a, b in itertools.zip_longest(reversed(like), reversed(tensor.shape), fillvalue=1):
+        if is_one(a):
+            result.append(b)
+        elif is_one(b):
+            result.append(a)
+        else:
+            torch._check(a == b, message)
+            result.append(a)
     return tuple(reversed(result))
 
 

@@ -4,9 +4,17 @@ Contiguous tensors are told apart first. Torch knows them without comparing size
 with symbolic sizes gets no guards from them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torch import Tensor
+
+
+def is_one(size: int) -> bool:
+    """Whether a size is 1, asked so that no guard comes of it.
+
+    `torch.compile` makes a graph of its own for size 1; a symbol stands for other sizes.
+    """
+    return isinstance(size, int) and size == 1
 
 
 def new_elementwise(shape: Sequence[int], first: Tensor, *others: Tensor) -> Tensor:
@@ -20,6 +28,10 @@ def new_elementwise(shape: Sequence[int], first: Tensor, *others: Tensor) -> Ten
         first: operand that gives dtype and device.
         others: the other operands.
     """
+
+    def without_ones(dims: Iterable[int]) -> list[int]:
+        return [d for d in dims if not is_one(shape[d])]
+
     order = None
     for operand in (first, *others):
         if operand.dim() != len(shape) or any(
@@ -29,9 +41,7 @@ def new_elementwise(shape: Sequence[int], first: Tensor, *others: Tensor) -> Ten
         other = _dense_order(operand)
         if order is None:
             order = other
-        elif other is not None and [d for d in other if shape[d] != 1] != [
-            d for d in order if shape[d] != 1
-        ]:
+        elif other is not None and without_ones(other) != without_ones(order):
             order = None
             break
     if order is None or order == list(range(len(shape))):
@@ -52,7 +62,7 @@ def _dense_order(tensor: Tensor) -> list[int] | None:
     dims.sort(key=tensor.stride, reverse=True)
     expected = 1
     for d in reversed(dims):
-        if tensor.shape[d] != 1:
+        if not is_one(tensor.shape[d]):
             if tensor.stride(d) != expected:
                 return None
             expected *= tensor.shape[d]
@@ -64,7 +74,7 @@ def is_non_overlapping(tensor: Tensor) -> bool:
     if tensor.is_contiguous():
         return True
     last = 0  # the largest offset that the dimensions so far reach
-    dims = (d for d in range(tensor.dim()) if tensor.shape[d] != 1)
+    dims = (d for d in range(tensor.dim()) if not is_one(tensor.shape[d]))
     for d in sorted(dims, key=tensor.stride):
         if tensor.stride(d) <= last:
             return False

@@ -39,15 +39,32 @@ namespace detail {
 // Elements that a loop over operands of any layout handles at a time; with their copies they stay in the L1 cache.
 constexpr int64_t kChunk = 512;
 
-template <class T, int K, class Visit>
+// visit(at, offset, width) for every piece of a row among elements begin ... begin + count - 1 of operand k: the
+// elements from begin + at on lie from `offset` on.
+template <int K, class Visit>
 void visit_rows(const Indexing<K>& indexing, int k, int64_t begin, int64_t count, const Visit& visit) {
-  const int64_t cols = indexing.sizes[0].divisor();
-  for (int64_t done = 0; done < count;) {
-    int64_t offsets[K];
-    const int64_t col = indexing.locate(begin + done, offsets);
-    const int64_t width = std::min(cols - col, count - done);
-    visit(done, offsets[k], width);
-    done += width;
+  int64_t place[kMaxDims];
+  int64_t offset = 0;
+  for (int d = 0; d < indexing.dims; ++d) {
+    const int64_t outer = indexing.sizes[d].divide(begin);
+    place[d] = begin - outer * indexing.sizes[d].divisor();
+    offset += place[d] * indexing.strides[d][k];
+    begin = outer;
+  }
+  for (int64_t at = 0; at < count;) {
+    const int64_t width = std::min(indexing.sizes[0].divisor() - place[0], count - at);
+    visit(at, offset, width);
+    at += width;
+    offset -= place[0] * indexing.strides[0][k];
+    place[0] = 0;
+    for (int d = 1; d < indexing.dims; ++d) {  // carry
+      offset += indexing.strides[d][k];
+      if (++place[d] < indexing.sizes[d].divisor()) {
+        break;
+      }
+      offset -= place[d] * indexing.strides[d][k];
+      place[d] = 0;
+    }
   }
 }
 
@@ -62,9 +79,12 @@ const T* gather(const Indexing<K>& indexing, int k, const T* data, int64_t begin
   if (stride == 1 && indexing.locate(begin, offsets) + count <= indexing.sizes[0].divisor()) {
     return data + offsets[k];
   }
-  visit_rows<T>(indexing, k, begin, count, [=](int64_t at, int64_t offset, int64_t width) {
+  visit_rows(indexing, k, begin, count, [=](int64_t at, int64_t offset, int64_t width) {
     if (stride == 0) {
-      std::fill_n(buffer + at, width, data[offset]);
+      const T value = data[offset];
+      for (int64_t j = 0; j < width; ++j) {
+        buffer[at + j] = value;
+      }
     } else {
       for (int64_t j = 0; j < width; ++j) {
         buffer[at + j] = data[offset + j * stride];
@@ -77,7 +97,7 @@ const T* gather(const Indexing<K>& indexing, int k, const T* data, int64_t begin
 template <class T, int K>
 void scatter(const Indexing<K>& indexing, const T* values, int64_t begin, int64_t count, T* output) {
   const int64_t stride = indexing.strides[0][0];
-  visit_rows<T>(indexing, 0, begin, count, [=](int64_t at, int64_t offset, int64_t width) {
+  visit_rows(indexing, 0, begin, count, [=](int64_t at, int64_t offset, int64_t width) {
     for (int64_t j = 0; j < width; ++j) {
       output[offset + j * stride] = values[at + j];
     }

@@ -1,5 +1,7 @@
 """affine: `a * x + b` with broadcasting, in one pass over memory."""
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -120,13 +122,14 @@ def _backward_backward(ctx, grad_grad_a, grad_grad_x, grad_grad_b):
     grad_output, a, x = ctx.saved_tensors
     to_grad_output = to_a = to_x = None
     if ctx.needs_input_grad[0]:
-        terms = [
-            None if grad_grad_a is None else grad_grad_a * x,
-            None if grad_grad_x is None else grad_grad_x * a,
-            None if grad_grad_b is None else grad_grad_b.expand_as(x),
-        ]
-        terms = [term for term in terms if term is not None]
-        to_grad_output = sum(terms[1:], terms[0]) if terms else None
+        terms = []
+        if grad_grad_a is not None:
+            terms.append(grad_grad_a * x)
+        if grad_grad_x is not None:
+            terms.append(grad_grad_x * a)
+        if grad_grad_b is not None:
+            terms.append(grad_grad_b.expand_as(x))
+        to_grad_output = functools.reduce(torch.add, terms) if terms else None
     if ctx.needs_input_grad[1] and grad_grad_x is not None:
         to_a = _sum_of_products(grad_grad_x, grad_output, a.shape)
     if ctx.needs_input_grad[2] and grad_grad_a is not None:

@@ -1,0 +1,267 @@
+"""What the elementwise operators promise beyond the battery, and PyTorch's tutorial."""
+
+import pytest
+import torch
+
+from extension_cpp import ops
+from extension_cpp.testing import devices
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+DEVICES = devices()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_misaligned_and_long(device, dtype):
+    """Every alignment of inputs and output, lengths around a 16-byte access and a block."""
+    memory = torch.arange(20000, device=device).remainder(61).to(dtype)
+    for length in (1, 7, 8, 9, 4095, 4099):
+        offsets = ((0, 0, 0), (1, 0, 0), (2, 3, 0), (5, 7, 1), (0, 0, 3))
+        for offset_a, offset_b, offset_out in offsets:
+            a = memory[offset_a:][:length]
+            b = memory[8192 + offset_b :][:length]
+            assert torch.equal(ops.mymul(a, b), a * b)
+            assert torch.equal(ops.vector_add(a, b), a + b)
+            out = torch.full((length + 16,), -1, dtype=dtype, device=device)
+            ops.myadd_out(a, b, out[offset_out:][:length])
+            assert torch.equal(out[offset_out:][:length], a + b)
+            assert (out[:offset_out] == -1).all()
+            assert (out[offset_out + length :] == -1).all()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((37, 1030), (37, 1030), (1030,)),
+        ((1030,), (37, 1030), (37, 1)),
+        ((), (37, 1030), (1,)),
+        ((5, 1, 64, 1), (7, 1, 33), (5, 1, 1, 1)),
+        ((20000, 3), (3,), (20000, 1)),
+        ((2, 1, 2, 1, 2, 1, 3), (1, 2, 1, 2, 1, 2, 1), (3,)),
+    ],
+    ids=str,
+)
+def test_broadcasting(device, dtype, shapes):
+    generator = torch.Generator().manual_seed(0)
+    a, x, b = (torch.randint(-8, 8, s, generator=generator).to(device, dtype) for s in shapes)
+    assert torch.equal(ops.affine(a, x, b), a * x + b)
+    assert torch.equal(ops.vector_add(a, b), a + b)
+    if x.dim() > 1:
+        transposed = x.transpose(-1, -2).contiguous().transpose(-1, -2)
+        assert torch.equal(ops.affine(a, transposed, b), a * x + b)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_channels_last_stays(device):
+    x = torch.randn(2, 3, 4, 5, device=device).to(memory_format=torch.channels_last)
+    per_channel = torch.randn(3, 1, 1, device=device)
+    for output in (
+        ops.relu(x),
+        ops.square(x),
+        ops.mymul(x, x),
+        ops.mymuladd(x, x, 1.0),
+        ops.vector_add(x, per_channel),
+        ops.affine(per_channel, x, per_channel),
+        torch.ops.extension_cpp.relu_backward(torch.ones_like(x[:1, :1]).expand_as(x), x),
+    ):
+        assert output.is_contiguous(memory_format=torch.channels_last)
+    single = x[:1]
+    assert ops.relu(single).stride() == torch.relu(single).stride() == (60, 1, 15, 3)
+    assert ops.mymul(x, x.contiguous()).is_contiguous()
+    assert ops.relu(x[..., ::2]).is_contiguous()
+
+
+def test_more_dimensions_than_the_loops_take():
+    """Seventeen dimensions of which no two merge: an error, no overrun."""
+    a = torch.zeros([2, 1] * 8 + [2])
+    b = torch.zeros([1, 2] * 8 + [1])
+    with pytest.raises(RuntimeError, match="more than 16 dimensions of which no two can be merged"):
+        ops.affine(a, b, b)
+
+
+# Views of one memory of 12 x 16 elements: a, b, out.
+APART = {
+    "out is a": lambda m: (m[:6, :8], m[6:, 8:], m[:6, :8]),
+    "out is b": lambda m: (m[:6, :8], m[6:, 8:], m[6:, 8:]),
+    "out is both": lambda m: (m[:6, :8], m[:6, :8], m[:6, :8]),
+    "out is a, transposed": lambda m: (m[:6, :8].t(), m[6:, 8:].t(), m[:6, :8].t()),
+    "every other row": lambda m: (m[::2, :8], m[::2, 8:], m[1::2, :8]),
+    "every other column": lambda m: (m[:6, ::2], m[6:, ::2], m[:6, 1::2]),
+    "beside each other": lambda m: (m[:6, :8], m[6:, 8:], m[:6, 8:]),
+    "a row after another": lambda m: (m[0], m[1], m[2]),
+    "expanded inputs": lambda m: (m[0, :8].expand(6, 8), m[1, :1].expand(6, 8), m[6:, :8]),
+}
+IN_PART = {
+    "a row further": (lambda m: (m[:6, :8], m[6:, 8:], m[1:7, :8]), "a"),
+    "an element further": (lambda m: (m[0], m[1], m.flatten()[1:17]), "a"),
+    "one element in common": (lambda m: (m[11:, 8:].expand(6, 8), m[:6, :8], m[5:11, 7:15]), "b"),
+    "transposed": (lambda m: (m[:8, :8], m[4:, 8:], m[:8, :8].t()), "a"),
+    "reads what it writes": (lambda m: (m[0].expand(6, 16), m[6:], m[:6]), "a"),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", APART)
+def test_out_may_be_an_input(device, name):
+    memory = torch.arange(192.0, device=device).view(12, 16)
+    a, b, out = APART[name](memory)
+    expected = a + b
+    rest = memory.clone()
+    torch.as_strided(rest, out.shape, out.stride(), out.storage_offset()).copy_(expected)
+    ops.myadd_out(a, b, out)
+    assert torch.equal(out, expected)
+    assert torch.equal(memory, rest)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", IN_PART)
+def test_out_may_not_overlap_in_part(device, name):
+    views, argument = IN_PART[name]
+    a, b, out = views(torch.arange(192.0, device=device).view(12, 16))
+    before = out.clone()
+    message = (
+        f"myadd_out: out must be {argument} itself or share no memory with it, "
+        "but overlaps it in part"
+    )
+    with pytest.raises(RuntimeError) as error:
+        ops.myadd_out(a, b, out)
+    assert str(error.value) == message
+    assert torch.equal(out, before)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("name", [*APART, *IN_PART])
+def test_out_when_compiled(device, name):
+    """A compiled graph sees no overlap: it gives what a sum on copies would have given."""
+    views = APART[name] if name in APART else IN_PART[name][0]
+    memory = torch.arange(192.0, device=device).view(12, 16)
+    expected = memory.clone()
+    a, b, out = views(expected)
+    out.copy_(a + b)
+
+    @torch.compile(backend="aot_eager", fullgraph=True)
+    def run(memory):
+        a, b, out = views(memory)
+        ops.myadd_out(a, b, out)
+        return out + 0
+
+    torch._dynamo.reset()
+    result = run(memory)
+    assert torch.equal(memory, expected)
+    assert torch.equal(result, views(expected)[2])
+
+
+def test_out_under_vmap():
+    def run(a, b, out):
+        ops.myadd_out(a, b, out)
+        return out
+
+    a, b, out = torch.randn(5, 3), torch.randn(3), torch.empty(3, 5)
+    assert torch.equal(torch.vmap(run, in_dims=(0, None, 1))(a, b, out), a + b)
+    assert torch.equal(out, (a + b).t())
+    with pytest.raises(RuntimeError, match="myadd_out: out must be batched under vmap"):
+        torch.vmap(run, in_dims=(0, None, None))(a, b, torch.empty(3))
+
+
+LAYOUTS = {
+    "contiguous": lambda n, m: torch.randn(n, m, 4, 5),
+    "channels-last": lambda n, m: torch.randn(n, m, 4, 5).to(memory_format=torch.channels_last),
+    "transposed": lambda n, m: torch.randn(m, n, 4, 5).transpose(0, 1),
+    "sliced": lambda n, m: torch.randn(n, 2 * m, 4, 5)[:, ::2],
+    "expanded": lambda n, m: torch.randn(1, m, 4, 5).expand(n, m, 4, 5),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_symbolic_sizes_are_guarded_once(layout):
+    """One graph with symbolic sizes for all sizes of a layout, with the strides of eager."""
+    make = LAYOUTS[layout]
+
+    def run(x, y):
+        return ops.relu(x), ops.mymul(x, y), ops.affine(y, x, x[:1, :, :1, :1])
+
+    torch._dynamo.reset()
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=True)
+    for i, (n, m) in enumerate([(3, 7), (8, 2), (2, 9), (6, 6)]):
+        x, y = make(n, m), make(n, m)
+        with torch.compiler.set_stance("fail_on_recompile" if i else "default"):
+            outputs = compiled(x, y)
+        for output, expected in zip(outputs, run(x, y), strict=True):
+            torch.testing.assert_close(output, expected)
+            assert output.stride() == expected.stride()
+
+
+def test_sizes_that_depend_on_data():
+    def run(x):
+        positive = x[x > 0]
+        return ops.affine(positive, ops.relu(positive), x[:1]), ops.mymul(positive, positive)
+
+    torch._dynamo.reset()
+    x = torch.randn(100)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        outputs = torch.compile(run, backend="aot_eager", fullgraph=True)(x)
+    torch.testing.assert_close(outputs, run(x))
+
+
+# The operators of PyTorch's tutorial on custom operators, used as its readers do.
+
+
+def tutorial_samples(device, requires_grad):
+    def tensor(*shape, grad=requires_grad):
+        return torch.randn(shape, device=device, requires_grad=grad)
+
+    return [
+        (tensor(3), tensor(3), 1),
+        (tensor(20), tensor(20), 3.14),
+        (tensor(20), tensor(20, grad=False), -123),
+        (tensor(2, 3, grad=False), tensor(2, 3), -0.3),
+    ]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tutorial_mymuladd(device):
+    for a, b, c in tutorial_samples(device, requires_grad=True):
+        output, expected = ops.mymuladd(a, b, c), a * b + c
+        torch.testing.assert_close(output, expected)
+        inputs = [t for t in (a, b) if t.requires_grad]
+        grad_output = torch.randn_like(output)
+        torch.testing.assert_close(
+            torch.autograd.grad(output, inputs, grad_output),
+            torch.autograd.grad(expected, inputs, grad_output),
+        )
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("requires_grad", [True, False])
+def test_tutorial_opcheck(device, requires_grad):
+    operators = torch.ops.extension_cpp
+    for sample in tutorial_samples(device, requires_grad):
+        torch.library.opcheck(operators.mymuladd.default, sample)
+    for size in (3, 20):
+        tensors = [torch.randn(size, device=device, requires_grad=requires_grad) for _ in range(3)]
+        torch.library.opcheck(operators.myadd_out.default, tensors)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tutorial_myadd_out(device):
+    for size in (3, 20):
+        a, b, out = (torch.randn(size, device=device) for _ in range(3))
+        assert ops.myadd_out(a, b, out) is None
+        torch.testing.assert_close(out, torch.add(a, b))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_tutorial_compiled_model(device):
+    """On CUDA with CUDA graphs, where work on another stream than the current one would show."""
+    linear = torch.nn.Linear(1000, 1000, device=device)
+    x = torch.randn(1, 1000, device=device)
+
+    def model(x):
+        return ops.mymuladd(linear(x), linear(x), 0.0)
+
+    torch._dynamo.reset()
+    mode = {"mode": "reduce-overhead"} if device == "cuda" else {"backend": "aot_eager"}
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(model, fullgraph=True, **mode)(x), model(x))
