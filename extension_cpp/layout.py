@@ -35,7 +35,7 @@ def new_elementwise(shape: Sequence[int], first: Tensor, *others: Tensor) -> Ten
     order = None
     for operand in (first, *others):
         if operand.dim() != len(shape) or any(
-            a != b for a, b in zip(operand.shape, shape, strict=True)
+            is_one(a) != is_one(b) or a != b for a, b in zip(operand.shape, shape, strict=True)
         ):
             continue
         other = _dense_order(operand)
