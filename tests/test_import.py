@@ -156,7 +156,7 @@ def test_the_namespace_is_taken_by_a_library(tmp_path: Path):
     message = import_after(f"torch.ops.load_library({str(other)!r})")
     assert f"{other} has already defined operators in the namespace 'extension_cpp'" in message
     assert f"and {ROOT}/extension_cpp/_C.so defines it too" in message
-    assert "extension_cpp::fused_op" in message
+    assert "(extension_cpp::" in message
 
 
 def test_the_namespace_is_taken_from_python():

@@ -161,6 +161,7 @@ class OpSpec:
         differentiable: False for an operator without a derivative, which must then say so when one is asked for.
         devices: the backends that exist.
         autocast: the policy, one of "lower_precision", "float32", "promote", or None.
+        counterpart: PyTorch's own way to compute it, for the benchmark; the reference by default.
         namespace: of the operator.
     """
 
@@ -182,6 +183,7 @@ class OpSpec:
     differentiable: bool = True
     devices: tuple[str, ...] = ("cpu", "cuda")
     autocast: str | None = None
+    counterpart: Callable[..., Any] | None = None
     namespace: str = "extension_cpp"
 
     @property
