@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import io
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -102,20 +102,18 @@ def _message(case: Case, tensors: Sequence[Tensor]) -> str:
 
 @contextlib.contextmanager
 def _captured_stderr() -> Iterator[list[str]]:
-    """What is written to the file descriptor, by C++ too."""
+    """What is written to `sys.stderr` and, by C++, to the file descriptor."""
     printed: list[str] = []
-    with tempfile.TemporaryFile() as file:
-        sys.stderr.flush()
+    with tempfile.TemporaryFile() as file, contextlib.redirect_stderr(io.StringIO()) as python:
         saved = os.dup(2)
         os.dup2(file.fileno(), 2)
         try:
             yield printed
         finally:
-            sys.stderr.flush()
             os.dup2(saved, 2)
             os.close(saved)
             file.seek(0)
-            text = file.read().decode(errors="replace")
+            text = python.getvalue() + file.read().decode(errors="replace")
             if text:
                 printed.append(text)
 

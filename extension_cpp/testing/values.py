@@ -154,6 +154,7 @@ def check_properties(spec: OpSpec, device: str, *, examples: int = 50) -> None:
         derandomize=True,
         print_blob=False,
         suppress_health_check=list(hypothesis.HealthCheck),
+        phases=[hypothesis.Phase.generate, hypothesis.Phase.shrink],
     )
     @hypothesis.given(st.data())
     def run(data: Any) -> None:

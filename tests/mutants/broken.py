@@ -1,0 +1,546 @@
+"""Operators broken in one place each: the check that must catch it, and words of what it says."""
+
+import os
+
+import torch
+
+from extension_cpp import library
+from extension_cpp.testing import Traffic
+from mutants.sound import Centre, FusedOp, Round, ScaleInPlace, arithmetic, fresh
+
+
+class WrongStrideInFake(FusedOp):
+    caught_by = "check_strides"
+    says = "kernel and fake kernel disagree on the strides of output 0"
+
+    def fused_op_fake(self, input, bias, scale=1.0):
+        self.check(input, bias)
+        return torch.empty_like(input)
+
+
+class WrongStrideUnderInductor(WrongStrideInFake):
+    """The same: inductor relies on it."""
+
+    caught_by = "check_inductor"
+    says = "compiled with inductor"
+
+
+class NeitherStrideRule(FusedOp):
+    """Kernel and fake agree, on a layout that follows no rule: the last dimension is outermost."""
+
+    caught_by = "check_strides"
+    says = "follow neither rule"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        output = super().fused_op_kernel(input, bias, scale)
+        return output.mT.contiguous().mT if output.dim() > 1 else output
+
+    def fused_op_fake(self, input, bias, scale=1.0):
+        output = super().fused_op_fake(input, bias, scale)
+        return output.mT.contiguous().mT if output.dim() > 1 else output
+
+
+class WrongDtypeInFake(FusedOp):
+    caught_by = "check_strides"
+    says = "disagree on the dtype"
+
+    def fused_op_fake(self, input, bias, scale=1.0):
+        return super().fused_op_fake(input, bias, scale).float()
+
+    dtypes = (torch.float32, torch.bfloat16)
+
+
+class FakeNeedsData(FusedOp):
+    caught_by = "check_compile"
+    says = "fused_op"
+
+    def fused_op_fake(self, input, bias, scale=1.0):
+        return input.new_empty(input.shape) if bias.sum().item() else input
+
+
+class FakeSpecialises(FusedOp):
+    """Reads a size as a number: one graph per size."""
+
+    caught_by = "check_dynamic"
+    says = "another size"
+
+    def fused_op_fake(self, input, bias, scale=1.0):
+        self.check(input, bias)
+        return input.new_empty([int(size) for size in input.shape])
+
+
+class OtherDefaultInFake(FusedOp):
+    caught_by = "check_signature"
+    says = "scale defaults to 2.0 in the fake kernel"
+
+    def fused_op_fake(self, input, bias, scale=2.0):
+        return super().fused_op_fake(input, bias, scale)
+
+
+class OtherNamesInFake(FusedOp):
+    caught_by = "check_signature"
+    says = "the schema ['input', 'bias', 'scale']"
+
+    def fused_op_fake(self, input, offset, scale=1.0):
+        return super().fused_op_fake(input, offset, scale)
+
+
+class NoDefaultInFake(FusedOp):
+    caught_by = "check_signature"
+    says = "does not take what the schema says"
+
+    def fused_op_fake(self, input, bias, scale):
+        return super().fused_op_fake(input, bias, scale)
+
+
+class OtherDefaultInPublicFunction(FusedOp):
+    caught_by = "check_signature"
+    says = "scale defaults to 2.0 in the public function"
+
+    def function(self, input, bias, scale=2.0):
+        return super().function(input, bias, scale)
+
+
+class WrongMask(FusedOp):
+    """relu with a gradient where the output is zero."""
+
+    caught_by = "check_backward"
+    says = "the gradient of input"
+
+    def mask(self, output):
+        return output < 0
+
+
+class ScaledGradient(FusedOp):
+    """Off by a tenth of a percent."""
+
+    caught_by = "check_backward"
+    says = "the gradient of bias"
+
+    def backward(self, ctx, grad_output):
+        grad_input, grad_bias, _ = super().backward(ctx, grad_output)
+        return grad_input, 1.001 * grad_bias, None
+
+
+class WrongSecondGradient(FusedOp):
+    """The mask is forgotten in the double backward."""
+
+    caught_by = "check_double_backward"
+    says = "the second-order gradient"
+
+    def backward_backward(self, ctx, grad_grad_input, grad_grad_bias):
+        return grad_grad_input * ctx.scale + grad_grad_bias, None, None
+
+
+class BackwardNotDifferentiable(FusedOp):
+    caught_by = "check_double_backward"
+    says = "the backward is not differentiable"
+
+    def backward(self, ctx, grad_output):
+        with torch.no_grad():
+            return super().backward(ctx, grad_output)
+
+
+class StatisticsNotDifferentiable(Centre):
+    caught_by = "check_backward"
+    says = "an output does not require grad"
+
+    def setup_context(self, ctx, inputs, output):
+        super().setup_context(ctx, inputs, output)
+        ctx.mark_non_differentiable(output[1])
+
+    def backward(self, ctx, grad_output, grad_mean):
+        return super().backward(ctx, grad_output, torch.zeros_like(grad_mean))
+
+
+class NoFormulaForBackward(FusedOp):
+    """The backward operator is left to PyTorch's fallback."""
+
+    caught_by = "check_registrations"
+    says = "fused_op_backward has no Autograd kernel"
+
+    def register_autograd(self):
+        library.register_autograd(
+            self.qualified("fused_op"), self.backward, setup_context=self.setup_context
+        )
+
+
+class PlainRegisterAutograd(FusedOp):
+    """PyTorch's own: tangents are zero, in silence."""
+
+    caught_by = "check_transforms"
+    says = "fused_op"
+
+    def register_autograd(self):
+        torch.library.register_autograd(
+            self.qualified("fused_op"), self.backward, setup_context=self.setup_context
+        )
+        torch.library.register_autograd(
+            self.qualified("fused_op_backward"),
+            self.backward_backward,
+            setup_context=self.setup_context_backward,
+        )
+
+
+class NoBatchingRule(FusedOp):
+    """PyTorch loops over the batch."""
+
+    caught_by = "check_vmap"
+    says = "2 calls for a batch of 2, 7 for one of 7"
+
+    def register_vmap(self):
+        pass
+
+
+class WrongBatchingRule(FusedOp):
+    """Right for a batch of inputs alone."""
+
+    caught_by = "check_vmap"
+    says = "vmap over"
+
+    def vmap(self, info, in_dims, input, bias, scale):
+        if in_dims[1] is not None:
+            bias = bias.select(in_dims[1], 0)
+        if in_dims[0] is None:
+            input = input.expand(info.batch_size, *input.shape)
+            return self.op("fused_op")(input, bias, scale), 0
+        return self.op("fused_op")(input.movedim(in_dims[0], 0), bias, scale), 0
+
+
+class LeakedTensor(FusedOp):
+    caught_by = "check_memory"
+    says = "memory grows over a thousand calls"
+
+    def __init__(self):
+        self.leaked = []
+        super().__init__()
+
+    def fused_op_backward_kernel(self, grad_output, output, scale=1.0):
+        results = super().fused_op_backward_kernel(grad_output, output, scale)
+        self.leaked.append(results[1])
+        return results
+
+
+class LeakedError(FusedOp):
+    caught_by = "check_memory"
+    says = "memory grows over a thousand errors"
+
+    def __init__(self):
+        self.leaked = []
+        super().__init__()
+
+    def check(self, input, bias):
+        self.leaked.append(None if input.is_floating_point() else bias.detach())
+        super().check(input, bias)
+        self.leaked.pop()
+
+
+class OtherMessageInFake(FusedOp):
+    caught_by = "check_bad_inputs"
+    says = "kernel and fake kernel disagree on the message"
+
+    def fused_op_fake(self, input, bias, scale=1.0):
+        torch._check(bias.shape == input.shape[-1:], lambda: "fused_op: bias has the wrong shape")
+        return super().fused_op_fake(input, bias, scale)
+
+
+class OtherMessage(FusedOp):
+    caught_by = "check_bad_inputs"
+    says = "the message is not the one that the spec expects"
+
+    def check(self, input, bias):
+        torch._check(input.is_floating_point(), lambda: "fused_op: input must be floating")
+        super().check(input, bias)
+
+
+class NoCheck(FusedOp):
+    caught_by = "check_bad_inputs"
+    says = "does not raise"
+
+    def check(self, input, bias):
+        pass
+
+
+class Chatty(FusedOp):
+    caught_by = "check_bad_inputs"
+    says = "something is printed to stderr"
+
+    def check(self, input, bias):
+        if not input.is_floating_point():
+            os.write(2, b"warning: not a number\n")
+        super().check(input, bias)
+
+
+class Race(FusedOp):
+    """Now and then a sum is made in another order."""
+
+    caught_by = "check_determinism"
+    says = "has other bits in run"
+
+    def __init__(self):
+        self.runs = 0
+        super().__init__()
+
+    def fused_op_backward_kernel(self, grad_output, output, scale=1.0):
+        grad_input, grad_bias = super().fused_op_backward_kernel(grad_output, output, scale)
+        self.runs += 1
+        if output.numel() > 1000 and self.runs % 3 == 0:
+            grad_bias = torch.nextafter(grad_bias, torch.ones_like(grad_bias))
+        return grad_input, grad_bias
+
+
+class IgnoresStorageOffset(FusedOp):
+    caught_by = "check_layouts"
+    says = "storage offset"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        input = torch.as_strided(input, input.shape, input.stride(), 0)
+        return super().fused_op_kernel(input, bias, scale)
+
+
+class BackwardIgnoresStrides(FusedOp):
+    """Takes the gradient of the output for contiguous."""
+
+    caught_by = "check_layouts"
+    says = "gradient of the output"
+
+    def fused_op_backward_kernel(self, grad_output, output, scale=1.0):
+        size = grad_output.numel() and 1 + sum(
+            (n - 1) * s for n, s in zip(grad_output.shape, grad_output.stride(), strict=True)
+        )
+        if size >= grad_output.numel():
+            grad_output = grad_output.as_strided(
+                grad_output.shape, torch.empty(grad_output.shape, device="meta").stride()
+            )
+        return super().fused_op_backward_kernel(grad_output, output, scale)
+
+
+class SkippedTail(FusedOp):
+    """Four elements at a time, and what is left over is never written."""
+
+    caught_by = "check_forward"
+    says = "NaN where a number was expected"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        result = super().fused_op_kernel(input, bias, scale)
+        output = torch.empty_like(result)
+        whole = result.numel() // 4 * 4
+        output.view(-1)[:whole] = result.view(-1)[:whole]
+        return output
+
+
+class SwallowsNaN(FusedOp):
+    caught_by = "check_forward"
+    says = "expected nan, got 0"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        self.check(input, bias)
+        wide = arithmetic(input.dtype)
+        values = input.to(wide) * scale + bias.to(wide)
+        return fresh(input, torch.where(values > 0, values, 0))
+
+
+class HalfArithmetic(FusedOp):
+    """Rounds the product to the dtype before it adds."""
+
+    caught_by = "check_forward"
+    says = "torch.float16"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        self.check(input, bias)
+        return fresh(input, torch.relu(input * scale + bias))
+
+
+class WritesToInput(FusedOp):
+    """Behind autograd's back."""
+
+    caught_by = "check_side_effects"
+    says = "input is written to, and the schema does not say Tensor(a!)"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        output = super().fused_op_kernel(input, bias, scale)
+        input.detach()[..., :1].mul_(2)
+        return output
+
+
+class AliasesInput(FusedOp):
+    """Returns the gradient that came in where there is nothing to do."""
+
+    caught_by = "check_side_effects"
+    says = "output 0 shares its memory with argument grad_output"
+
+    def fused_op_backward_kernel(self, grad_output, output, scale=1.0):
+        results = super().fused_op_backward_kernel(grad_output, output, scale)
+        if output.numel() == 1 and (output > 0).all() and scale == 1.0:
+            return grad_output, results[1]
+        return results
+
+
+class VersionNotBumped(ScaleInPlace):
+    """As C++ writes: through a pointer, of which autograd knows nothing."""
+
+    caught_by = "check_side_effects"
+    says = "its version counter is not bumped"
+
+    def scale_in_place_kernel(self, out, factors, weight=None, *, negate=False):
+        super().scale_in_place_kernel(out.data, factors, weight, negate=negate)
+
+    def register(self):
+        library.register_vmap(self.qualified("scale_in_place"), self.vmap)
+
+
+class LosesGradient(Round):
+    """PyTorch's fallback: the output does not require grad."""
+
+    caught_by = "check_no_gradient"
+    says = "a derivative is lost in silence"
+
+    def register(self):
+        library.register_vmap(self.qualified("round_to"), self.vmap)
+
+
+class NoAutocast(FusedOp):
+    caught_by = "check_autocast"
+    says = "torch.bfloat16 expected: policy 'lower_precision'"
+
+    def register(self):
+        self.register_autograd()
+        self.register_vmap()
+
+
+class OtherAutocast(FusedOp):
+    caught_by = "check_autocast"
+    says = "expected: policy 'lower_precision'"
+
+    def register(self):
+        self.register_autograd()
+        self.register_vmap()
+        library.register_autocast(self.qualified("fused_op"), "float32")
+
+
+class ReferenceInFloat32(FusedOp):
+    """A reference that does not follow the dtype of its inputs would hide errors."""
+
+    caught_by = "check_forward"
+    says = "the reference gives torch.float32"
+
+    def reference(self, input, bias, scale=1.0):
+        return torch.relu(input.float() * scale + bias.float())
+
+
+class NoSamples(FusedOp):
+    caught_by = "check_forward"
+    says = "samples() yields nothing"
+
+    def samples(self, make, shape):
+        return iter(())
+
+
+class NoTraffic(FusedOp):
+    caught_by = "check_traffic"
+    says = "bytes are written"
+
+    def traffic(self, sample):
+        return Traffic(forward=sample.args[0].numel(), backward=0)
+
+
+class OnlyOddSizes(FusedOp):
+    """Wrong for a size that no shape of the spec has."""
+
+    caught_by = "check_properties"
+    says = "differs from the reference"
+    shapes = ((1,), (7,), (3, 5), (33, 65))
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        output = super().fused_op_kernel(input, bias, scale)
+        return output + 1 if output.numel() and output.numel() % 8 == 0 else output
+
+
+class NoTangentOfBias(FusedOp):
+    """The gradient of bias is cut off: right to first order."""
+
+    caught_by = "check_gradcheck"
+    says = "gradcheck raised"
+
+    def backward(self, ctx, grad_output):
+        grad_input, grad_bias, _ = super().backward(ctx, grad_output)
+        return grad_input, grad_bias.detach(), None
+
+
+class NotExported(FusedOp):
+    """The public function does without the operator while it is traced."""
+
+    caught_by = "check_export"
+    says = "does not hold the operator"
+
+    def function(self, input, bias, scale=1.0):
+        if torch.compiler.is_compiling():
+            return self.reference(input, bias, scale)
+        return super().function(input, bias, scale)
+
+
+class BreaksGraph(FusedOp):
+    caught_by = "check_compile"
+    says = "compiled with aot_eager"
+
+    def function(self, input, bias, scale=1.0):
+        if input.sum().item() == 0.125:
+            return input
+        return super().function(input, bias, scale)
+
+
+class MutatesWithoutSaying(FusedOp):
+    """As opcheck sees it."""
+
+    caught_by = "check_opcheck"
+    says = "opcheck"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        return super().fused_op_kernel(input.mul_(2), bias, scale)
+
+
+class WrongStream(FusedOp):
+    """Launches on the default stream."""
+
+    caught_by = "check_streams"
+    says = "on a side stream"
+    only_on = "cuda"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        with torch.cuda.stream(torch.cuda.default_stream(input.device)):
+            return super().fused_op_kernel(input, bias, scale)
+
+
+class WrongStreamInBackward(FusedOp):
+    caught_by = "check_streams"
+    says = "backward on a side stream"
+    only_on = "cuda"
+
+    def fused_op_backward_kernel(self, grad_output, output, scale=1.0):
+        with torch.cuda.stream(torch.cuda.default_stream(output.device)):
+            return super().fused_op_backward_kernel(grad_output, output, scale)
+
+
+class Synchronises(FusedOp):
+    """Cannot be captured."""
+
+    caught_by = "check_cuda_graph"
+    says = "CUDA graph"
+    only_on = "cuda"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        output = super().fused_op_kernel(input, bias, scale)
+        output.sum().item()
+        return output
+
+
+class OneBackendTooMany(Round):
+    """Its spec lists the CPU alone, and a CUDA kernel is there."""
+
+    caught_by = "check_missing_backend"
+    says = "runs on cuda, which its spec does not list"
+    only_on = "cuda"
+
+    def register(self):
+        super().register()
+        self.defined.impl("round_to", self.round_to_kernel, "CUDA")
