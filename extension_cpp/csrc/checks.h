@@ -16,31 +16,6 @@
 
 namespace extension_cpp {
 
-namespace detail {
-
-// Strings, not streams: a library that was linked with a C++ runtime of its own (-static-libstdc++) shares no locale
-// with torch's, and crashes where a stream formats a number.
-template <class Part>
-void append(std::string& message, const Part& part) {
-  static_assert(!std::is_floating_point_v<Part>, "Python and C++ spell these differently");
-  if constexpr (std::is_integral_v<Part>) {
-    message += std::to_string(part);
-  } else {
-    message += part;
-  }
-}
-
-}  // namespace detail
-
-template <class... Parts>
-void check(bool ok, const Parts&... parts) {
-  if (!ok) {
-    std::string message;
-    (detail::append(message, parts), ...);
-    throw std::runtime_error(message);
-  }
-}
-
 inline std::string python_name(ScalarType dtype) {
   switch (dtype) {
     case ScalarType::Byte: return "torch.uint8";
@@ -87,6 +62,34 @@ inline std::string python_name(double value) {
   return name;
 }
 
+namespace detail {
+
+// Strings, not streams: a library that was linked with a C++ runtime of its own (-static-libstdc++) shares no locale
+// with torch's, and crashes where a stream formats a number.
+template <class Part>
+void append(std::string& message, const Part& part) {
+  if constexpr (std::is_integral_v<Part>) {
+    message += std::to_string(part);
+  } else if constexpr (std::is_convertible_v<const Part&, std::string_view>) {
+    message += part;
+  } else {
+    message += python_name(part);
+  }
+}
+
+}  // namespace detail
+
+// Parts that Python spells in its own way (dtypes, devices, shapes, floats) are turned into text only if the check
+// fails.
+template <class... Parts>
+void check(bool ok, const Parts&... parts) {
+  if (!ok) {
+    std::string message;
+    (detail::append(message, parts), ...);
+    throw std::runtime_error(message);
+  }
+}
+
 inline bool equal_sizes(IntArrayRef a, IntArrayRef b) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
 }
@@ -96,34 +99,31 @@ inline void check_floating(const char* op, const char* name, const Tensor& tenso
   check(
       dtype == ScalarType::Double || dtype == ScalarType::Float || dtype == ScalarType::Half ||
           dtype == ScalarType::BFloat16,
-      op, ": ", name, " must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got ",
-      python_name(dtype));
+      op, ": ", name, " must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got ", dtype);
 }
 
 inline void check_same_dtype(
     const char* op, const char* name, const Tensor& tensor, const char* like_name, const Tensor& like) {
   check(
       tensor.scalar_type() == like.scalar_type(), op, ": ", name, " must have the dtype of ", like_name, ", ",
-      python_name(like.scalar_type()), ", got ", python_name(tensor.scalar_type()));
+      like.scalar_type(), ", got ", tensor.scalar_type());
 }
 
 inline void check_same_device(
     const char* op, const char* name, const Tensor& tensor, const char* like_name, const Tensor& like) {
   check(
-      tensor.device() == like.device(), op, ": ", name, " must be on the device of ", like_name, ", ",
-      python_name(like.device()), ", got ", python_name(tensor.device()));
+      tensor.device() == like.device(), op, ": ", name, " must be on the device of ", like_name, ", ", like.device(),
+      ", got ", tensor.device());
 }
 
 inline void check_min_dim(const char* op, const char* name, const Tensor& tensor, int64_t min_dim) {
   check(
       tensor.dim() >= min_dim, op, ": ", name, " must have at least ", min_dim, " dimension", min_dim == 1 ? "" : "s",
-      ", got shape ", python_name(tensor.sizes()));
+      ", got shape ", tensor.sizes());
 }
 
 inline void check_shape(const char* op, const char* name, const Tensor& tensor, IntArrayRef expected) {
-  check(
-      equal_sizes(tensor.sizes(), expected), op, ": ", name, " must have shape ", python_name(expected), ", got ",
-      python_name(tensor.sizes()));
+  check(equal_sizes(tensor.sizes(), expected), op, ": ", name, " must have shape ", expected, ", got ", tensor.sizes());
 }
 
 // The shape to which `tensor` and a tensor of shape `like` broadcast; `like_name` says whose shape that is.
@@ -136,8 +136,8 @@ inline std::vector<int64_t> check_broadcast(
     const int64_t a = d <= like.size() ? like[like.size() - d] : 1;
     const int64_t b = d <= own.size() ? own[own.size() - d] : 1;
     check(
-        a == b || a == 1 || b == 1, op, ": ", name, " must broadcast with ", like_name, " of shape ", python_name(like),
-        ", got ", python_name(own));
+        a == b || a == 1 || b == 1, op, ": ", name, " must broadcast with ", like_name, " of shape ", like, ", got ",
+        own);
     result[dim - d] = a == 1 ? b : a;
   }
   return result;
@@ -146,8 +146,7 @@ inline std::vector<int64_t> check_broadcast(
 inline void check_non_overlapping(const char* op, const char* name, const Tensor& tensor) {
   check(
       is_non_overlapping({tensor.dim(), tensor.sizes().data(), tensor.strides().data()}), op, ": ", name,
-      " must not overlap itself, got shape ", python_name(tensor.sizes()), " and strides ",
-      python_name(tensor.strides()));
+      " must not overlap itself, got shape ", tensor.sizes(), " and strides ", tensor.strides());
 }
 
 // The parameters of a norm: half inputs are also taken with parameters in float32.
@@ -157,18 +156,16 @@ inline void check_parameter_dtype(
   const bool half = dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
   check(
       tensor.scalar_type() == dtype || (half && tensor.scalar_type() == ScalarType::Float), op, ": ", name,
-      " must have the dtype of ", like_name, ", ", python_name(dtype), half ? ", or torch.float32" : "", ", got ",
-      python_name(tensor.scalar_type()));
+      " must have the dtype of ", like_name, ", ", dtype, half ? ", or torch.float32" : "", ", got ",
+      tensor.scalar_type());
 }
 
 inline void check_dtype(const char* op, const char* name, const Tensor& tensor, ScalarType expected) {
-  check(
-      tensor.scalar_type() == expected, op, ": ", name, " must be ", python_name(expected), ", got ",
-      python_name(tensor.scalar_type()));
+  check(tensor.scalar_type() == expected, op, ": ", name, " must be ", expected, ", got ", tensor.scalar_type());
 }
 
 inline void check_not_negative(const char* op, const char* name, double value) {
-  check(value >= 0, op, ": ", name, " must not be negative, got ", python_name(value));
+  check(value >= 0, op, ": ", name, " must not be negative, got ", value);
 }
 
 // Dimensions of a tensor with `ndim` of them (0 counts as 1, as in PyTorch); negative ones count from the last.
@@ -177,9 +174,7 @@ inline void check_dims(const char* op, const char* name, IntArrayRef dims, int64
   for (size_t i = 0; i < dims.size(); ++i) {
     check(dims[i] >= -n && dims[i] < n, op, ": ", name, " must be in [", -n, ", ", n - 1, "], got ", dims[i]);
     for (size_t j = 0; j < i; ++j) {
-      check(
-          (dims[i] + n) % n != (dims[j] + n) % n, op, ": ", name, " must name a dimension once, got ",
-          python_name(dims));
+      check((dims[i] + n) % n != (dims[j] + n) % n, op, ": ", name, " must name a dimension once, got ", dims);
     }
   }
 }
