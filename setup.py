@@ -6,6 +6,7 @@ operator that is added or removed needs no change here. Environment variables:
     USE_CUDA=0|1              unset: CUDA is built where nvcc and a CUDA build of torch both are
     TORCH_CUDA_ARCH_LIST=...  unset: the visible GPUs, else GPU_TARGETS below
     DEBUG=1                   no optimisation, debug symbols, assertions on host and device
+    SANITIZE=1                AddressSanitizer and UBSan in the CPU kernels: see `make sanitize`
     EXTENSION_CPP_ABI=aten    the ABI of this one torch version, with all of ATen; default: stable
     MAX_JOBS=N                compilers run at once; unset: what processors and free memory allow
 """
@@ -36,6 +37,8 @@ GPU_TARGETS = ("8.0", "9.0", "10.0", "12.0")
 CHECK_TARGETS = ("8.0", "9.0")
 # The oldest torch that a stable-ABI build runs on. Raising it opens more of torch/csrc/stable.
 MIN_TORCH = (2, 11)
+
+SANITIZERS = ["-fsanitize=address,undefined"]
 
 PACKAGE = "extension_cpp"
 ROOT = Path(__file__).resolve().parent
@@ -134,6 +137,7 @@ class Config:
     architectures: str | None
     reason: str  # why CUDA is built or is not
     debug: bool
+    sanitize: bool
 
     @classmethod
     def from_environment(cls) -> Config:
@@ -158,12 +162,17 @@ class Config:
             architectures=architectures,
             reason=reason.splitlines()[0].rstrip("."),
             debug=bool(environment_flag("DEBUG")),
+            sanitize=bool(environment_flag("SANITIZE")),
         )
 
     def summary(self) -> str:
         cuda = f"CUDA {self.cuda} for {self.architectures}" if self.cuda else "CPU only"
-        debug = ", debug" if self.debug else ""
-        return f"{PACKAGE}: torch {self.torch}, {self.abi} ABI, {cuda} ({self.reason}){debug}"
+        kind = "".join(f", {name}" for name in self.kind)
+        return f"{PACKAGE}: torch {self.torch}, {self.abi} ABI, {cuda} ({self.reason}){kind}"
+
+    @property
+    def kind(self) -> list[str]:
+        return [name for name in ("debug", "sanitize") if getattr(self, name)]
 
 
 def environment_flag(name: str) -> bool | None:
@@ -253,6 +262,10 @@ def host_flags() -> list[str]:
 
 def cxx_flags(config: Config) -> list[str]:
     flags = [*common_flags(config), *host_flags()]
+    if config.sanitize:
+        # Frame pointers give whole call stacks; what UBSan finds ends the process.
+        flags += [*SANITIZERS, "-fno-omit-frame-pointer", "-fno-sanitize-recover=all", "-g"]
+        return [*flags, "-O0" if config.debug else "-O1"]
     if config.debug:
         return [*flags, "-O0", "-g"]
     return [
@@ -294,14 +307,16 @@ def extensions(config: Config) -> list[Extension]:
     linux, aten = sys.platform == "linux", config.abi == "aten"
     # at::parallel_for is a template over OpenMP pragmas; the stable ABI's runs inside torch.
     openmp = ["-fopenmp"] if linux and aten else []
+    # A missing symbol stops the build, not the import on somebody else's machine. Those of the
+    # sanitizers come from the process.
+    link_flags = SANITIZERS if config.sanitize else ["-Wl,--no-undefined"] if linux else []
     common: dict[str, Any] = {
         # Also where there are only .cu files: the C linker would leave out libstdc++.
         "language": "c++",
         "include_dirs": [str(ROOT / PACKAGE / "csrc"), *include_paths("cpu")],
         # Without ninja, which finds dependencies itself, an edited header rebuilds everything.
         "depends": [*sources(".h"), *sources(".cuh")],
-        # A missing symbol stops the build, not the import on somebody else's machine.
-        "extra_link_args": [*(["-Wl,--no-undefined"] if linux else []), *openmp],
+        "extra_link_args": [*link_flags, *openmp],
     }
     built = [
         Extension(
@@ -382,8 +397,7 @@ def make_build_ext(config: Config) -> type[Command]:
         def finalize_options(self) -> None:
             super().finalize_options()
             # Editable installs would compile in a temporary folder: everything, every time.
-            flavour = f"{config.abi}-debug" if config.debug else config.abi
-            self.build_temp = str(ROOT / "build" / "temp" / flavour)
+            self.build_temp = str(ROOT / "build" / "temp" / "-".join([config.abi, *config.kind]))
 
         def run(self) -> None:
             print(config.summary(), flush=True)
@@ -458,22 +472,27 @@ class CheckCuda(Command):
     """Compiles every .cu file for CHECK_TARGETS; needs no GPU and no CUDA build of torch."""
 
     description = "compile the CUDA sources without linking them"
-    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
+    user_options: ClassVar[list[tuple[str, str | None, str]]] = [
+        ("optional", None, "where there is no nvcc, say so and succeed")
+    ]
 
     def initialize_options(self) -> None:
-        pass
+        self.optional = False
 
     def finalize_options(self) -> None:
         pass
 
     def run(self) -> None:
         toolkit = Toolkit.find()
+        if toolkit is None and self.optional:
+            print(f"{PACKAGE}: no nvcc was found, hence the .cu files are not compiled")
+            return
         if toolkit is None:
             raise fail("no nvcc was found: put it on PATH, or set CUDA_HOME to its folder.")
         from torch.utils.cpp_extension import include_paths
 
         # The stable ABI: ATen's CUDA headers come with CUDA builds of torch alone.
-        config = Config(torch.__version__, "stable", "", toolkit.version, None, "", False)
+        config = Config(torch.__version__, "stable", "", toolkit.version, None, "", False, False)
         command = [
             toolkit.nvcc,
             "-c",

@@ -38,8 +38,8 @@ def describe_build() -> str:
     if not info:
         return "not built"
     cuda = f"CUDA {info['cuda']} for {info['architectures']}" if info["cuda"] else "CPU only"
-    debug = ", debug" if info["debug"] else ""
-    return f"torch {info['torch']}, {info['abi']} ABI, {cuda} ({info['reason']}){debug}"
+    kind = "".join(f", {name}" for name in ("debug", "sanitize") if info[name])
+    return f"torch {info['torch']}, {info['abi']} ABI, {cuda} ({info['reason']}){kind}"
 
 
 def main() -> int:

@@ -9,6 +9,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 LOADER_FILES = ("__init__.py", "__main__.py", "_loader.py", "py.typed")
+# What changes a build or an import; the tests start from none of it.
+SETTINGS = (
+    "USE_CUDA",
+    "TORCH_CUDA_ARCH_LIST",
+    "DEBUG",
+    "SANITIZE",
+    "EXTENSION_CPP_ABI",
+    "PYTHONPATH",
+)
 
 
 def make_project(folder: Path) -> Path:
@@ -61,9 +70,8 @@ def fake_torch(folder: Path, source: str) -> dict[str, str]:
 def run(
     *command: str | Path, cwd: Path, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command without this session's settings of the build; output and errors together."""
-    settings = ("USE_CUDA", "DEBUG", "EXTENSION_CPP_ABI", "TORCH_CUDA_ARCH_LIST", "PYTHONPATH")
-    environment = {name: value for name, value in os.environ.items() if name not in settings}
+    """Runs a command without the settings of these tests' own run; its output holds its errors."""
+    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     return subprocess.run(
         command,
         cwd=cwd,

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from scratch import ROOT, build, fake_torch, make_project, python
+from scratch import ROOT, SETTINGS, build, fake_torch, make_project, python, run
 
 
 @pytest.fixture
@@ -85,6 +86,33 @@ def test_compile_commands(project: Path):
     }
 
 
+@pytest.mark.skipif(platform.system() != "Linux", reason="preloads libraries as Linux does")
+def test_sanitizers_find_an_overflow(project: Path):
+    source = project / "extension_cpp" / "operators" / "one" / "one_cpu.cpp"
+    source.write_text(
+        'extern "C" __attribute__((visibility("default"))) int last(int n) {\n'
+        "  int* values = new int[n]();\n"
+        "  int value = values[n];\n"
+        "  delete[] values;\n"
+        "  return value;\n"
+        "}\n"
+    )
+    build(project, {"SANITIZE": "1"})
+    runtime = [
+        run("c++", f"-print-file-name={name}.so", cwd=project).stdout.strip()
+        for name in ("libasan", "libstdc++")
+    ]
+    result = python(
+        "-c",
+        "import ctypes, torch; print(ctypes.CDLL('extension_cpp/_C.so').last(4))",
+        cwd=project,
+        env={"LD_PRELOAD": " ".join(runtime), "ASAN_OPTIONS": "detect_leaks=0"},
+    )
+    assert result.returncode != 0
+    assert "heap-buffer-overflow" in result.stdout
+    assert "one_cpu.cpp:3" in result.stdout
+
+
 # What a CUDA build leaves behind
 
 
@@ -140,7 +168,7 @@ def test_unknown_abi(project: Path):
     assert message == "EXTENSION_CPP_ABI must be 'stable' or 'aten', got 'fast'."
 
 
-@pytest.mark.parametrize("name", ["USE_CUDA", "DEBUG"])
+@pytest.mark.parametrize("name", ["USE_CUDA", "DEBUG", "SANITIZE"])
 def test_unknown_flag(project: Path, name: str):
     assert failure(project, **{name: "maybe"}) == f"{name} must be 0 or 1, got 'maybe'."
 
@@ -181,7 +209,7 @@ def setup_py(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     monkeypatch.setenv("PATH", os.environ["PATH"])  # setup.py adds to it
-    for name in ("USE_CUDA", "DEBUG", "EXTENSION_CPP_ABI", "TORCH_CUDA_ARCH_LIST", "CUDA_PATH"):
+    for name in (*SETTINGS, "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
     spec.loader.exec_module(module)
     monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda", "13.0")))
@@ -362,3 +390,13 @@ def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
     assert message.endswith(
         "1 of 2 .cu files do not compile: ['extension_cpp/operators/one/one_cuda.cu']"
     )
+
+
+def test_check_cuda_without_nvcc(project: Path):
+    env = {"CUDA_HOME": "/nonexistent"}
+    assert failure(project, "check_cuda", **env) == (
+        "no nvcc was found: put it on PATH, or set CUDA_HOME to its folder."
+    )
+    result = python("setup.py", "-q", "check_cuda", "--optional", cwd=project, env=env)
+    assert result.returncode == 0
+    assert result.stdout.endswith("no nvcc was found, hence the .cu files are not compiled\n")

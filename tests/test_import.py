@@ -32,6 +32,7 @@ def write_build(project: Path, **info: object) -> None:
                 "architectures": None,
                 "reason": "USE_CUDA=0",
                 "debug": False,
+                "sanitize": False,
                 **info,
             }
         )
