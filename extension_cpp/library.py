@@ -430,7 +430,7 @@ def _transpose(
     variables = [seed for seed in seeds if seed is not None and seed.requires_grad]
     pairs = [
         # Autograd sums a gradient that is larger than its input; the transpose of that expands.
-        (grad, tangent.to(grad.dtype).expand(grad.shape))
+        (grad, tangent.expand(grad.shape))
         for grad, tangent in zip(input_grads, tangents, strict=True)
         if grad is not None and tangent is not None
     ]

@@ -24,6 +24,7 @@ from torch.func import (
     vjp,
     vmap,
 )
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from extension_cpp.library import (
     register_autocast,
@@ -665,6 +666,23 @@ def test_no_graph_without_grad_mode(mode: Any) -> None:
         output = ops.gate(x, w)
     assert not output.requires_grad
     torch.testing.assert_close(output, gate_reference(x, w).detach())
+
+
+def test_forward_ad_without_grad_mode() -> None:
+    x, w, t = inputs((2, 3), (3,), (2, 3), requires_grad=True)
+    expected = dual(gate_reference, x, w, t)
+    with torch.no_grad():
+        actual = dual(ops.gate, x, w, t)
+    assert not any(part.requires_grad for part in actual)
+    torch.testing.assert_close(actual, tuple(part.detach() for part in expected))
+
+
+def test_nothing_but_the_operator_is_traced() -> None:
+    x, w = inputs((2, 3), (3,))
+    with fwAD.dual_level():
+        graph = make_fx(lambda x: ops.gate(x, w))(x).graph
+    calls = [node.target for node in graph.nodes if node.op == "call_function"]
+    assert calls == [ops.gate.default]
 
 
 def test_grad_fn_is_named_after_the_operator() -> None:
