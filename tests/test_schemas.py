@@ -1,0 +1,39 @@
+"""The public interface, as one expectation: a change of it shows in review.
+
+After a change that is meant: EXPECTTEST_ACCEPT=1 make test TESTS=tests/test_schemas.py
+"""
+
+import torch
+from expecttest import assert_expected_inline
+
+import extension_cpp.ops  # noqa: F401  (loads the operators)
+
+NAMESPACE = "extension_cpp"
+
+
+def test_schemas():
+    schemas = sorted(
+        str(schema).removeprefix(f"{NAMESPACE}::")
+        for schema in torch._C._jit_get_all_schemas()
+        if schema.name.startswith(f"{NAMESPACE}::")
+    )
+    assert_expected_inline(
+        "\n".join(schemas) + "\n",
+        """\
+affine(Tensor a, Tensor x, Tensor b) -> Tensor
+affine_backward(Tensor grad_output, Tensor a, Tensor x) -> (Tensor, Tensor, Tensor)
+fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
+fused_layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None, Tensor? bias=None) -> (Tensor, Tensor, Tensor)
+fused_op(Tensor input, Tensor bias, float scale=1.) -> Tensor
+fused_op_backward(Tensor grad_output, Tensor output, float scale=1.) -> (Tensor, Tensor)
+myadd_out(Tensor a, Tensor b, Tensor(a!) out) -> ()
+mymul(Tensor a, Tensor b) -> Tensor
+mymuladd(Tensor a, Tensor b, float c) -> Tensor
+reduce_sum(Tensor input, int[]? dim=None, bool keepdim=False) -> Tensor
+relu(Tensor input) -> Tensor
+relu_backward(Tensor grad_output, Tensor output) -> Tensor
+square(Tensor input) -> Tensor
+square_backward(Tensor grad_output, Tensor input) -> Tensor
+vector_add(Tensor a, Tensor b) -> Tensor
+""",
+    )
