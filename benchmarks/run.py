@@ -18,10 +18,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from extension_cpp.testing import Make, OpSpec, Sample, find_specs
 from torch import Tensor
 
 import extension_cpp
+from extension_cpp.testing import Make, OpSpec, Sample, find_specs
 
 L2_FLUSH_BYTES = 256 << 20
 
