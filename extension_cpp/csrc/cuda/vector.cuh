@@ -51,21 +51,31 @@ struct Word<16> {
 
 }  // namespace detail
 
-// N elements in one access; the address is a multiple of N * sizeof(T). Through the read-only path, which lets the
-// compiler move the load above earlier stores: a kernel writes nothing that it reads later.
+// N elements as they are in memory, in one access; the address is a multiple of N * sizeof(T). Through the read-only
+// path, which lets the compiler move the load above earlier stores: a kernel writes nothing that it reads later.
 template <int N, class T>
-__device__ Values<acc_t<T>, N> load(const T* address) {
+__device__ detail::Chunk<T, N> load_chunk(const T* address) {
   using Word = typename detail::Word<static_cast<int>(sizeof(T)) * N>::type;
   const Word word = __ldg(reinterpret_cast<const Word*>(address));
   detail::Chunk<T, N> chunk;
   static_assert(sizeof(chunk) == sizeof(word));
   memcpy(&chunk, &word, sizeof(word));
+  return chunk;
+}
+
+template <class T, int N>
+__device__ Values<acc_t<T>, N> to_values(const detail::Chunk<T, N>& chunk) {
   Values<acc_t<T>, N> result;
 #pragma unroll
   for (int k = 0; k < N; ++k) {
     result[k] = static_cast<acc_t<T>>(chunk.values[k]);
   }
   return result;
+}
+
+template <int N, class T>
+__device__ Values<acc_t<T>, N> load(const T* address) {
+  return to_values(load_chunk<N>(address));
 }
 
 // As load, from any address of a T: two aligned accesses, shifted together, where the address is not aligned. Each of
@@ -100,12 +110,7 @@ __device__ Values<acc_t<T>, N> load_unaligned(const T* address) {
     }
     detail::Chunk<T, N> chunk;
     memcpy(&chunk, w, sizeof(chunk));
-    Values<acc_t<T>, N> result;
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      result[k] = static_cast<acc_t<T>>(chunk.values[k]);
-    }
-    return result;
+    return to_values(chunk);
   }
 }
 

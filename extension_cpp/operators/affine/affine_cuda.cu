@@ -14,7 +14,7 @@ struct AffineBackward {
   T* __restrict__ grad_x;             // [rows, cols]
 
   template <int N>
-  __device__ void operator()(int64_t i, int64_t col, cuda::Values<acc_t<T>, N> (&sums)[2]) const {
+  __device__ void operator()(int64_t i, int64_t /*row*/, int64_t col, cuda::Values<acc_t<T>, N> (&sums)[2]) const {
     const auto grad = cuda::load<N>(grad_output + i);
     const auto scale = cuda::load<N>(a + col);
     const auto input = cuda::load<N>(x + i);
@@ -57,7 +57,7 @@ std::tuple<Tensor, Tensor, Tensor> affine_backward_cuda(const Tensor& grad_outpu
         grad.const_data_ptr<T>(), scale.const_data_ptr<T>(), input.const_data_ptr<T>(), grad_x.mutable_data_ptr<T>()};
     const bool aligned = cuda::is_aligned(f.grad_output) && cuda::is_aligned(f.a) && cuda::is_aligned(f.x);
     cuda::launch_column_sums<T>(
-        grad, f, rows, cols, aligned, std::array{grad_a.mutable_data_ptr<T>(), grad_b.mutable_data_ptr<T>()});
+        grad, f, 1, rows, cols, aligned, std::array{grad_a.mutable_data_ptr<T>(), grad_b.mutable_data_ptr<T>()});
   });
   return {grad_a, grad_x, grad_b};
 }

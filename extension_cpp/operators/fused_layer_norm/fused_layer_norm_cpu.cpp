@@ -71,6 +71,12 @@ class ParameterGrad {
   A* data_;
 };
 
+// Of no elements it is 0.
+template <class A>
+CPU_INLINE A average(A sum, int64_t count) {
+  return sum / static_cast<A>(std::max<int64_t>(1, count));
+}
+
 // The mean of a row is held as two numbers, its float and what rounding took from it. Without the second, a row with
 // mean 10000 and standard deviation 1 would be off by 0.0005 in float32.
 template <class A>
@@ -81,8 +87,8 @@ struct Statistics {
 
   // From the sums of input - center and of its square.
   Statistics(A center, const std::array<A, 2>& sums, int64_t cols, A eps) : center(center) {
-    residue = sums[0] / static_cast<A>(cols);
-    const A variance = sums[1] / static_cast<A>(cols) - residue * residue;
+    residue = average(sums[0], cols);
+    const A variance = average(sums[1], cols) - residue * residue;
     rstd = A(1) / std::sqrt((variance < A(0) ? A(0) : variance) + eps);
   }
 
@@ -105,7 +111,7 @@ void layer_norm_short_rows(
       const T* const x = input + row * cols;
       T* const out = output + row * cols;
       const auto sum = cpu::sum_over<A, 1>(cols, [=](int64_t j, A(&sums)[1]) { sums[0] += static_cast<A>(x[j]); });
-      const A center = sum[0] / static_cast<A>(cols);
+      const A center = average(sum[0], cols);
       const auto deviations = cpu::sum_over<A, 2>(cols, [=](int64_t j, A(&sums)[2]) {
         const A deviation = static_cast<A>(x[j]) - center;
         sums[0] += deviation;
@@ -134,7 +140,7 @@ void layer_norm_long_rows(
     int64_t rows, int64_t cols, A eps) {
   cpu::row_sums<A, 1>(
       rows, cols, [=](int64_t i, int64_t, int64_t, A(&sums)[1]) { sums[0] += static_cast<A>(input[i]); },
-      [=](int64_t row, const std::array<A, 1>& sums) { mean[row] = sums[0] / static_cast<A>(cols); });
+      [=](int64_t row, const std::array<A, 1>& sums) { mean[row] = average(sums[0], cols); });
   std::vector<Statistics<A>> buffer(rows, Statistics<A>(A(0), {}, cols, eps));
   Statistics<A>* const statistics = buffer.data();
   cpu::row_sums<A, 2>(
@@ -192,13 +198,13 @@ void layer_norm_backward_short_rows(
           acc[0] += g;
           acc[1] += g * ((static_cast<A>(x[j]) - center) * scale);
         });
-        const A average = sums[0] / static_cast<A>(cols);
-        const A projection = sums[1] / static_cast<A>(cols);
+        const A mean_grad = average(sums[0], cols);
+        const A projection = average(sums[1], cols);
         CPU_INDEPENDENT_LOOP
         for (int64_t j = 0; j < cols; ++j) {
           const A g = static_cast<A>(grad[j]);
           const A x_hat = (static_cast<A>(x[j]) - center) * scale;
-          out[j] = static_cast<T>(scale * (g * weight[j] - average - x_hat * projection));
+          out[j] = static_cast<T>(scale * (g * weight[j] - mean_grad - x_hat * projection));
           weight_sums[j] += g * x_hat;
           bias_sums[j] += g;
         }
@@ -229,7 +235,7 @@ void layer_norm_backward_long_rows(
         sums[1] += g * ((static_cast<A>(input[i]) - mean[row]) * rstd[row]);
       },
       [=](int64_t row, const std::array<A, 2>& sums) {
-        averages[row] = {sums[0] / static_cast<A>(cols), sums[1] / static_cast<A>(cols)};
+        averages[row] = {average(sums[0], cols), average(sums[1], cols)};
       });
   cpu::column_sums<A>(
       1, rows, cols,

@@ -8,9 +8,10 @@ def op_reference(input, weight=None, bias=None, eps=1e-05):
     # F.layer_norm is no reference: its third derivatives are wrong.
     dtype = torch.float64 if input.dtype == torch.float64 else torch.float32
     x = input.to(dtype)
-    mean = x.mean(-1, keepdim=True)
+    count = max(1, x.shape[-1])  # of no elements the mean is 0, not NaN
+    mean = x.sum(-1, keepdim=True) / count
     centered = x - mean
-    rstd = ((centered * centered).mean(-1, keepdim=True) + eps).rsqrt()
+    rstd = ((centered * centered).sum(-1, keepdim=True) / count + eps).rsqrt()
     output = centered * rstd
     if weight is not None:
         output = output * weight
@@ -27,13 +28,13 @@ def samples(make, shape):
     if not shape:
         return
     features = shape[-1:]
-    # Of few features some rows happen to have hardly any variance: there rounding is amplified, in
-    # the reference too, unless eps is larger.
-    eps = 1e-5 if features[0] >= 16 else 0.1
+    # Where a row has hardly any variance, rounding is amplified by 1 / sqrt(eps), in the reference
+    # too: with the default eps that would be a test of luck.
+    eps = 0.1
     yield Sample(make(shape), make(features), make(features), eps)
-    yield Sample(make(shape), eps=0.1)
+    yield Sample(make(shape), eps=eps)
     yield Sample(make(shape), weight=make(features), eps=eps)
-    yield Sample(make(shape), None, make(features), 0.5)
+    yield Sample(make(shape), None, make(features), eps)
     if make.dtype in (torch.float16, torch.bfloat16):
         yield Sample(
             make(shape),

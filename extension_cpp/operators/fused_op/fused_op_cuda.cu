@@ -25,7 +25,7 @@ struct FusedOpBackward {
   acc_t<T> scale;
 
   template <int N>
-  __device__ void operator()(int64_t i, int64_t /*col*/, cuda::Values<acc_t<T>, N> (&sums)[1]) const {
+  __device__ void operator()(int64_t i, int64_t /*row*/, int64_t /*col*/, cuda::Values<acc_t<T>, N> (&sums)[1]) const {
     using A = acc_t<T>;
     const auto grad = cuda::load<N>(grad_output + i);
     const auto out = cuda::load<N>(output + i);
@@ -70,7 +70,7 @@ std::tuple<Tensor, Tensor> fused_op_backward_cuda(const Tensor& grad_output, con
         grad.const_data_ptr<T>(), out.const_data_ptr<T>(), grad_input.mutable_data_ptr<T>(),
         static_cast<acc_t<T>>(scale)};
     const bool aligned = cuda::is_aligned(f.grad_output) && cuda::is_aligned(f.output);
-    cuda::launch_column_sums<T>(grad, f, rows, cols, aligned, std::array{grad_bias.mutable_data_ptr<T>()});
+    cuda::launch_column_sums<T>(grad, f, 1, rows, cols, aligned, std::array{grad_bias.mutable_data_ptr<T>()});
   });
   return {grad_input, grad_bias};
 }
