@@ -123,5 +123,7 @@ spec = OpSpec(
         (1, 70000),
         (2, 70001),
     ),
+    # The reference, in float64 itself, is no more accurate than the operator.
+    tolerances={torch.float64: (1e-11, 1e-11)},
     autocast="float32",
 )
