@@ -8,7 +8,7 @@ import functools
 import gc
 import itertools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -159,23 +159,25 @@ def _allocated(device: str) -> dict[str, int]:
     return used
 
 
-# An empty tensor takes several hundred bytes; what Python and PyTorch put aside now and then, a few
-# bytes a call.
-_LEAK = 48
+# Bytes in a thousand calls. Even an empty tensor takes several hundred; what Python and PyTorch put
+# aside now and then, a hundred in all.
+_LEAK = 16384
 
 
 @register()
 def check_memory(spec: OpSpec, device: str) -> None:
     """A thousand calls, forward and backward, and a thousand errors, leave nothing behind."""
     dtype = default_dtype(spec)
+    calls = []
     for sample in samples(spec, device, dtype, main_shape(spec)):
         case = public_case(spec, device, dtype, sample)
         inputs = as_leaves(case.tensors)
         cotangents = random_like(case(*inputs)) if case.order else []
-        _check_growth(case, "calls", functools.partial(_call, case, inputs, cotangents))
+        calls.append(functools.partial(_call, case, inputs, cotangents))
+    _check_growth(case, "calls", calls)
     for bad in itertools.islice(spec.bad_inputs(Make(device, dtype)), 1):
         case = op_case(spec, device, dtype, bad.sample).laid_out(bad.name, ())
-        _check_growth(case, "errors", functools.partial(_call_badly, case))
+        _check_growth(case, "errors", [functools.partial(_call_badly, case)])
 
 
 def _call(case: Case, inputs: list[torch.Tensor], cotangents: list[torch.Tensor]) -> None:
@@ -193,18 +195,18 @@ def _call_badly(case: Case) -> None:
         case(*case.tensors)
 
 
-def _check_growth(case: Case, what: str, run: Callable[[], None]) -> None:
-    for _ in range(20):
-        run()
+def _check_growth(case: Case, what: str, calls: Sequence[Callable[[], None]]) -> None:
+    for call in itertools.islice(itertools.cycle(calls), 20 * len(calls)):
+        call()
     growth: dict[str, int] = {}
     # A leak grows every time; a cache, or another thread's business, once.
     for _ in range(3):
         before = _allocated(case.device)
-        for _ in range(1000):
-            run()
+        for call in itertools.islice(itertools.cycle(calls), 1000):
+            call()
         after = _allocated(case.device)
         growth = {key: min(growth.get(key, sys.maxsize), after[key] - before[key]) for key in after}
-        if growth["host"] < 1000 * _LEAK and growth.get("cuda", 0) <= 0:
+        if growth["host"] < _LEAK and growth.get("cuda", 0) <= 0:
             return
     case.fail(
         f"memory grows over a thousand {what}",
