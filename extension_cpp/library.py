@@ -235,9 +235,12 @@ def register_vmap(op: str | OpOverload, func: Callable[..., tuple[Any, Any]]) ->
 
 
 def register_autocast(
-    op: str | OpOverload, policy: Literal["lower_precision", "float32", "promote"]
+    op: str | OpOverload,
+    policy: Literal["lower_precision", "float32", "promote"],
+    *,
+    devices: Sequence[str] = ("cpu", "cuda"),
 ) -> None:
-    """Registers what an operator does to its inputs under ``torch.autocast``, on CPU and on CUDA.
+    """Registers what an operator does to its inputs under ``torch.autocast``.
 
     As with PyTorch's own operators, this concerns the floating-point tensors on autocast's device
     that are not float64.
@@ -246,6 +249,8 @@ def register_autocast(
         op: The operator, ``"namespace::name"``.
         policy: ``"lower_precision"`` casts them to autocast's dtype, ``"float32"`` to float32,
             ``"promote"`` to the widest of their dtypes.
+        devices: The device types it holds for. On others inputs are left as they are, which is what
+            some of PyTorch's own operators do on the CPU.
 
     Raises:
         ValueError: If there is no such policy.
@@ -256,7 +261,7 @@ def register_autocast(
             f"{overload.name()}: the autocast policy must be 'lower_precision', 'float32' or "
             f"'promote', got {policy!r}"
         )
-    for device_type in ("cpu", "cuda"):
+    for device_type in devices:
         kernel = _autocast_kernel(overload, policy, device_type)
         _implement(overload, f"Autocast{device_type.upper()}", kernel)
 

@@ -46,7 +46,7 @@ def check_autocast(spec: OpSpec, device: str) -> None:
             "promote": [([full], None), ([lower], None), ([lower, full], full)],
             None: [([full], None), ([lower], None)],
         }
-        expected = by_policy[spec.autocast]
+        expected = by_policy[spec.autocast_on(device)]
         if torch.float64 in spec.dtypes:
             expected.append(([torch.float64], None))
         for dtypes, cast in expected:
@@ -72,7 +72,7 @@ def _check_autocast_of(
     inputs = as_leaves(given)
     with case.explain("forward"), torch.autocast(case.device, dtype=lower):
         outputs = case(*inputs)
-    policy = f"policy {case.spec.autocast!r}"
+    policy = f"policy {case.spec.autocast_on(case.device)!r}"
     as_given = f"cast to {cast}" if cast else "as they are"
     for i, (output, e) in enumerate(zip(outputs, expected, strict=True)):
         if output.dtype != e.dtype:

@@ -160,7 +160,8 @@ class OpSpec:
         tolerances: dtype under test to (rtol, atol), overriding the defaults of the battery. Say why beside it.
         differentiable: False for an operator without a derivative, which must then say so when one is asked for.
         devices: the backends that exist.
-        autocast: the policy, one of "lower_precision", "float32", "promote", or None.
+        autocast: the policy, one of "lower_precision", "float32", "promote", or None; a mapping where
+            it differs between types of device.
         counterpart: PyTorch's own way to compute it, for the benchmark; the reference by default.
         namespace: of the operator.
     """
@@ -182,13 +183,19 @@ class OpSpec:
     tolerances: Mapping[torch.dtype, tuple[float, float]] = dataclasses.field(default_factory=dict)
     differentiable: bool = True
     devices: tuple[str, ...] = ("cpu", "cuda")
-    autocast: str | None = None
+    autocast: str | Mapping[str, str] | None = None
     counterpart: Callable[..., Any] | None = None
     namespace: str = "extension_cpp"
 
     @property
     def op(self) -> Any:
         return getattr(getattr(torch.ops, self.namespace), self.name).default
+
+    def autocast_on(self, device: str) -> str | None:
+        """The autocast policy on a type of device."""
+        if isinstance(self.autocast, Mapping):
+            return self.autocast.get(device)
+        return self.autocast
 
     @property
     def mutates(self) -> bool:

@@ -28,6 +28,8 @@ class FusedLayerNorm(nn.Module):
     """
 
     normalized_shape: tuple[int, ...]
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
     def __init__(
         self,

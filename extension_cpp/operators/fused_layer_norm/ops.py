@@ -70,11 +70,10 @@ def _(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check_fused_layer_norm(input, weight, bias, eps)
-    statistics = {"dtype": _statistics_dtype(input)}
     return (
         input.new_empty(input.shape),
-        input.new_empty(input.shape[:-1], **statistics),
-        input.new_empty(input.shape[:-1], **statistics),
+        input.new_empty(input.shape[:-1], dtype=_statistics_dtype(input)),
+        input.new_empty(input.shape[:-1], dtype=_statistics_dtype(input)),
     )
 
 
@@ -223,7 +222,7 @@ def _to_front(tensor: Tensor, dim: int | None, batch_size: int) -> Tensor:
     return tensor.movedim(dim, 0)
 
 
-def _example(tensor: Tensor | None, dim: int | None) -> Tensor | None:
+def _example(tensor, dim):
     return tensor if tensor is None or dim is None else tensor.select(dim, 0)
 
 
@@ -290,5 +289,5 @@ def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
 
 register_vmap("extension_cpp::fused_layer_norm_backward", _vmap_backward)
 
-# As torch.nn.functional.layer_norm.
-register_autocast("extension_cpp::fused_layer_norm", "float32")
+# As torch.nn.functional.layer_norm, which autocast leaves alone on the CPU.
+register_autocast("extension_cpp::fused_layer_norm", "float32", devices=("cuda",))

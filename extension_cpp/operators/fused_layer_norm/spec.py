@@ -125,5 +125,5 @@ spec = OpSpec(
     ),
     # The reference, in float64 itself, is no more accurate than the operator.
     tolerances={torch.float64: (1e-11, 1e-11)},
-    autocast="float32",
+    autocast={"cuda": "float32"},
 )

@@ -79,5 +79,5 @@ def _vmap(info, in_dims, input, dim, keepdim):
 
 register_vmap("extension_cpp::reduce_sum", _vmap)
 
-# As torch.sum.
-register_autocast("extension_cpp::reduce_sum", "float32")
+# As torch.sum, which autocast leaves alone on the CPU.
+register_autocast("extension_cpp::reduce_sum", "float32", devices=("cuda",))

@@ -79,5 +79,5 @@ spec = OpSpec(
     traffic=traffic,
     # A single number; sums that are split over threads or blocks, along rows and along columns.
     shapes=(*DEFAULT_SHAPES, (), (3, 0, 2), (2, 40000), (5000, 40), (2, 1500, 33), (7, 2, 5, 600)),
-    autocast="float32",
+    autocast={"cuda": "float32"},
 )

@@ -1,0 +1,151 @@
+"""What the battery cannot say of reduce_sum and fused_layer_norm in general."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from extension_cpp.nn import FusedLayerNorm
+from extension_cpp.operators.fused_layer_norm.spec import op_reference
+from extension_cpp.ops import fused_layer_norm, reduce_sum
+from extension_cpp.testing import devices
+
+on_each_device = pytest.mark.parametrize("device", devices())
+
+
+@on_each_device
+@pytest.mark.parametrize("cols", [1000, 4096, 5001, 70001])
+def test_a_mean_far_from_zero_costs_the_layer_norm_no_accuracy(device, cols):
+    torch.manual_seed(0)
+    x = (torch.randn(8, cols) + 1e4).to(device)
+    output, mean, rstd = torch.ops.extension_cpp.fused_layer_norm(x, None, None, 1e-5)
+    for actual, expected in zip(
+        (output, mean, rstd), op_reference(x.double(), eps=1e-5), strict=True
+    ):
+        # A mean that is rounded to float32, with steps of 0.001 here, would show as errors of 5e-4.
+        torch.testing.assert_close(actual.double(), expected, rtol=2e-6, atol=2e-6)
+
+
+@on_each_device
+def test_the_layer_norm_has_right_third_derivatives(device):
+    # torch.nn.functional.layer_norm has not. The statistics take part, too.
+    def thirds(op):
+        torch.manual_seed(0)
+        x, w, b = (
+            torch.randn(*shape, dtype=torch.float64, device=device, requires_grad=True)
+            for shape in ((4, 6), (6,), (6,))
+        )
+        results = []
+        grads = list(op(x, w, b, 0.1))
+        for _ in range(3):
+            value = sum((g * torch.randn(g.shape).to(g)).sum() for g in grads)
+            grads = torch.autograd.grad(value, (x, w, b), create_graph=True, materialize_grads=True)
+            results += grads
+        return results
+
+    expected = thirds(op_reference)
+    for actual, e in zip(thirds(torch.ops.extension_cpp.fused_layer_norm), expected, strict=True):
+        torch.testing.assert_close(actual, e, rtol=1e-9, atol=1e-9)
+
+
+@on_each_device
+def test_a_layer_norm_of_no_features_or_no_rows_gives_no_nan(device):
+    _, mean, rstd = torch.ops.extension_cpp.fused_layer_norm(
+        torch.empty(3, 0, device=device), None, None, 0.25
+    )
+    assert mean.tolist() == [0, 0, 0]
+    assert rstd.tolist() == [2, 2, 2]
+    w = torch.ones(5, device=device, requires_grad=True)
+    fused_layer_norm(torch.empty(0, 5, device=device), w, w).sum().backward()
+    assert w.grad.tolist() == [0] * 5
+
+
+@on_each_device
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"eps": 0.5}, {"bias": False}, {"elementwise_affine": False}],
+    ids=["default", "eps", "no bias", "not affine"],
+)
+@pytest.mark.parametrize("shape", [6, (6,), (4, 6), (3, 4, 6)])
+def test_the_layer_replaces_that_of_pytorch(device, shape, options):
+    torch.manual_seed(0)
+    theirs = nn.LayerNorm(shape, device=device, dtype=torch.float64, **options)
+    ours = FusedLayerNorm(shape, device=device, dtype=torch.float64, **options)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter)
+    assert ours.load_state_dict(theirs.state_dict(), strict=True)
+    assert repr(ours) == repr(theirs).replace("LayerNorm", "FusedLayerNorm")
+    x = torch.randn(2, 3, 4, 12, dtype=torch.float64, device=device)[..., ::2]
+    torch.testing.assert_close(ours(x), theirs(x))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (FusedLayerNorm(4), (3, 5)),
+        (FusedLayerNorm((3, 4)), (2, 4, 3)),
+        (FusedLayerNorm((3, 4)), (4,)),
+    ],
+)
+def test_the_layer_names_the_shape_it_expects(layer, shape):
+    with pytest.raises(RuntimeError, match=r"FusedLayerNorm: the last dimensions of input must be"):
+        layer(torch.ones(shape))
+
+
+@on_each_device
+@pytest.mark.parametrize("dim", [None, (0,), (1,), (0, 2)])
+def test_long_sums_lose_no_accuracy(device, dim):
+    x = torch.full((500, 4000, 3), 0.1, device=device)
+    expected = reduce_sum(x.double(), dim)
+    # Added one after the other they would be off by 4e-5 at 4000 terms, by 2e-2 at 6 million.
+    torch.testing.assert_close(reduce_sum(x, dim).double(), expected, rtol=1e-5, atol=0)
+    half = x.bfloat16()
+    expected = reduce_sum(half.double(), dim).bfloat16()
+    torch.testing.assert_close(reduce_sum(half, dim), expected, rtol=0, atol=0)
+
+
+def test_results_do_not_depend_on_the_number_of_threads():
+    torch.manual_seed(0)
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3, 8):
+            torch.set_num_threads(count)
+            torch.manual_seed(0)
+            bits = []
+            for shape in ((3, 70001), (5000, 40), (600, 1000)):
+                x, g = torch.randn(shape), torch.randn(shape)
+                w = torch.randn(shape[-1:])
+                bits += [reduce_sum(x), reduce_sum(x, 0), reduce_sum(x, 1)]
+                outputs = torch.ops.extension_cpp.fused_layer_norm(x, w, w)
+                bits += outputs
+                bits += torch.ops.extension_cpp.fused_layer_norm_backward(g, x, *outputs[1:], w, w)
+            results.append(bits)
+    finally:
+        torch.set_num_threads(threads)
+    for other in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], other, strict=True))
+
+
+@on_each_device
+@pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16])
+def test_autocast_gives_the_dtypes_that_pytorch_gives(device, lower):
+    w = torch.ones(8, device=device)
+    for dtype in (lower, torch.float32):
+        x = torch.ones(4, 8, device=device, dtype=dtype)
+        with torch.autocast(device, dtype=lower):
+            assert reduce_sum(x, -1).dtype == torch.sum(x, -1).dtype
+            theirs = nn.functional.layer_norm(x, (8,), w, w)
+            assert fused_layer_norm(x, w, w).dtype == theirs.dtype
+
+
+@pytest.mark.parametrize("keepdim", [False, True])
+def test_dimensions_are_those_of_pytorch(keepdim):
+    x = torch.randn(2, 3, 1, 4, dtype=torch.float64)
+    for count in range(5):
+        for dim in itertools.permutations(range(-2, 2), count):
+            expected = torch.sum(x, dim, keepdim)
+            torch.testing.assert_close(reduce_sum(x, dim, keepdim), expected)
+    torch.testing.assert_close(reduce_sum(x, 1, keepdim), torch.sum(x, 1, keepdim))
+    torch.testing.assert_close(reduce_sum(x, None, keepdim), torch.sum(x, (), keepdim))
