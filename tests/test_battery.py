@@ -1,7 +1,9 @@
 """The battery is itself tested: it finds what is broken, and nothing where nothing is."""
 
+import dataclasses
 import inspect
 
+import expecttest
 import pytest
 from mutants import broken, sound
 
@@ -59,3 +61,62 @@ def test_every_check_has_a_mutant():
 def test_unknown_check():
     with pytest.raises(ValueError, match="no check is called"):
         testing.check(spec_of(sound.Round), checks=["check_froward"])
+
+
+ACCEPTED = '''
+import torch
+from extension_cpp.testing import BadInput, Sample
+
+def bad_inputs(make):
+    yield BadInput(
+        "first",
+        Sample(make((3, 4), dtype=torch.int64), make((4,))),
+        """""",
+    )
+    yield BadInput(
+        "second",
+        Sample(make((3, 4)), make((3,))),
+        "an old text,"
+        " on two lines",
+    )
+    bad = Sample(make((3, 4)), make((5,)))
+    yield BadInput("third", bad, "old: é")
+'''
+
+
+def test_messages_are_accepted(tmp_path, monkeypatch):
+    monkeypatch.setenv("EXPECTTEST_ACCEPT", "1")
+    path = tmp_path / "bad.py"
+    path.write_text(ACCEPTED, encoding="utf-8")
+
+    def bad_inputs(make):
+        namespace = {}
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), namespace)
+        yield from namespace["bad_inputs"](make)
+
+    spec = dataclasses.replace(spec_of(sound.FusedOp), bad_inputs=bad_inputs)
+    testing.check(spec, checks=["check_bad_inputs"])
+    expecttest.assert_expected_inline(
+        path.read_text(encoding="utf-8"),
+        '''
+import torch
+from extension_cpp.testing import BadInput, Sample
+
+def bad_inputs(make):
+    yield BadInput(
+        "first",
+        Sample(make((3, 4), dtype=torch.int64), make((4,))),
+        """fused_op: input must be floating, got torch.int64""",
+    )
+    yield BadInput(
+        "second",
+        Sample(make((3, 4)), make((3,))),
+        """fused_op: bias must have shape (4,), got (3,)""",
+    )
+    bad = Sample(make((3, 4)), make((5,)))
+    yield BadInput("third", bad, """fused_op: bias must have shape (4,), got (5,)""")
+''',
+    )
+    # What was accepted passes.
+    monkeypatch.delenv("EXPECTTEST_ACCEPT")
+    testing.check(spec, checks=["check_bad_inputs"])
