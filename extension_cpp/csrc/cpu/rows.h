@@ -25,6 +25,15 @@ inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, kGrain / st
 template <class A, size_t K, class F>
 CPU_INLINE std::array<A, K> sum_over(int64_t n, const F& f) {
   constexpr int kLanes = 32;
+  if (n < kLanes) {
+    A acc[K] = {};
+    for (int64_t j = 0; j < n; ++j) {
+      f(j, acc);
+    }
+    std::array<A, K> result;
+    std::copy_n(acc, K, result.begin());
+    return result;
+  }
   A acc[K][kLanes] = {};
   int64_t j = 0;
   for (; j + kLanes <= n; j += kLanes) {

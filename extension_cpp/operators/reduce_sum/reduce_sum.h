@@ -66,7 +66,17 @@ inline ReduceSumPlan plan_reduce_sum(IntArrayRef sizes, const OptionalIntArrayRe
     for (size_t before = 0; before < g; ++before) {
       outer *= groups[before].size;
     }
-    plan.steps.push_back({outer, groups[g].size, inner});
+    int64_t size = groups[g].size;
+    // Of few columns, several rows are summed side by side first, so that there is a vector's width to work on.
+    int64_t side_by_side = 1;
+    while (inner > 1 && side_by_side * inner < 128 && size % (2 * side_by_side) == 0 && size / side_by_side > 32) {
+      side_by_side *= 2;
+    }
+    if (side_by_side > 1) {
+      plan.steps.push_back({outer, size / side_by_side, side_by_side * inner});
+      size = side_by_side;
+    }
+    plan.steps.push_back({outer, size, inner});
   }
   if (plan.steps.empty()) {  // a copy
     plan.steps.push_back({inner, 1, 1});
