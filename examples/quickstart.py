@@ -135,7 +135,7 @@ def seconds(function: Callable[[], object], cache: Tensor) -> float:
 
 def times(*functions: Callable[[], object], rounds: int = 25) -> list[float]:
     """Median seconds of each function, interleaved: a change of load meets them all."""
-    cache = torch.empty(256 << 20 if DEVICE == "cuda" else 0, dtype=torch.int8, device=DEVICE)
+    cache = torch.empty(1 << 30 if DEVICE == "cuda" else 0, dtype=torch.int8, device=DEVICE)
     measured = [[seconds(function, cache) for function in functions] for _ in range(rounds + 3)]
     # The first rounds warm up.
     return [statistics.median(column) for column in zip(*measured[3:], strict=True)]
