@@ -1,13 +1,11 @@
-import os
-
 import pytest
 import torch
 
-# One process of pytest-xdist per core: threads of each would only get in each other's way. Two at
-# least, so that kernels are run by more than one.
-WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+# Tests whose kernels are to be run by several threads.
+THREADED = {"test_forward", "test_backward", "test_determinism"}
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _threads():
-    torch.set_num_threads(max(2, (os.cpu_count() or 2) // WORKERS))
+@pytest.fixture(autouse=True)
+def _threads(request):
+    """One thread: there is a test process per core, and waiting threads get in the way."""
+    torch.set_num_threads(2 if request.node.originalname in THREADED else 1)
