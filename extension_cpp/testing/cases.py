@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+import torch.compiler.config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -505,10 +506,13 @@ def poisoned() -> Iterator[None]:
 
 @contextlib.contextmanager
 def fresh_compiler() -> Iterator[None]:
-    """Forgets what was compiled: the limit of recompilations counts per function, not per test."""
+    """Nothing compiled before is used, from memory or disk, or counts towards a limit."""
     torch.compiler.reset()
+    no_caches = torch.compiler.config.patch(force_disable_caches=True)  # type: ignore[attr-defined]
     try:
-        yield
+        with no_caches, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "dynamo_pgo force disabled")
+            yield
     finally:
         torch.compiler.reset()
 
