@@ -284,25 +284,17 @@ def _autograd_kernel(
         else:
             setup_context(ctx=ctx, inputs=inputs, output=output)
 
-    def with_needs_input_grad(
-        ctx: Any, lengths: _Lengths, function: Callable[..., Any], *args: Any
-    ) -> Any:
-        """Calls ``function(ctx, *args)`` while ``ctx.needs_input_grad`` follows the schema."""
-        flat = ctx.needs_input_grad
-        ctx.needs_input_grad = signature.pad(_nest(flat[1:], lengths), False)
-        try:
-            return function(ctx, *args)
-        finally:
-            ctx.needs_input_grad = flat
-
     def run(ctx: Any, call: _Call, args: Sequence[Any]) -> Any:
         with _AutoDispatchBelowAutograd():
             output = redispatch(call.keyset & _after_autograd_keyset, *args, **call.kwargs)
-            with_needs_input_grad(ctx, call.lengths, save, call, args, output)
+            save(ctx, call, args, output)
         return output
 
     def forward(ctx: Any, call: _Call, *flat: Any) -> tuple[Any, ...]:
         args = _nest(flat, call.lengths)
+        # By the schema, and for good: several threads may run the backward of one graph at a time.
+        needs_input_grad = _nest(ctx.needs_input_grad[1:], call.lengths)
+        ctx.needs_input_grad = signature.pad(needs_input_grad, False)
         if call.in_transform:
             # PyTorch turns both modes off here, for this level; the levels below need them.
             with call.modes():
@@ -310,6 +302,7 @@ def _autograd_kernel(
         else:
             output = run(ctx, call, args)
         flat_output, call.output_lengths = signature.flatten_output(output)
+        ctx._given = len(flat)
         ctx._lengths, ctx._output_lengths = call.lengths, call.output_lengths
         if call.has_tangent:
             ctx._call, call.inputs, call.output = call, flat, output
@@ -317,9 +310,8 @@ def _autograd_kernel(
 
     def backward(ctx: Any, *flat_grads: Any) -> tuple[Any, ...]:
         grads = _nest(flat_grads, ctx._output_lengths)
-        input_grads = with_needs_input_grad(ctx, ctx._lengths, backward_formula, *grads)
-        given = len(ctx.needs_input_grad) - 1
-        return None, *signature.flatten_grads(input_grads, given, ctx._lengths)
+        input_grads = backward_formula(ctx, *grads)
+        return None, *signature.flatten_grads(input_grads, ctx._given, ctx._lengths)
 
     def jvp(ctx: Any, *_: Any) -> tuple[Tensor | None, ...]:
         call: _Call = ctx._call

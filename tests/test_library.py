@@ -6,6 +6,7 @@ import gc
 import warnings
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -617,6 +618,25 @@ def test_needs_input_grad_is_of_the_schema_in_every_mode() -> None:
     seen.clear()
     jvp(ops.first, (x,), (y,))
     assert seen[-2:] == [(True, False, False, False)] * 2
+
+
+def test_threads_may_run_the_backward_of_one_graph() -> None:
+    seen: list[Any] = []
+
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        seen.append(ctx.needs_input_grad)
+        if len(seen) == 1:  # while this call is under way, another one comes and goes
+            with ThreadPoolExecutor() as pool:
+                pool.submit(torch.autograd.grad, loss, (x, y), retain_graph=True).result()
+        seen.append(ctx.needs_input_grad)
+        return grad * 1, grad * 2, None
+
+    name = define("shared(Tensor x, Tensor y, float s=1.0) -> Tensor", lambda x, y, s=1.0: x + y)
+    register_autograd(name, backward)
+    x, y = inputs((3,), (3,), requires_grad=True)
+    loss = ops.shared(x, y).sum()
+    torch.autograd.grad(loss, (x, y), retain_graph=True)
+    assert seen == [(True, True, False)] * 4
 
 
 def test_backward_may_run_twice() -> None:
