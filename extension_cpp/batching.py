@@ -15,6 +15,17 @@ def to_front(
     )
 
 
+def first_example(in_dims: Sequence[int | None], *tensors: Tensor) -> tuple[Tensor, ...]:
+    """The arguments for the first example of a batch that is not empty, for their checks.
+
+    A batch whose dimensions are joined to others can pass for valid where its examples are not.
+    """
+    return tuple(
+        tensor if dim is None else tensor.select(dim, 0)
+        for dim, tensor in zip(in_dims, tensors, strict=True)
+    )
+
+
 def to_front_broadcasting(in_dims: Sequence[int | None], *tensors: Tensor) -> tuple[Tensor, ...]:
     """For operators that broadcast: batched tensors become `(batch, 1, ..., *shape)`."""
     pairs = list(zip(in_dims, tensors, strict=True))

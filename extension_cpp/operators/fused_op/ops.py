@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
     check_min_dim,
@@ -35,23 +36,31 @@ def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
     return torch.ops.extension_cpp.fused_op(input, bias, scale)
 
 
-@torch.library.register_fake("extension_cpp::fused_op")
-def _(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
+def _check(input, bias):
     check_floating("fused_op", "input", input)
     check_same_dtype("fused_op", "bias", bias, "input", input)
     check_same_device("fused_op", "bias", bias, "input", input)
     check_min_dim("fused_op", "input", input, 1)
     check_shape("fused_op", "bias", bias, (input.shape[-1],))
-    return input.new_empty(input.shape)
 
 
-@torch.library.register_fake("extension_cpp::fused_op_backward")
-def _(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+def _check_backward(grad_output, output):
     check_floating("fused_op_backward", "grad_output", grad_output)
     check_same_dtype("fused_op_backward", "output", output, "grad_output", grad_output)
     check_same_device("fused_op_backward", "output", output, "grad_output", grad_output)
     check_min_dim("fused_op_backward", "grad_output", grad_output, 1)
     check_shape("fused_op_backward", "output", output, grad_output.shape)
+
+
+@torch.library.register_fake("extension_cpp::fused_op")
+def _(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
+    _check(input, bias)
+    return input.new_empty(input.shape)
+
+
+@torch.library.register_fake("extension_cpp::fused_op_backward")
+def _(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    _check_backward(grad_output, output)
     return grad_output.new_empty(grad_output.shape), grad_output.new_empty(grad_output.shape[-1:])
 
 
@@ -101,18 +110,14 @@ register_autograd(
 )
 
 
-def _to_front(tensor: Tensor, dim: int | None, batch_size: int) -> Tensor:
-    if dim is None:
-        return tensor.expand(batch_size, *tensor.shape)
-    return tensor.movedim(dim, 0)
-
-
 def _vmap(info, in_dims, input, bias, scale):
     input_dim, bias_dim, _ = in_dims
+    if info.batch_size > 0:
+        _check(*first_example(in_dims[:2], input, bias))
     if bias_dim is None:
         return fused_op(input.movedim(input_dim, 0), bias, scale), 0
     # A bias of its own for every example: (batch, features) become one row of batch * features.
-    input = _to_front(input, input_dim, info.batch_size)
+    (input,) = to_front(info.batch_size, [input_dim], input)
     bias = bias.movedim(bias_dim, 0)
     rows = input.movedim(0, -2)
     output = fused_op(rows.flatten(-2), bias.flatten(), scale)
@@ -123,9 +128,10 @@ register_vmap("extension_cpp::fused_op", _vmap)
 
 
 def _vmap_backward(info, in_dims, grad_output, output, scale):
-    grad_output_dim, output_dim, _ = in_dims
-    grad_output = _to_front(grad_output, grad_output_dim, info.batch_size).movedim(0, -2)
-    output = _to_front(output, output_dim, info.batch_size).movedim(0, -2)
+    if info.batch_size > 0:
+        _check_backward(*first_example(in_dims[:2], grad_output, output))
+    grad_output, output = to_front(info.batch_size, in_dims[:2], grad_output, output)
+    grad_output, output = grad_output.movedim(0, -2), output.movedim(0, -2)
     grad_input, grad_bias = torch.ops.extension_cpp.fused_op_backward(
         grad_output.flatten(-2), output.flatten(-2), scale
     )
