@@ -524,7 +524,8 @@ class CheckCuda(Command):
         same_command = done.exists() and done.read_text() == shlex.join(command)
         if same_command and not is_outdated(target, depfile):
             return True
-        print(f"nvcc -c {source}", flush=True)
+        # In one write: another thread may be at it, too.
+        print(f"nvcc -c {source}\n", end="", flush=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         done.unlink(missing_ok=True)
         if subprocess.run(command, check=False).returncode != 0:

@@ -174,7 +174,8 @@ def main() -> int:
         lines.append(line)
 
     report(f"# extension_cpp {extension_cpp.__version__}, torch {torch.__version__}, {hardware}")
-    report(f"# python {' '.join(sys.argv)}")
+    command = [word for word in sys.argv if word not in ("--save", str(arguments.save))]
+    report(f"# python {' '.join(command)}")
     peak = ceiling(timer) if cuda else None
     if peak:
         report(f"# ceiling {peak / 1e12:.3f} TB/s")
