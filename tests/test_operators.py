@@ -1,6 +1,6 @@
 """The battery over every operator, on every device there is. A new spec adds its tests by itself.
 
-The checks stand in `extension_cpp/testing`. One check of one operator:
+The checks stand in `extension_cpp/battery`. One check of one operator:
 `pytest tests/test_operators.py -k "fused_op and strides"`.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from extension_cpp.testing.cases import (
+from extension_cpp.battery.cases import (
     cases,
     fail,
     main_shape,
@@ -22,9 +22,9 @@ from extension_cpp.testing.cases import (
     small_shapes,
     to_float64,
 )
-from extension_cpp.testing.layouts import LAYOUTS, strided
-from extension_cpp.testing.registry import differentiable, register
-from extension_cpp.testing.spec import OpSpec
+from extension_cpp.battery.layouts import LAYOUTS, strided
+from extension_cpp.battery.registry import differentiable, register
+from extension_cpp.battery.spec import OpSpec
 
 
 @register(per_dtype=True)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from extension_cpp.testing.cases import (
+from extension_cpp.battery.cases import (
     Case,
     as_leaves,
     cases,
@@ -18,8 +18,8 @@ from extension_cpp.testing.cases import (
     random_like,
     to_float64,
 )
-from extension_cpp.testing.registry import on_cuda, register
-from extension_cpp.testing.spec import OpSpec
+from extension_cpp.battery.registry import on_cuda, register
+from extension_cpp.battery.spec import OpSpec
 
 
 def _shapes(spec: OpSpec) -> list[tuple[int, ...]]:

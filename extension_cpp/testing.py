@@ -11,7 +11,7 @@ own::
     def test_my_op():
         check(spec)
 
-This package needs neither pytest nor expecttest; `check_properties` alone needs hypothesis.
+This module needs neither pytest nor expecttest; `check_properties` alone needs hypothesis.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import importlib.util
 import inspect
 from collections.abc import Sequence
 
-from extension_cpp.testing.cases import CheckError
-from extension_cpp.testing.compiled import (
+from extension_cpp.battery.cases import CheckError
+from extension_cpp.battery.compiled import (
     check_compile,
     check_dynamic,
     check_export,
     check_inductor,
 )
-from extension_cpp.testing.contracts import (
+from extension_cpp.battery.contracts import (
     check_missing_backend,
     check_namespace,
     check_opcheck,
@@ -37,11 +37,11 @@ from extension_cpp.testing.contracts import (
     check_strides,
     check_traffic,
 )
-from extension_cpp.testing.cuda import check_cuda_graph, check_second_device, check_streams
-from extension_cpp.testing.errors import check_bad_inputs, check_no_gradient
-from extension_cpp.testing.registry import CHECKS
-from extension_cpp.testing.resources import check_autocast, check_determinism, check_memory
-from extension_cpp.testing.spec import (
+from extension_cpp.battery.cuda import check_cuda_graph, check_second_device, check_streams
+from extension_cpp.battery.errors import check_bad_inputs, check_no_gradient
+from extension_cpp.battery.registry import CHECKS
+from extension_cpp.battery.resources import check_autocast, check_determinism, check_memory
+from extension_cpp.battery.spec import (
     DEFAULT_SHAPES,
     BadInput,
     Make,
@@ -51,12 +51,12 @@ from extension_cpp.testing.spec import (
     devices,
     find_specs,
 )
-from extension_cpp.testing.transforms import (
+from extension_cpp.battery.transforms import (
     check_compiled_transforms,
     check_transforms,
     check_vmap,
 )
-from extension_cpp.testing.values import (
+from extension_cpp.battery.values import (
     check_backward,
     check_double_backward,
     check_forward,

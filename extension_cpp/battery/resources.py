@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from extension_cpp.testing.cases import (
+from extension_cpp.battery.cases import (
     Case,
     as_leaves,
     cases,
@@ -24,9 +24,9 @@ from extension_cpp.testing.cases import (
     random_like,
     samples,
 )
-from extension_cpp.testing.registry import register
-from extension_cpp.testing.spec import Make, OpSpec
-from extension_cpp.testing.tolerance import same_bits
+from extension_cpp.battery.registry import register
+from extension_cpp.battery.spec import Make, OpSpec
+from extension_cpp.battery.tolerance import same_bits
 
 
 @register()

@@ -13,7 +13,7 @@ import torch
 import torch.autograd.forward_ad as fwAD
 from torch import Tensor
 
-from extension_cpp.testing.cases import (
+from extension_cpp.battery.cases import (
     Case,
     Recorder,
     cases,
@@ -24,8 +24,8 @@ from extension_cpp.testing.cases import (
     tensors_in,
     to_float64,
 )
-from extension_cpp.testing.registry import differentiable, register
-from extension_cpp.testing.spec import OpSpec
+from extension_cpp.battery.registry import differentiable, register
+from extension_cpp.battery.spec import OpSpec
 
 _Function = Callable[..., tuple[Tensor, ...]]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from extension_cpp.testing.cases import (
+from extension_cpp.battery.cases import (
     Case,
     cases,
     default_dtype,
@@ -22,8 +22,8 @@ from extension_cpp.testing.cases import (
     tiny_shapes,
     to_float64,
 )
-from extension_cpp.testing.registry import register
-from extension_cpp.testing.spec import OpSpec, Sample
+from extension_cpp.battery.registry import register
+from extension_cpp.battery.spec import OpSpec, Sample
 
 
 def _agree_compiled(case: Case, backend: str) -> None:

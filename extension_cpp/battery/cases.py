@@ -16,9 +16,9 @@ import torch.compiler.config
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from extension_cpp.testing.layouts import LAYOUTS
-from extension_cpp.testing.spec import Make, OpSpec, Sample, is_written
-from extension_cpp.testing.tolerance import difference, tolerance
+from extension_cpp.battery.layouts import LAYOUTS
+from extension_cpp.battery.spec import Make, OpSpec, Sample, is_written
+from extension_cpp.battery.tolerance import difference, tolerance
 
 Shape = tuple[int, ...]
 

@@ -15,7 +15,7 @@ import torch.autograd.forward_ad as fwAD
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from extension_cpp.testing.cases import (
+from extension_cpp.battery.cases import (
     Case,
     as_leaves,
     cases,
@@ -26,8 +26,8 @@ from extension_cpp.testing.cases import (
     op_case,
     public_case,
 )
-from extension_cpp.testing.registry import register
-from extension_cpp.testing.spec import BadInput, Make, OpSpec
+from extension_cpp.battery.registry import register
+from extension_cpp.battery.spec import BadInput, Make, OpSpec
 
 
 @register()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from extension_cpp.testing.spec import OpSpec, devices
+from extension_cpp.battery.spec import OpSpec, devices
 
 
 @dataclasses.dataclass(frozen=True)

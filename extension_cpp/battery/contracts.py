@@ -14,7 +14,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from extension_cpp import library
-from extension_cpp.testing.cases import (
+from extension_cpp.battery.cases import (
     Case,
     CheckError,
     arguments_of,
@@ -37,10 +37,10 @@ from extension_cpp.testing.cases import (
     tensors_in,
     tiny_shapes,
 )
-from extension_cpp.testing.layouts import is_dense, same_strides
-from extension_cpp.testing.registry import register
-from extension_cpp.testing.spec import OpSpec
-from extension_cpp.testing.tolerance import same_bits
+from extension_cpp.battery.layouts import is_dense, same_strides
+from extension_cpp.battery.registry import register
+from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tolerance import same_bits
 
 _REGISTER_AUTOGRAD = (
     "Call register_autograd, register_no_autograd or register_mutation of extension_cpp.library."

@@ -1,0 +1,1 @@
+"""The checks of extension_cpp.testing, one module per topic."""
