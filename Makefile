@@ -24,7 +24,7 @@ CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '
 # The package is used from the source tree; tests, examples and benchmarks find it whichever folder they run in.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo test test-all test-slow test-aten sanitize build wheel check-cuda lint format clean \
+.PHONY: help demo test test-all test-slow test-aten sanitize build wheel check-cuda new-op lint format clean \
   .check-python
 
 help: ## list the targets
@@ -68,6 +68,9 @@ wheel: $(ENVIRONMENT) ## a wheel in dist/
 
 check-cuda: $(ENVIRONMENT) ## compile the CUDA sources for two architectures; needs nvcc, no GPU
 	$(PYTHON) setup.py check_cuda
+
+new-op: $(ENVIRONMENT) ## an operator from SCHEMA="name(Tensor x, ...) -> Tensor" (templates/README.md)
+	@$(PYTHON) templates/new_op.py "$$SCHEMA" $(OPTIONS)
 
 lint: $(ENVIRONMENT) ## the form of all sources, and types
 	$(PYTHON) -m ruff check .

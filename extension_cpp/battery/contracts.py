@@ -234,6 +234,8 @@ def _compare_default(spec: OpSpec, what: str, argument: Any, default: Any, see: 
         )
     if isinstance(default, tuple):
         default = list(default)
+    if isinstance(default, torch.dtype | torch.layout | torch.memory_format):
+        default = _in_schemas(default)
     if given and default != argument.default_value:
         expected = argument.default_value
         fail(
@@ -241,6 +243,14 @@ def _compare_default(spec: OpSpec, what: str, argument: Any, default: Any, see: 
             f"{argument.name} defaults to {default!r} in the {what}, {expected!r} in the schema",
             see=see,
         )
+
+
+def _in_schemas(value: torch.dtype | torch.layout | torch.memory_format) -> Any:
+    """The number by which schemas hold such a default."""
+    kinds = {torch.dtype: "ScalarType", torch.layout: "Layout", torch.memory_format: "MemoryFormat"}
+    name = str(value).removeprefix("torch.")
+    schema = torch._C.parse_schema(f"f({kinds[type(value)]} value={name}) -> ()")
+    return schema.arguments[0].default_value
 
 
 def _check_fake_signature(case: Case) -> None:

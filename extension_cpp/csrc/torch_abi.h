@@ -31,14 +31,22 @@ namespace extension_cpp {
 using torch::headeronly::BFloat16;
 using torch::headeronly::DeviceType;
 using torch::headeronly::Half;
+using torch::headeronly::Layout;
+using torch::headeronly::MemoryFormat;
 using torch::headeronly::ScalarType;
 using torch::stable::Device;
 using torch::stable::new_empty;
 using torch::stable::parallel_for;
 using torch::stable::Tensor;
 using IntArrayRef = torch::headeronly::IntHeaderOnlyArrayRef;
+using FloatArrayRef = torch::headeronly::HeaderOnlyArrayRef<double>;
 using OptionalIntArrayRef = std::optional<IntArrayRef>;
 using TensorList = torch::headeronly::HeaderOnlyArrayRef<Tensor>;
+
+// For arguments of type str, optional ones too: headers before torch 2.14 leak each std::string that they hand over.
+struct String : std::string {
+  using std::string::string;
+};
 
 inline Tensor call_contiguous(const Tensor& tensor) { return torch::stable::contiguous(tensor); }
 
@@ -60,6 +68,20 @@ inline void copy_into(Tensor& destination, const Tensor& source) { torch::stable
 
 }  // namespace extension_cpp
 
+template <>
+struct torch::stable::detail::ToImpl<extension_cpp::String> {
+  static extension_cpp::String call(StableIValue value, uint64_t /*extension_build_version*/, bool /*is_internal*/) {
+    const auto handle = to<StringHandle>(value);
+    size_t length = 0;
+    const char* data = nullptr;
+    TORCH_ERROR_CODE_CHECK(torch_string_length(handle, &length));
+    TORCH_ERROR_CODE_CHECK(torch_string_c_str(handle, &data));
+    const extension_cpp::String result(data, length);
+    TORCH_ERROR_CODE_CHECK(torch_delete_string(handle));
+    return result;
+  }
+};
+
 #else  // aten
 
 #include <ATen/Parallel.h>
@@ -77,11 +99,15 @@ using at::Device;
 using at::DeviceType;
 using at::Half;
 using at::IntArrayRef;
+using at::Layout;
+using at::MemoryFormat;
 using at::OptionalIntArrayRef;
 using at::parallel_for;
 using at::ScalarType;
 using at::Tensor;
 using at::TensorList;
+using FloatArrayRef = at::ArrayRef<double>;
+using String = std::string;
 
 inline Tensor new_empty(const Tensor& like, IntArrayRef sizes, std::optional<ScalarType> dtype = std::nullopt) {
   return like.new_empty(sizes, like.options().dtype(dtype.value_or(like.scalar_type())));

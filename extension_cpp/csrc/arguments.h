@@ -1,0 +1,48 @@
+// Optional tensors and lists of tensors, from an operator's arguments to the pointers that its kernel takes.
+#pragma once
+
+#include "indexing.h"
+#include "torch_abi.h"
+
+#include <algorithm>
+
+namespace extension_cpp {
+
+inline std::optional<Tensor> as_contiguous(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? std::optional<Tensor>(as_contiguous(*tensor)) : std::nullopt;
+}
+
+inline std::vector<Tensor> as_contiguous(TensorList tensors) {
+  std::vector<Tensor> result(tensors.begin(), tensors.end());
+  std::transform(result.begin(), result.end(), result.begin(), [](const Tensor& t) { return as_contiguous(t); });
+  return result;
+}
+
+// Null where there is no tensor.
+template <class T>
+const T* data_of(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? tensor->const_data_ptr<T>() : nullptr;
+}
+
+// The pointers of a list of tensors. They travel to the GPU among the kernel's parameters, hence the limit, which the
+// operator checks.
+constexpr int64_t kMaxPointers = 64;
+
+template <class T>
+class Pointers {
+ public:
+  explicit Pointers(const std::vector<Tensor>& tensors) : size_(static_cast<int64_t>(tensors.size())) {
+    for (int64_t j = 0; j < size_; ++j) {
+      data_[j] = tensors[j].template const_data_ptr<T>();
+    }
+  }
+
+  HOST_DEVICE int64_t size() const { return size_; }
+  HOST_DEVICE const T* operator[](int64_t j) const { return data_[j]; }
+
+ private:
+  const T* data_[kMaxPointers];
+  int64_t size_;
+};
+
+}  // namespace extension_cpp

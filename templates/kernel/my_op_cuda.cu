@@ -1,0 +1,144 @@
+#include "my_op.h"
+
+#include "cuda/launch.cuh"
+#include "dispatch.h"
+
+#include <torch/headeronly/core/TensorAccessor.h>
+
+namespace extension_cpp {
+namespace {
+
+// EDIT: the launch configuration, for all kernels of this file.
+constexpr int kThreads = 256;
+constexpr int kBlocksPerMultiprocessor = 8;
+
+int64_t tiles_per_row(int64_t cols) { return cuda::ceil_div(cols, kThreads); }
+
+unsigned blocks_for(int64_t tiles) {
+  return static_cast<unsigned>(std::min(tiles, int64_t{kBlocksPerMultiprocessor} * cuda::multiprocessors()));
+}
+
+// A packed accessor is a pointer with sizes and strides: input[row][col]. Of an input that is not contiguous it reads
+// the elements where they lie. A raw pointer is as good where everything is contiguous.
+template <class T>
+using Matrix =
+    torch::headeronly::HeaderOnlyGenericPackedTensorAccessor<const T, 2, torch::headeronly::RestrictPtrTraits, int64_t>;
+
+template <class T>
+Matrix<T> as_matrix(const Tensor& contiguous, int64_t rows, int64_t cols) {
+  const int64_t sizes[] = {rows, cols};
+  const int64_t strides[] = {cols, 1};
+  return Matrix<T>(contiguous.const_data_ptr<T>(), sizes, strides);
+}
+
+// An element plus its two neighbours, for the thread's column of a tile. The block reads the tile from memory once,
+// with a neighbour at either end, and all else from shared memory. Every thread of the block has to reach both
+// barriers: a thread without a column goes along.
+template <class T>
+__device__ acc_t<T> with_neighbours(const Matrix<T>& matrix, int64_t row, int64_t first_col, acc_t<T>* shared) {
+  using A = acc_t<T>;
+  for (int k = static_cast<int>(threadIdx.x); k < kThreads + 2; k += kThreads) {
+    const int64_t col = first_col + k - 1;
+    shared[k] = col >= 0 && col < matrix.size(1) ? static_cast<A>(matrix[row][col]) : A(0);
+  }
+  __syncthreads();  // the tile is complete
+  const A sum = shared[threadIdx.x] + shared[threadIdx.x + 1] + shared[threadIdx.x + 2];
+  __syncthreads();  // the tile is read: the next one may be written
+  return sum;
+}
+
+// EDIT: the kernel. Blocks take tiles of kThreads columns, and when done the tile as many further on as there are
+// blocks (a grid-stride loop): a grid of any size is right for a tensor of any size.
+template <class T>
+__global__ void __launch_bounds__(kThreads) my_op_kernel(
+    const Matrix<T> input,        // [rows, cols]
+    const T* __restrict__ other,  // [rows, cols]
+    T* __restrict__ output,       // [rows, cols]
+    int64_t cols, int64_t tiles_per_row, int64_t tiles, acc_t<T> alpha) {
+  using A = acc_t<T>;
+  __shared__ A shared[kThreads + 2];
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t row = tile / tiles_per_row;
+    const int64_t first_col = tile % tiles_per_row * kThreads;
+    const int64_t col = first_col + threadIdx.x;
+    const A sum = with_neighbours<T>(input, row, first_col, shared);
+    if (col < cols) {
+      const int64_t i = row * cols + col;  // 64 bits: a tensor may have more than 2^31 elements
+      A result = sum * (A(1) + alpha);
+      result += static_cast<A>(other[i]);
+      output[i] = static_cast<T>(result);
+    }
+  }
+}
+
+// EDIT: the kernel of the backward.
+template <class T>
+__global__ void __launch_bounds__(kThreads) my_op_backward_kernel(
+    const Matrix<T> grad_output,  // [rows, cols]
+    T* __restrict__ grad_input,   // [rows, cols]
+    int64_t cols, int64_t tiles_per_row, int64_t tiles, acc_t<T> alpha) {
+  using A = acc_t<T>;
+  __shared__ A shared[kThreads + 2];
+  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    const int64_t row = tile / tiles_per_row;
+    const int64_t first_col = tile % tiles_per_row * kThreads;
+    const int64_t col = first_col + threadIdx.x;
+    const A sum = with_neighbours<T>(grad_output, row, first_col, shared);
+    if (col < cols) {
+      grad_input[row * cols + col] = static_cast<T>(sum * (A(1) + alpha));
+    }
+  }
+}
+
+Tensor my_op_cuda(const Tensor& input, const Tensor& other, double alpha) {
+  check_my_op(input, other);
+  const DeviceGuard guard(input);
+  const Tensor contiguous_input = as_contiguous(input);
+  const Tensor contiguous_other = as_contiguous(other);
+  Tensor output = new_empty(input, input.sizes());
+  if (output.numel() == 0) {
+    return output;  // a grid of no blocks would be an error
+  }
+  const int64_t cols = input.size(input.dim() - 1);
+  const int64_t rows = input.numel() / cols;
+  const int64_t tiles = rows * tiles_per_row(cols);
+  dispatch_floating(input.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = acc_t<T>;
+    my_op_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(input)>>>(
+        as_matrix<T>(contiguous_input, rows, cols), contiguous_other.const_data_ptr<T>(), output.mutable_data_ptr<T>(),
+        cols, tiles_per_row(cols), tiles, static_cast<A>(alpha));
+    CUDA_LAUNCH_CHECK();
+  });
+  return output;
+}
+
+Tensor my_op_backward_cuda(const Tensor& grad_output, double alpha) {
+  check_my_op_backward(grad_output);
+  const DeviceGuard guard(grad_output);
+  const Tensor contiguous_grad_output = as_contiguous(grad_output);
+  Tensor grad_input = new_empty(grad_output, grad_output.sizes());
+  if (grad_input.numel() == 0) {
+    return grad_input;
+  }
+  const int64_t cols = grad_output.size(grad_output.dim() - 1);
+  const int64_t rows = grad_output.numel() / cols;
+  const int64_t tiles = rows * tiles_per_row(cols);
+  dispatch_floating(grad_output.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = acc_t<T>;
+    my_op_backward_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(grad_output)>>>(
+        as_matrix<T>(contiguous_grad_output, rows, cols), grad_input.mutable_data_ptr<T>(), cols, tiles_per_row(cols),
+        tiles, static_cast<A>(alpha));
+    CUDA_LAUNCH_CHECK();
+  });
+  return grad_input;
+}
+
+}  // namespace
+}  // namespace extension_cpp
+
+TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) {
+  m.impl("my_op", TORCH_BOX(&extension_cpp::my_op_cuda));
+  m.impl("my_op_backward", TORCH_BOX(&extension_cpp::my_op_backward_cuda));
+}

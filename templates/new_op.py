@@ -1,0 +1,161 @@
+"""Makes an operator from a schema: it compiles and passes its tests before a line is edited.
+
+    python templates/new_op.py "softcap(Tensor x, float cap) -> Tensor"
+    python templates/new_op.py "scan(Tensor x, int block=128) -> Tensor" --template kernel --no-grad
+    python templates/new_op.py --remove softcap
+
+templates/README.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import sys
+from pathlib import Path
+
+try:
+    import torch  # noqa: F401
+except ImportError:
+    raise SystemExit(
+        f"new_op.py: {sys.executable} has no torch, whose parser reads the schema. "
+        'Use an interpreter that has, or `make new-op SCHEMA="..."`'
+    ) from None
+
+from instantiate import KINDS, TEMPLATES, Options, backward_schema, instantiate
+from repository import Changes, Repository
+from schema import Refusal, Schema, parse
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    repository = Repository(TEMPLATES.parent)
+    try:
+        if arguments.remove:
+            remove(repository, arguments.remove, arguments.dry_run)
+        else:
+            add(repository, arguments)
+    except Refusal as refusal:
+        raise SystemExit(f"new_op.py: {refusal}") from None
+    except KeyboardInterrupt:
+        raise SystemExit("new_op.py: stopped; nothing was changed") from None
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Makes an operator from a schema, or takes one out again.",
+        epilog="More in templates/README.md.",
+    )
+    parser.add_argument(
+        "schema", nargs="?", help='"name(Tensor x, float alpha=1.0) -> Tensor", as in torch.library'
+    )
+    parser.add_argument(
+        "--template",
+        choices=sorted(KINDS),
+        help="what to start from; default: by the schema",
+    )
+    parser.add_argument(
+        "--cuda", metavar="FILE.cu", type=Path, help="an existing kernel source for the CUDA side"
+    )
+    parser.add_argument("--no-cuda", action="store_true", help="for the CPU alone")
+    parser.add_argument("--no-cpu", action="store_true", help="for CUDA alone")
+    parser.add_argument(
+        "--no-grad", action="store_true", help="without derivatives; asking for one is an error"
+    )
+    parser.add_argument(
+        "--backward",
+        choices=("operator", "torch"),
+        default="operator",
+        help="a registered operator with kernels of its own (default), or made of torch calls",
+    )
+    parser.add_argument("--remove", metavar="NAME", help="take an operator out, whole")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
+    arguments = parser.parse_args()
+    if (arguments.schema is None) == (arguments.remove is None):
+        parser.error("give a schema, or --remove NAME")
+    if arguments.no_cuda and arguments.no_cpu:
+        parser.error("--no-cuda and --no-cpu together leave no backend")
+    if arguments.no_cuda and arguments.cuda:
+        parser.error("--no-cuda and --cuda exclude each other")
+    if arguments.no_grad and arguments.backward == "torch":
+        parser.error("--no-grad and --backward exclude each other")
+    return arguments
+
+
+def add(repository: Repository, arguments: argparse.Namespace) -> None:
+    schema = parse(arguments.schema)
+    kind = arguments.template or default_kind(schema, arguments.cuda is not None)
+    options = Options(
+        cpu=not arguments.no_cpu,
+        cuda=not arguments.no_cuda,
+        grad=not arguments.no_grad,
+        backward=arguments.backward,
+        cuda_source=read_source(arguments.cuda),
+    )
+    schemas = [schema.text]
+    if options.grad and options.backward == "operator" and not schema.mutates:
+        schemas.append(backward_schema(kind, schema))
+    names = [text.partition("(")[0] for text in schemas]
+    repository.check_free(names)
+    check_python_names(kind, schema.name)
+    files = instantiate(kind, schema, options)
+    changes = repository.add(schema.name, files, schemas)
+    carry_out(changes, arguments.dry_run)
+    if arguments.dry_run:
+        return
+    folder = repository.folder(schema.name).relative_to(repository.root)
+    print(
+        f"\nNext: what to edit is marked EDIT: (grep -rn EDIT: {folder}). It works as it is:\n"
+        "    make build\n"
+        f'    make test TESTS="tests/test_operators.py -k [{schema.name}-"\n'
+        f"    python templates/new_op.py --remove {schema.name}"
+    )
+
+
+def default_kind(schema: Schema, own_kernel: bool) -> str:
+    """The simplest that takes the schema; for a kernel of one's own the one with raw pointers."""
+    preferred = ["elementwise", "inplace", "multi_output", "kernel"]
+    if own_kernel:
+        preferred.insert(0, "kernel")
+    return next((kind for kind in preferred if KINDS[kind].accepts(schema)), "elementwise")
+
+
+def read_source(path: Path | None) -> tuple[str, str] | None:
+    if path is None:
+        return None
+    try:
+        return path.name, path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"--cuda {path}: {error}") from None
+
+
+def check_python_names(kind: str, name: str) -> None:
+    """Refuses the name of something that ops.py or spec.py define or import for themselves."""
+    for file in ("ops.py", "spec.py"):
+        for node in ast.parse((TEMPLATES / kind / file).read_text()).body:
+            names = [alias.asname or alias.name for alias in getattr(node, "names", [])]
+            names += [getattr(node, "name", "")]
+            names += [t.id for t in getattr(node, "targets", []) if isinstance(t, ast.Name)]
+            if name in names:
+                raise Refusal(f"{file} uses the name '{name}' for something else: choose another")
+
+
+def remove(repository: Repository, name: str, dry_run: bool) -> None:
+    changes = repository.remove(name)
+    uses = repository.uses(name)
+    carry_out(changes, dry_run)
+    if uses:
+        print(f"\nStill using {name}:", *(f"    {use}" for use in uses), sep="\n")
+    if not dry_run:
+        print("\nNext: make build")
+
+
+def carry_out(changes: Changes, dry_run: bool) -> None:
+    plan = changes.show()
+    if not dry_run:
+        changes.apply()
+    print(plan)
+
+
+if __name__ == "__main__":
+    main()

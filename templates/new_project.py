@@ -1,0 +1,272 @@
+"""Makes a project of your own out of this one: its package, namespace and operators.
+
+    python templates/new_project.py my_kernels ../my_kernels
+    python templates/new_project.py my_kernels ../my_kernels --ops fused_op,reduce_sum
+    python templates/new_project.py --update ../my_kernels
+
+templates/README.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import keyword
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from instantiate import TEMPLATES, find_tool
+from repository import PACKAGE, Repository
+from schema import Refusal
+
+ORIGIN = Path("templates", "origin.json")
+BRANCH = "template"
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    source = Repository(TEMPLATES.parent)
+    try:
+        if arguments.update:
+            update(source, arguments.update.resolve())
+        else:
+            create(source, arguments.name, arguments.target.resolve(), arguments.ops.split(","))
+    except Refusal as refusal:
+        raise SystemExit(f"new_project.py: {refusal}") from None
+    except KeyboardInterrupt:
+        raise SystemExit("new_project.py: stopped; nothing was made") from None
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Makes a project of your own out of this one.",
+        epilog="More in templates/README.md.",
+    )
+    parser.add_argument("name", nargs="?", help="of the package and of the operators' namespace")
+    parser.add_argument("target", nargs="?", type=Path, help="a folder that is empty or not there")
+    parser.add_argument(
+        "--ops", default="fused_op", help="the operators to keep, with commas; default: %(default)s"
+    )
+    parser.add_argument(
+        "--update",
+        metavar="PROJECT",
+        type=Path,
+        help="take this version's changes into a project made earlier",
+    )
+    arguments = parser.parse_args()
+    if arguments.update is None and arguments.target is None:
+        parser.error("give a name and a target, or --update PROJECT")
+    return arguments
+
+
+def create(source: Repository, name: str, target: Path, ops: list[str]) -> None:
+    check_package_name(name)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise Refusal(f"{target} exists and is not an empty folder")
+    if source.root == target or source.root in target.parents:
+        raise Refusal(f"{target} lies inside this repository: choose a folder outside")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
+        project = Path(scratch, name)
+        dropped = generate(source, name, ops, project)
+        git(project, "init", "--quiet", "--initial-branch=main")
+        commit(project, f"Start from {describe(project)}")
+        git(project, "branch", BRANCH)
+        if target.exists():
+            target.rmdir()
+        project.rename(target)
+    print(f"{target}: the package {name} with {', '.join(operators(Repository(target, name)))}")
+    show(dropped, "Left out, as they use other operators:")
+    print(f"\nNext:\n    cd {target}\n    make demo\n    make test")
+
+
+def update(source: Repository, project: Path) -> None:
+    """Commits what `create` makes today to the project's branch `template`, to be merged."""
+    try:
+        origin = json.loads((project / ORIGIN).read_text())
+    except FileNotFoundError:
+        raise Refusal(f"{project} has no {ORIGIN}: it was not made by new_project.py") from None
+    if not git(project, "branch", "--list", BRANCH):
+        raise Refusal(
+            f"{project} has no branch '{BRANCH}', which holds what new_project.py made. Make it at "
+            f"the first commit: git branch {BRANCH} $(git rev-list --max-parents=0 HEAD)"
+        )
+    with tempfile.TemporaryDirectory() as scratch:
+        fresh, worktree = Path(scratch, "fresh"), Path(scratch, "worktree")
+        generate(source, origin["name"], origin["operators"], fresh)
+        git(project, "worktree", "add", "--quiet", str(worktree), BRANCH)
+        try:
+            git(worktree, "rm", "-r", "--quiet", ".")
+            shutil.copytree(fresh, worktree, dirs_exist_ok=True)
+            made = commit(worktree, f"Update to {describe(worktree)}")
+        finally:
+            git(project, "worktree", "remove", "--force", str(worktree))
+    if made:
+        print(f"Next:\n    cd {project}\n    git merge {BRANCH}")
+    else:
+        print(f"{project} is up to date with {describe(project)}")
+
+
+def generate(source: Repository, name: str, ops: Iterable[str], project: Path) -> list[str]:
+    """Writes the project's files, without a git history; returns what was left out."""
+    ops = with_dependencies(source, ops)
+    for path in source.files():
+        copy = project / path.relative_to(source.root)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
+    git(project, "init", "--quiet")  # for the listing of files alone
+    dropped = drop_operators(Repository(project), set(ops))
+    rename(project, name)
+    write_origin(source, project, name, ops)
+    shutil.rmtree(project / ".git")
+    reformat(project)
+    return dropped
+
+
+def operators(repository: Repository) -> list[str]:
+    return sorted(
+        path.name for path in repository.operators.iterdir() if (path / "ops.py").exists()
+    )
+
+
+def with_dependencies(source: Repository, ops: Iterable[str]) -> list[str]:
+    """The operators asked for, and those that they import."""
+    there, found = operators(source), set()
+    todo = [op.strip() for op in ops if op.strip()]
+    if not todo:
+        raise Refusal("--ops names no operator; there are: " + ", ".join(there))
+    while todo:
+        op = todo.pop()
+        if op not in there:
+            raise Refusal(f"there is no operator '{op}'; there are: {', '.join(there)}")
+        if op not in found:
+            found.add(op)
+            for path in source.folder(op).glob("*.py"):
+                imported = re.findall(rf"{PACKAGE}\.operators\.(\w+)", path.read_text())
+                todo += [other for other in imported if other != op]
+    return sorted(found)
+
+
+def drop_operators(project: Repository, kept: set[str]) -> list[str]:
+    """Takes out all other operators, and the files and the passages that are about them."""
+    unwanted = [op for op in operators(project) if op not in kept]
+    for op in unwanted:
+        project.remove(op).apply()
+    dropped = []
+    using = {use.split(":")[0] for op in unwanted for use in project.uses(op)}
+    for name in sorted(using):
+        path = project.root / name
+        if path.suffix == ".md":
+            path.write_text(without_passages(path.read_text(), unwanted))
+        elif name.startswith(("examples/", "tests/", "benchmarks/")):
+            path.unlink()
+            dropped.append(name)
+    return dropped
+
+
+def without_passages(text: str, unwanted: list[str]) -> str:
+    """Drops the paragraphs, list items, table rows and code blocks that name an operator."""
+    names = re.compile(rf"\b(?:{'|'.join(unwanted)})\b")
+    pieces = re.split(r"(^```.*?^```\n|\n\n+|\n(?=[-|*]|\d+\. ))", text, flags=re.M | re.S)
+    return "".join(piece for piece in pieces if not piece or not names.search(piece))
+
+
+def rename(project: Path, name: str) -> None:
+    """Replaces the package's name in files and paths, in each of its spellings."""
+    spellings = {
+        PACKAGE: name,
+        PACKAGE.upper(): name.upper(),
+        PACKAGE.replace("_", "-"): name.replace("_", "-"),
+    }
+    for path in Repository(project).files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        for old, new in spellings.items():
+            text = text.replace(old, new)
+        path.write_text(text)
+    for path in sorted(project.rglob(f"*{PACKAGE}*"), key=lambda path: -len(path.parts)):
+        if ".git" not in path.relative_to(project).parts:
+            path.rename(path.with_name(path.name.replace(PACKAGE, name)))
+
+
+def write_origin(source: Repository, project: Path, name: str, ops: list[str]) -> None:
+    pyproject = (source.root / "pyproject.toml").read_text()
+    version = re.search(r'^version = "(.*)"', pyproject, re.M)
+    record = {
+        "from": PACKAGE,
+        "version": version[1] if version else "unknown",
+        "commit": git(source.root, "rev-parse", "HEAD"),
+        "name": name,
+        "operators": ops,
+    }
+    (project / ORIGIN).write_text(json.dumps(record, indent=2) + "\n")
+
+
+def describe(project: Path) -> str:
+    origin = json.loads((project / ORIGIN).read_text())
+    return f"{origin['from']} {origin['version']} ({origin['commit'][:12]})"
+
+
+def reformat(project: Path) -> None:
+    """Formats the sources: a longer or shorter name breaks lines elsewhere."""
+    ruff, clang_format = find_tool("ruff"), find_tool("clang-format")
+    if ruff is None or clang_format is None:
+        print("ruff or clang-format was not found: run `make format` in the new project")
+        return
+    subprocess.run(
+        [ruff, "check", "--quiet", "--fix-only", "--no-cache", "."], cwd=project, check=False
+    )
+    subprocess.run([ruff, "format", "--quiet", "--no-cache", "."], cwd=project, check=True)
+    sources = [p for s in ("h", "cpp", "cu", "cuh") for p in project.rglob(f"*.{s}")]
+    subprocess.run([clang_format, "-i", *map(str, sources)], cwd=project, check=True)
+
+
+def commit(project: Path, message: str) -> bool:
+    """Commits everything; returns whether there was anything."""
+    git(project, "add", "--all")
+    if not git(project, "status", "--porcelain"):
+        return False
+    identity = []
+    if not git(project, "config", "--default", "", "--get", "user.email"):
+        identity = ["-c", "user.name=new_project.py", "-c", "user.email=new_project@localhost"]
+    git(project, *identity, "commit", "--quiet", "--no-verify", "-m", message)
+    return True
+
+
+def git(folder: Path, *arguments: str) -> str:
+    result = subprocess.run(
+        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if result.returncode:
+        raise Refusal(f"git {' '.join(arguments)} failed: {result.stderr.strip()}")
+    return result.stdout.strip()
+
+
+def check_package_name(name: str) -> None:
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
+        raise Refusal(
+            f"'{name}' is no name for a package: lower-case letters, digits and single underscores"
+        )
+    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
+        raise Refusal(f"'{name}' is a keyword or a module of Python: choose another name")
+    if name == PACKAGE:
+        raise Refusal(f"'{name}' is this package: choose another name")
+    if importlib.util.find_spec(name) is not None:
+        raise Refusal(f"a package '{name}' is installed already: choose another name")
+
+
+def show(lines: list[str], title: str) -> None:
+    if lines:
+        print(title, *(f"    {line}" for line in lines), sep="\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""EDIT: my_op, in one line."""
+
+import torch
+from torch import Tensor
+
+from extension_cpp.batching import to_front
+from extension_cpp.checks import (
+    check_floating,
+    check_min_dim,
+    check_same_device,
+    check_same_dtype,
+    check_shape,
+)
+from extension_cpp.library import register_autograd, register_vmap
+
+
+def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
+    """EDIT: Sums the squares of each row, and more, made of every argument.
+
+    Args:
+        input: of shape `(..., cols)`, of any layout, on CPU or CUDA;
+            float64, float32, float16 or bfloat16.
+        other: shape, dtype and device of `input`.
+        alpha: a number.
+
+    Returns:
+        A contiguous tensor of shape `(...)` with the dtype of `input`.
+        Sums are accumulated in float32 (float64 for float64).
+        Differentiable to any order, in reverse and forward mode.
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    """
+    return torch.ops.extension_cpp.my_op(input, other, alpha)
+
+
+# EDIT: the checks of my_op.h, and the shape of the result.
+@torch.library.register_fake("extension_cpp::my_op")
+def _(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
+    check_floating("my_op", "input", input)
+    check_min_dim("my_op", "input", input, 1)
+    check_same_dtype("my_op", "other", other, "input", input)
+    check_same_device("my_op", "other", other, "input", input)
+    check_shape("my_op", "other", other, input.shape)
+    return input.new_empty(input.shape[:-1])
+
+
+@torch.library.register_fake("extension_cpp::my_op_backward")
+def _(grad_output: Tensor, input: Tensor, alpha: float) -> Tensor:
+    check_floating("my_op_backward", "grad_output", grad_output)
+    check_same_dtype("my_op_backward", "input", input, "grad_output", grad_output)
+    check_same_device("my_op_backward", "input", input, "grad_output", grad_output)
+    check_min_dim("my_op_backward", "input", input, 1)
+    check_shape("my_op_backward", "grad_output", grad_output, input.shape[:-1])
+    return input.new_empty(input.shape)
+
+
+# EDIT: what the backward needs, and no more.
+def _setup_context(ctx, inputs, output):
+    input, _, ctx.alpha = inputs
+    ctx.save_for_backward(input)
+
+
+# EDIT: the gradient of each argument, None for those that have none.
+def _backward(ctx, grad_output):
+    (input,) = ctx.saved_tensors
+    grad_input = None
+    if ctx.needs_input_grad[0]:
+        grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, input, ctx.alpha)
+    grad_output = grad_output.unsqueeze(-1).expand(input.shape)
+    return (
+        grad_input,
+        grad_output if ctx.needs_input_grad[1] else None,
+        None,
+    )
+
+
+register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
+
+
+def _setup_context_backward(ctx, inputs, output):
+    grad_output, input, ctx.alpha = inputs
+    ctx.save_for_backward(grad_output, input)
+
+
+# EDIT: the derivative of the derivative.
+def _backward_backward(ctx, grad):
+    grad_output, input = ctx.saved_tensors
+    return (
+        (2 * input * grad * (1 + ctx.alpha)).sum(-1),
+        torch.ops.extension_cpp.my_op_backward(grad_output, grad, ctx.alpha),
+        None,
+    )
+
+
+register_autograd(
+    "extension_cpp::my_op_backward", _backward_backward, setup_context=_setup_context_backward
+)
+
+
+# EDIT: how a batch of calls becomes one call.
+def _vmap(info, in_dims, input, other, alpha):
+    input, other = to_front(info.batch_size, in_dims[:2], input, other)
+    check_min_dim("my_op", "input", input[0], 1)  # of an example, not of the batch
+    return torch.ops.extension_cpp.my_op(input, other, alpha), 0
+
+
+register_vmap("extension_cpp::my_op", _vmap)
+
+
+def _vmap_backward(info, in_dims, grad_output, input, alpha):
+    grad_output, input = to_front(info.batch_size, in_dims[:2], grad_output, input)
+    check_min_dim("my_op_backward", "input", input[0], 1)
+    return torch.ops.extension_cpp.my_op_backward(grad_output, input, alpha), 0
+
+
+register_vmap("extension_cpp::my_op_backward", _vmap_backward)

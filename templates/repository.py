@@ -1,0 +1,287 @@
+"""The places of the repository that know an operator: its folder, its schema, its imports.
+
+How they are added, removed, and put back when something goes wrong on the way.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from instantiate import format_text
+from schema import Refusal
+
+PACKAGE = "extension_cpp"
+
+
+@dataclass
+class Changes:
+    """Files to write and folders to delete: all of it or, after an error or Ctrl-C, nothing."""
+
+    root: Path
+    files: dict[Path, str] = field(default_factory=dict)
+    deleted: list[Path] = field(default_factory=list)
+
+    def apply(self) -> None:
+        written: list[tuple[Path, bytes | None]] = []
+        made: list[Path] = []
+        aside: list[tuple[Path, Path]] = []
+        with tempfile.TemporaryDirectory(dir=self.root, prefix=".new_op-") as scratch:
+            try:
+                for number, folder in enumerate(self.deleted):
+                    kept = Path(scratch, f"deleted-{number}")
+                    aside.append((kept, folder))
+                    os.rename(folder, kept)
+                for path, text in self.files.items():
+                    for parent in reversed(path.parents):
+                        if not parent.exists():
+                            made.append(parent)
+                            parent.mkdir()
+                    written.append((path, path.read_bytes() if path.exists() else None))
+                    new = Path(scratch, "new")
+                    new.write_text(text, newline="\n")
+                    if path.exists():
+                        shutil.copymode(path, new)
+                    os.replace(new, path)
+            except BaseException:
+                with uninterrupted():
+                    for path, old in reversed(written):
+                        if old is None:
+                            path.unlink(missing_ok=True)
+                        else:
+                            path.write_bytes(old)
+                    for folder in reversed(made):
+                        shutil.rmtree(folder, ignore_errors=True)
+                    for kept, folder in aside:
+                        if kept.exists():
+                            os.rename(kept, folder)
+                raise
+
+    def show(self) -> str:
+        """What apply() would do."""
+        lines = [f"delete {path.relative_to(self.root)}/" for path in self.deleted]
+        for path, text in self.files.items():
+            name = str(path.relative_to(self.root))
+            if path.exists():
+                old, new = path.read_text().splitlines(), text.splitlines()
+                diff = difflib.unified_diff(old, new, name, name, n=1, lineterm="")
+                lines += [f"edit {name}", *(f"    {line}" for line in list(diff)[2:])]
+            else:
+                lines.append(f"write {name} ({text.count(chr(10))} lines)")
+        return "\n".join(lines)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Puts Ctrl-C off: what undoes a half-done change is not to be half done itself."""
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+class Repository:
+    """A checkout of the package."""
+
+    def __init__(self, root: Path, package: str = PACKAGE) -> None:
+        self.root = root
+        self.library = root / package / "csrc" / "library.cpp"
+        self.checks = root / package / "csrc" / "checks.h"
+        # The public functions and the modules.
+        self.imports = {"ops": root / package / "ops.py", "module": root / package / "nn.py"}
+        self.operators = root / package / "operators"
+        # The public interface as one expectation.
+        self.snapshot = root / "tests" / "test_schemas.py"
+
+    # What there is
+
+    def schemas(self) -> dict[str, str]:
+        """The statement that defines each schema, by name."""
+        literals = r'(?:"(?:\\.|[^"\\])*"\s*)*'
+        pattern = rf'^[ \t]*m\.def\(\s*(?="(\w+)\(){literals}\);\n'
+        return {
+            match[1]: match[0] for match in re.finditer(pattern, self.library.read_text(), re.M)
+        }
+
+    def import_statements(self, name: str) -> dict[Path, list[str]]:
+        """The statements of ops.py and nn.py that import from an operator's folder."""
+        pattern = rf"^from {PACKAGE}\.operators\.{name}\.\w+ import (?:\([^)]*\)|[^(\n]*)\n"
+        return {path: re.findall(pattern, path.read_text(), re.M) for path in self.imports.values()}
+
+    def parts(self, name: str) -> dict[str, bool]:
+        return {
+            f"the folder {self.folder(name).relative_to(self.root)}": self.folder(name).exists(),
+            "its schema in csrc/library.cpp": name in self.schemas(),
+            "its import in ops.py": bool(self.import_statements(name)[self.imports["ops"]]),
+        }
+
+    def folder(self, name: str) -> Path:
+        return self.operators / name
+
+    # What is added
+
+    def check_free(self, names: list[str]) -> None:
+        """Refuses names that exist, in whole or in part."""
+        name = names[0]
+        parts = self.parts(name)
+        if all(parts.values()):
+            raise Refusal(f"the operator '{name}' exists. To take it out: --remove {name}")
+        if any(parts.values()):
+            there = " and ".join(part for part, found in parts.items() if found)
+            raise Refusal(
+                f"there is a half-made operator '{name}': {there} exists, the rest does not. "
+                f"Complete it by hand, or take it out: --remove {name}"
+            )
+        for other in names:
+            if other in self.schemas():
+                raise Refusal(f"the operator '{other}' exists already, in csrc/library.cpp")
+            if re.search(rf"\bcheck_{other}\(", self.checks.read_text()):
+                raise Refusal(
+                    f"the operator's name '{other}' would make a function check_{other}, which "
+                    f"is one of csrc/checks.h: "
+                    "choose another name"
+                )
+
+    def add(self, name: str, files: dict[str, str], schemas: list[str]) -> Changes:
+        changes = Changes(self.root)
+        for file, text in files.items():
+            changes.files[self.folder(name) / file] = text
+        library = self.library.read_text()
+        definitions = "".join(self._definition(schema) for schema in schemas)
+        block = re.search(rf"^TORCH_LIBRARY\({PACKAGE}, m\) \{{\n(?:.*\n)*?(?=^\}})", library, re.M)
+        if block is None:
+            raise Refusal(f"{self.library} has no block TORCH_LIBRARY({PACKAGE}, m) {{ ... }}")
+        changes.files[self.library] = library[: block.end()] + definitions + library[block.end() :]
+        ops = self.imports["ops"]
+        changes.files[ops] = with_import(ops.read_text(), f"{PACKAGE}.operators.{name}.ops", name)
+        self._expect(changes, lambda lines: sorted([*lines, *map(as_torch_spells, schemas)]))
+        return changes
+
+    def _expect(self, changes: Changes, edit: Callable[[list[str]], list[str]]) -> None:
+        """Edits the list of schemas that a test expects, one a line."""
+        if not self.snapshot.exists():
+            return
+        text = self.snapshot.read_text()
+        expected = re.search(r'(?<="""\\\n)(?:\w+\(.*\n)*(?=""")', text)
+        if expected is None:
+            return
+        new = "".join(f"{line}\n" for line in edit(expected[0].splitlines()))
+        if new != expected[0]:
+            changes.files[self.snapshot] = text[: expected.start()] + new + text[expected.end() :]
+
+    @staticmethod
+    def _definition(schema: str) -> str:
+        literal = schema.replace("\\", "\\\\").replace('"', '\\"')
+        # With company: a lone short statement would be put beside its brace.
+        text = f'TORCH_LIBRARY(a, m) {{\n  m.def("{literal}");\n  m.def("");\n}}\n'
+        return "".join(format_text("library.cpp", text).splitlines(keepends=True)[1:-2])
+
+    # What is removed
+
+    def remove(self, name: str) -> Changes:
+        """Takes out an operator, also one that is half there.
+
+        Raises:
+            Refusal: there is nothing of that name.
+        """
+        folder = self.folder(name)
+        schemas = self.schemas()
+        statements = self.import_statements(name)
+        own = {name, f"{name}_backward"}
+        for path in [*folder.glob("*.cpp"), *folder.glob("*.cu")]:
+            own |= set(re.findall(r'm\.impl\(\s*"(\w+)"', path.read_text()))
+        defined = [schemas[n] for n in schemas if n in own]
+        if not folder.exists() and not defined and not any(statements.values()):
+            raise Refusal(f"there is no operator '{name}'")
+        changes = Changes(self.root, deleted=[folder] if folder.exists() else [])
+        library = self.library.read_text()
+        for definition in defined:
+            library = library.replace(definition, "", 1)
+        if defined:
+            changes.files[self.library] = library
+        for path, found in statements.items():
+            text = path.read_text()
+            for statement in found:
+                text = text.replace(statement, "", 1)
+            if found:
+                changes.files[path] = text
+        self._expect(changes, lambda lines: [x for x in lines if x.partition("(")[0] not in own])
+        return changes
+
+    def uses(self, name: str) -> list[str]:
+        """Where an operator is used outside of its own folder and lines: `path:line: text`."""
+        own = "".join(s for found in self.import_statements(name).values() for s in found)
+        words = "|".join(sorted({name} | set(re.findall(r"import (\w+) as", own))))
+        used = re.compile(
+            rf"\b{PACKAGE}(?:\.ops|\.nn)?(?:\.|::)(?:{words})\b|\boperators[./]{name}\b"
+            rf"|^from {PACKAGE}\.(?:ops|nn) import (?:\([^)]*?|.*?)\b(?:{words})\b",
+            re.M,
+        )
+        in_prose = re.compile(rf"[`\[](?:{words})[`\](]")
+        found = []
+        for path in self.files():
+            own_places = (self.library, self.snapshot, *self.imports.values())
+            if self.folder(name) in path.parents or path in own_places:
+                continue
+            try:
+                text = path.read_text()
+            except UnicodeDecodeError:
+                continue
+            ends = [match.end() for match in used.finditer(text)]
+            if re.search(rf"^from {PACKAGE} import .*\b(?:ops|nn)\b", text, re.M):
+                members = re.finditer(rf"(?<![\w.])(?:ops|nn)\.(?:{words})\b", text)
+                ends += [match.end() for match in members]
+            if path.suffix == ".md":
+                ends += [match.end() for match in in_prose.finditer(text)]
+            for number in sorted({text.count("\n", 0, end) for end in ends}):
+                line = text.splitlines()[number].strip()
+                found.append(f"{path.relative_to(self.root)}:{number + 1}: {line}")
+        return found
+
+    def files(self) -> list[Path]:
+        """The files of the repository, those that git ignores left out."""
+        command = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
+        listed = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
+        if listed.returncode:
+            raise Refusal(f"{self.root} is not a git repository")
+        paths = [self.root / name for name in listed.stdout.split("\0") if name]
+        return sorted({path for path in paths if path.is_file()})
+
+
+def as_torch_spells(schema: str) -> str:
+    return str(torch._C.parse_schema(schema))
+
+
+def with_import(text: str, module: str, name: str) -> str:
+    """Adds an import statement to a file of them, where a sorter of imports would put it."""
+    statement = f"from {module} import {name} as {name}\n"
+    if len(statement) > 101:
+        statement = f"from {module} import (\n    {name} as {name},\n)\n"
+
+    def key(name: str) -> list[tuple[int, int]]:
+        """Character by character, but digits count as numbers."""
+        parts = re.findall(r"\d+|\D", name.lower())
+        return [(ord("0"), int(part)) if part.isdigit() else (ord(part), 0) for part in parts]
+
+    position = None
+    for match in re.finditer(r"^from (\S+) import (?:\([^)]*\)|[^(\n]*)\n", text, re.M):
+        if position is None and key(match[1]) > key(module):
+            position = match.start()
+        end = match.end()
+    if position is None:
+        # After the last import; in a file without any, after the docstring.
+        position = end if "end" in locals() else len(text)
+        if "end" not in locals() and not text.endswith("\n\n"):
+            statement = "\n" + statement
+    return text[:position] + statement + text[position:]

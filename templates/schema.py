@@ -1,0 +1,562 @@
+"""Reads an operator's schema: which types there are, and what each is in C++ and in Python.
+
+torch's own parser does the parsing. What it accepts and the stable ABI does not carry is refused
+here, with what to use instead. (The stable ABI checks no types: whatever slipped through would be
+read as other bits at run time.)
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import keyword
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+
+class Refusal(Exception):
+    """A request that is not carried out; the message is for the user, and nothing was written."""
+
+
+@dataclass(frozen=True)
+class Type:
+    """A type of the schema language.
+
+    Attributes:
+        cpp: the type of the C++ parameter, in both ABIs.
+        hint: the type hint of the Python parameter.
+        field: what the kernels take: a type of C++ for a number, None for what is folded into a
+            number on the way.
+        cpp_number: that number in C++, of the argument `{}`.
+        python_number: the same in Python.
+        values: Python source of the n-th of a series of distinct values.
+        describe: for the docstring.
+    """
+
+    cpp: str
+    hint: str
+    describe: str
+    field: str | None = None
+    cpp_number: str = "{}"
+    python_number: str = "{}"
+    values: Callable[[int], str] = repr
+
+
+def one_of(*values: str) -> Callable[[int], str]:
+    return lambda n: values[n % len(values)]
+
+
+WEIGHTED = "sum((i + 1) * entry for i, entry in enumerate({}))"
+TENSOR = Type("const Tensor&", "Tensor", "shape, dtype and device of `{main}`.")
+OPTIONAL_TENSOR = Type(
+    "const std::optional<Tensor>&", "Tensor | None", "shape, dtype and device of `{main}`, or None."
+)
+TENSOR_LIST = Type("TensorList", "Sequence[Tensor]", "tensors like `{main}`.")
+INT = Type("int64_t", "int", "an integer.", field="int64_t", values=lambda n: str(n + 2))
+INT_LIST = Type(
+    *("IntArrayRef", "Sequence[int]", "integers."),
+    cpp_number="weighted_sum({})",
+    python_number=WEIGHTED,
+    values=lambda n: f"[{n + 1}, {n + 3}]",
+)
+
+TYPES: dict[str, Type] = {
+    "Tensor": TENSOR,
+    "Tensor?": OPTIONAL_TENSOR,
+    "Tensor[]": TENSOR_LIST,
+    "int": INT,
+    "SymInt": INT,
+    "int[]": INT_LIST,
+    "SymInt[]": INT_LIST,
+    "float": Type(
+        *("double", "float", "a number."),
+        field="A",
+        cpp_number="static_cast<A>({})",
+        values=lambda n: repr(round(0.3 + 0.2 * n, 1)),
+    ),
+    "bool": Type("bool", "bool", "a switch.", field="bool", values=one_of("True", "False")),
+    "float[]": Type(
+        *("FloatArrayRef", "Sequence[float]", "numbers."),
+        cpp_number="weighted_sum({})",
+        python_number=WEIGHTED,
+        values=lambda n: f"[{0.2 + n:.1f}, {0.5 + n:.1f}]",
+    ),
+    "str": Type(
+        *("const String&", "str", "a string."),
+        cpp_number="static_cast<double>({}.size())",
+        python_number="len({})",
+        values=lambda n: f'"{"abcdefghij"[: n % 9 + 2]}"',
+    ),
+    "ScalarType": Type(
+        *("ScalarType", "torch.dtype", "a dtype."),
+        cpp_number="static_cast<double>(python_name({}).size())",
+        python_number="len(str({}))",
+        values=one_of("torch.bfloat16", "torch.int64", "torch.float32", "torch.int8"),
+    ),
+    "Device": Type(
+        *("Device", "torch.device", "a device."),
+        cpp_number="static_cast<double>(python_name({}).size())",
+        python_number="len(str({}))",
+        values=one_of('torch.device("cpu")', 'torch.device("meta")'),
+    ),
+    "Layout": Type(
+        *("Layout", "torch.layout", "a layout."),
+        cpp_number="({} == Layout::Strided ? 1.0 : 2.0)",
+        python_number="(1 if {} == torch.strided else 2)",
+        values=one_of("torch.sparse_coo", "torch.strided"),
+    ),
+    "MemoryFormat": Type(
+        *("MemoryFormat", "torch.memory_format", "a memory format."),
+        cpp_number="({} == MemoryFormat::Contiguous ? 1.0 : 2.0)",
+        python_number="(1 if {} == torch.contiguous_format else 2)",
+        values=one_of("torch.channels_last", "torch.contiguous_format"),
+    ),
+}
+
+
+def optional(name: str, cpp: str, cpp_number: str, python_number: str) -> Type:
+    base = TYPES[name]
+    return Type(
+        *(cpp, f"{base.hint} | None", f"{base.describe[:-1]}, or None."),
+        cpp_number=f"({{0}}.has_value() ? {cpp_number} : -1.0)",
+        python_number=f"(-1 if {{0}} is None else {python_number})",
+        values=base.values,
+    )
+
+
+for _name in ("int", "SymInt"):
+    TYPES[f"{_name}?"] = optional(
+        _name, "std::optional<int64_t>", "static_cast<double>(*{0})", "{0}"
+    )
+    TYPES[f"{_name}[]?"] = optional(
+        f"{_name}[]",
+        "OptionalIntArrayRef",
+        "weighted_sum(*{0})",
+        WEIGHTED.replace("{}", "{0}"),
+    )
+TYPES["float?"] = optional("float", "std::optional<double>", "*{0}", "{0}")
+TYPES["float[]?"] = optional(
+    "float[]",
+    "std::optional<FloatArrayRef>",
+    "weighted_sum(*{0})",
+    WEIGHTED.replace("{}", "{0}"),
+)
+TYPES["bool?"] = optional("bool", "std::optional<bool>", "(*{0} ? 1.0 : 0.0)", "{0}")
+TYPES["str?"] = optional(
+    "str",
+    "const std::optional<String>&",
+    "static_cast<double>({0}->size())",
+    "len({0})",
+)
+for _name in ("ScalarType", "Device", "Layout", "MemoryFormat"):
+    TYPES[f"{_name}?"] = optional(
+        _name,
+        f"std::optional<{_name}>",
+        TYPES[_name].cpp_number.replace("{}", "*{0}"),
+        TYPES[_name].python_number.replace("{}", "{0}"),
+    )
+
+# What torch's parser takes and the ABIs do not carry, or not alike.
+INSTEAD = {
+    "Scalar": "float (or int)",
+    "number": "float (or int)",
+    "Scalar?": "float? (or int?)",
+    "number?": "float? (or int?)",
+    "complex": "two arguments of type float",
+    "bool[]": "int[], of 0 and 1",
+    "bool[]?": "int[]?, of 0 and 1",
+    "Tensor?[]": "Tensor[]",
+    "Tensor[]?": "Tensor[], which may be empty",
+    "str[]": "one str, and split it",
+    "ScalarType[]": "int[]",
+    "Device[]": "int[]",
+    "Generator": "int seed",
+    "Generator?": "int? seed",
+    "Any": "an argument for each thing that is needed",
+}
+
+CPP_KEYWORDS = frozenset(
+    {
+        "alignas",
+        "alignof",
+        "and",
+        "and_eq",
+        "asm",
+        "auto",
+        "bitand",
+        "bitor",
+        "bool",
+        "break",
+        "case",
+        "catch",
+        "char",
+        "char8_t",
+        "char16_t",
+        "char32_t",
+        "class",
+        "compl",
+        "concept",
+        "const",
+        "consteval",
+        "constexpr",
+        "constinit",
+        "const_cast",
+        "continue",
+        "co_await",
+        "co_return",
+        "co_yield",
+        "decltype",
+        "default",
+        "delete",
+        "do",
+        "double",
+        "dynamic_cast",
+        "else",
+        "enum",
+        "explicit",
+        "export",
+        "extern",
+        "false",
+        "float",
+        "for",
+        "friend",
+        "goto",
+        "if",
+        "inline",
+        "int",
+        "long",
+        "mutable",
+        "namespace",
+        "new",
+        "noexcept",
+        "not",
+        "not_eq",
+        "nullptr",
+        "operator",
+        "or",
+        "or_eq",
+        "private",
+        "protected",
+        "public",
+        "register",
+        "reinterpret_cast",
+        "requires",
+        "return",
+        "short",
+        "signed",
+        "sizeof",
+        "static",
+        "static_assert",
+        "static_cast",
+        "struct",
+        "switch",
+        "template",
+        "this",
+        "thread_local",
+        "throw",
+        "true",
+        "try",
+        "typedef",
+        "typeid",
+        "typename",
+        "union",
+        "unsigned",
+        "using",
+        "virtual",
+        "void",
+        "volatile",
+        "wchar_t",
+        "while",
+        "xor",
+        "xor_eq",
+        "main",
+        "std",
+    }
+)
+# Names that generated code uses where arguments are in scope, and cannot give up.
+TAKEN = frozenset(
+    {
+        "torch",
+        "Tensor",
+        "TensorList",
+        "extension_cpp",
+        "cuda",
+        "cpu",
+        "std",
+        "T",
+        "A",
+        "acc_t",
+        "check",
+        "python_name",
+        "weighted_sum",
+        "device_list",
+        "ctx",
+        "info",
+        "in_dims",
+        "inputs",
+        "keyword_only_inputs",
+        "len",
+        "sum",
+        "str",
+        "enumerate",
+        "zip",
+        "Sequence",
+    }
+)
+# The longest for which every generated line stays within 100 columns.
+MAX_NAME = 45
+
+
+def check_name(what: str, name: str) -> None:
+    """Refuses what is no name in C++ or in Python, or means something else there."""
+    if name in ("l", "I", "O"):
+        raise Refusal(
+            f"{what} '{name}' looks like a digit, which linters refuse: choose another name"
+        )
+    if name in keyword.kwlist or name in keyword.softkwlist:
+        raise Refusal(f"{what} '{name}' is a keyword of Python: choose another name")
+    if name in CPP_KEYWORDS:
+        raise Refusal(f"{what} '{name}' is a keyword of C++: choose another name")
+    if "__" in name or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+        raise Refusal(
+            f"{what} '{name}': a name starts with a letter and goes on with letters, digits and "
+            f"single underscores"
+        )
+    if len(name) > MAX_NAME:
+        raise Refusal(f"{what} '{name}' is longer than {MAX_NAME} characters")
+
+
+def check_operator_name(name: str) -> None:
+    check_name("the operator's name", name)
+    if name != name.lower():
+        raise Refusal(f"the operator's name '{name}': operators are written in lower case")
+    if name in dir(builtins):
+        raise Refusal(f"the operator's name '{name}' is a built-in of Python: choose another name")
+    if name in TAKEN or name.endswith("_backward_backward"):
+        raise Refusal(f"the operator's name '{name}' is used by the generated code: choose another")
+    if name == "my_op":
+        raise Refusal("the operator's name 'my_op' is that of the templates: choose another")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a schema.
+
+    Attributes:
+        type: as the schema spells it, without size and alias: `int[]?`.
+        default: Python source, or None where there is none.
+    """
+
+    name: str
+    type: str
+    default: str | None
+    kwarg_only: bool
+    mutated: bool
+
+    @property
+    def info(self) -> Type:
+        return TYPES[self.type]
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.type.startswith("Tensor")
+
+    @property
+    def cpp_parameter(self) -> str:
+        return f"{'Tensor&' if self.mutated else self.info.cpp} {self.name}"
+
+    @property
+    def python_parameter(self) -> str:
+        default = "" if self.default is None else f" = {self.default}"
+        return f"{self.name}: {self.info.hint}{default}"
+
+
+@dataclass(frozen=True)
+class Schema:
+    """A schema that a template can be made of; `text` is what stands in library.cpp."""
+
+    text: str
+    name: str
+    arguments: list[Argument]
+    outputs: int
+    main: Argument = field(init=False)
+
+    def __post_init__(self) -> None:
+        plain = [a for a in self.arguments if a.type == "Tensor"]
+        mutated = [a for a in plain if a.mutated]
+        if not plain:
+            raise Refusal(
+                "the schema has no argument of type Tensor, which gives an operator its device "
+                "and dtype. Make the first "
+                "tensor of a list, or an optional one, an argument of its own"
+            )
+        object.__setattr__(self, "main", (mutated or plain)[0])
+
+    @property
+    def mutates(self) -> bool:
+        return any(a.mutated for a in self.arguments)
+
+    @property
+    def settings(self) -> list[Argument]:
+        """The arguments that are no tensors."""
+        return [a for a in self.arguments if not a.is_tensor]
+
+
+def parse(text: str) -> Schema:
+    """Parses a schema.
+
+    Raises:
+        Refusal: torch's parser does not take it, or the templates do not; says why, and what to
+            use instead.
+    """
+    text = " ".join(text.split())
+    try:
+        parsed = torch._C.parse_schema(text)
+    except RuntimeError as error:
+        reason = str(error).strip().splitlines() or ["?"]
+        raise Refusal(
+            f"torch cannot read the schema: {reason[0]}\n" + "\n".join(reason[1:])
+        ) from None
+    if "::" in parsed.name:
+        raise Refusal(
+            "write the schema without a namespace: the package has one for all its operators"
+        )
+    if parsed.overload_name:
+        raise Refusal(f"overloads are not supported: call it {parsed.name}_{parsed.overload_name}")
+    if "..." in str(parsed):
+        raise Refusal("'...' is not supported: list the arguments, or use Tensor[]")
+    check_operator_name(parsed.name)
+    arguments = [_argument(a) for a in parsed.arguments]
+    names = [a.name for a in arguments]
+    for name in names:
+        if names.count(name) > 1:
+            raise Refusal(f"two arguments are called '{name}'")
+    _check_returns(parsed, arguments)
+    schema = Schema(text, parsed.name, arguments, len(parsed.returns))
+    for argument in arguments:
+        if argument.kwarg_only and argument.is_tensor:
+            raise Refusal(
+                f"{argument.name} is a tensor that can only be passed by keyword, for which "
+                f"autograd and vmap take no "
+                "formulas: move it before the '*'"
+            )
+        if argument.type == "Tensor" and argument.default is not None:
+            raise Refusal(f"a Tensor has no default: use 'Tensor? {argument.name}=None'")
+        for derived in (f"grad_{schema.main.name}", f"contiguous_{argument.name}"):
+            if derived in names:
+                raise Refusal(
+                    f"the argument's name '{derived}' is used by the generated code: choose another"
+                )
+    return schema
+
+
+def _argument(parsed: torch._C.Argument) -> Argument:
+    check_name("the argument's name", parsed.name)
+    if parsed.name in TAKEN:
+        raise Refusal(
+            f"the argument's name '{parsed.name}' is used by the generated code: choose another"
+        )
+    type_ = _spell(str(parsed.real_type))
+    if type_ not in TYPES:
+        instead = INSTEAD.get(type_)
+        raise Refusal(
+            f"{parsed.name}: the type '{type_}' is not supported"
+            + (f"; use {instead}" if instead else ". The types there are: " + ", ".join(TYPES))
+        )
+    alias = parsed.alias_info
+    if alias is not None and not alias.is_write:
+        raise Refusal(
+            f"{parsed.name}: an alias that is not written to, Tensor(a), belongs to views, which "
+            f"an operator of a library "
+            "cannot return: return a new tensor, and write Tensor"
+        )
+    if alias is not None and type_ != "Tensor":
+        raise Refusal(
+            f"{parsed.name}: only a Tensor can be written to, not a {type_}: an argument "
+            f"Tensor(a!) for each"
+        )
+    default = None
+    if parsed.has_default_value():
+        default = _default(type_, parsed.default_value)
+    return Argument(parsed.name, type_, default, parsed.kwarg_only, alias is not None)
+
+
+def _spell(type_: str) -> str:
+    """`Optional[List[int]]` as the schema language has it: `int[]?`."""
+    if match := re.fullmatch(r"Optional\[(.*)\]", type_):
+        return f"{_spell(match[1])}?"
+    if match := re.fullmatch(r"List\[(.*)\]", type_):
+        return f"{_spell(match[1])}[]"
+    return type_
+
+
+def _default(type_: str, value: object) -> str:
+    """A default as Python writes it."""
+    base = type_.rstrip("?")
+    if value is None:
+        return "None"
+    if base in ("ScalarType", "Layout", "MemoryFormat"):
+        return f"torch.{_enumerators(base)[value]}"
+    if isinstance(value, torch.device):
+        index = "" if value.index is None else f", {value.index}"
+        return f'torch.device("{value.type}"{index})'
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    if isinstance(value, list):
+        items = ", ".join(map(repr, value))
+        return f"({items},)" if len(value) == 1 else f"({items})"
+    convert = {"bool": bool, "float": float}.get(base)
+    return repr(convert(value) if convert else value)
+
+
+@functools.cache
+def _enumerators(type_: str) -> dict[object, str]:
+    """The names of a type's values that can be defaults, by the numbers that the parser gives."""
+    python_types = {
+        "ScalarType": torch.dtype,
+        "Layout": torch.layout,
+        "MemoryFormat": torch.memory_format,
+    }
+    values = [value for value in vars(torch).values() if isinstance(value, python_types[type_])]
+    found: dict[object, str] = {}
+    for name in (str(value).removeprefix("torch.") for value in values):
+        with contextlib.suppress(RuntimeError):
+            parsed = torch._C.parse_schema(f"f({type_} x={name}) -> ()")
+            found[parsed.arguments[0].default_value] = name
+    return found
+
+
+def _check_returns(parsed: torch._C.FunctionSchema, arguments: list[Argument]) -> None:
+    mutates = any(a.mutated for a in arguments)
+    if mutates and parsed.returns:
+        raise Refusal(
+            "an operator that writes to an argument, Tensor(a!), returns nothing: '-> ()'. "
+            "Autograd and torch.compile take "
+            "no other; the public function may return what it wrote to"
+        )
+    if not mutates and not parsed.returns:
+        raise Refusal(
+            "the operator returns nothing and writes to nothing: mark what it writes to as "
+            "'Tensor(a!)'"
+        )
+    for output in parsed.returns:
+        type_ = _spell(str(output.type))
+        if output.alias_info is not None:
+            raise Refusal(
+                "the operator returns a view of an argument: return a new tensor, 'Tensor'"
+            )
+        if type_ == "Tensor[]":
+            raise Refusal(
+                "a result 'Tensor[]' is not supported: return '(Tensor, Tensor, ...)', or one "
+                "stacked tensor"
+            )
+        if type_ == "Tensor?":
+            raise Refusal(
+                "a result 'Tensor?' is not supported: return an empty tensor instead of None"
+            )
+        if type_ != "Tensor":
+            raise Refusal(f"a result of type '{type_}' is not supported: return a 0-d Tensor")
