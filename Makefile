@@ -5,8 +5,10 @@
 # Settings of the build (USE_CUDA, DEBUG, EXTENSION_CPP_ABI, ...): see setup.py.
 
 ifdef PYTHON
+GIVEN_PYTHON := $(PYTHON)
 # Absolute: some recipes run in another folder. An interpreter without torch stops here, before anything is built.
-override PYTHON := $(shell command -v $(PYTHON))
+override PYTHON := $(shell python=$$(command -v "$(subst ~/,$(HOME)/,$(PYTHON))") && \
+  cd "$$(dirname "$$python")" && echo "$$PWD/$$(basename "$$python")")
 ENVIRONMENT := .check-python
 else
 PYTHON := $(CURDIR)/.venv/bin/python
@@ -17,9 +19,12 @@ endif
 BASE_PYTHON ?= python3
 TESTS ?= tests
 # Test processes: with pytest-xdist as many as there are processors, up to 8; without it, this one.
-JOBS = $(shell $(PYTHON) -c "import xdist, os; print('-n', min(8, len(os.sched_getaffinity(0))))" 2>/dev/null)
-CLANG_FORMAT = $(or $(wildcard $(dir $(PYTHON))clang-format),clang-format)
-CXX_SOURCES = $(shell git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh')
+JOBS = $(shell "$(PYTHON)" -c "import xdist, os; print('-n', min(8, len(os.sched_getaffinity(0))))" 2>/dev/null)
+# Beside the interpreter, else on PATH.
+CLANG_FORMAT = PATH="$$(dirname "$(PYTHON)"):$$PATH" clang-format
+# Not asked of git, which an unpacked source distribution has none of.
+CXX_SOURCES = $(shell find . \( -name '.?*' -o -name build \) -prune -o -name '*.h' -print -o -name '*.cpp' -print \
+  -o -name '*.cu' -print -o -name '*.cuh' -print)
 
 # The package is used from the source tree; tests, examples and benchmarks find it whichever folder they run in.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
@@ -31,56 +36,56 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 demo: build ## fused_op on real input: results, gradients, compiled, trained with, and its speed
-	$(PYTHON) examples/quickstart.py
+	"$(PYTHON)" examples/quickstart.py
 
 test: build ## the test suite, CUDA tests too where there is a GPU (6 minutes on 2 cores)
-	$(PYTHON) setup.py check_cuda --optional
-	$(PYTHON) -m pytest -q $(JOBS) -m "not slow" $(TESTS)
+	"$(PYTHON)" setup.py check_cuda --optional
+	"$(PYTHON)" -m pytest -q $(JOBS) -m "not slow" $(TESTS)
 
 test-all: test test-slow test-aten sanitize ## everything: also wheels, the aten build, sanitizers
 
 test-slow: build
-	$(PYTHON) -m pytest -q $(JOBS) -m slow $(TESTS)
+	"$(PYTHON)" -m pytest -q $(JOBS) -m slow $(TESTS)
 
 # The battery over another build, which lies in a folder of its own: the libraries in the source
 # tree stay as they are.
-BATTERY = $(PYTHON) -m pytest -q $(JOBS) -m "not slow" -c $(CURDIR)/pyproject.toml \
-  --rootdir $(CURDIR) $(CURDIR)/tests/test_operators.py
+BATTERY = "$(PYTHON)" -m pytest -q $(JOBS) -m "not slow" -c "$(CURDIR)/pyproject.toml" \
+  --rootdir "$(CURDIR)" "$(CURDIR)/tests/test_operators.py"
 
 test-aten: $(ENVIRONMENT) ## the correctness checks over the aten build
-	EXTENSION_CPP_ABI=aten $(PYTHON) setup.py build --build-lib build/aten
-	cd build/aten && PYTHONPATH=$(CURDIR)/build/aten $(BATTERY) \
+	EXTENSION_CPP_ABI=aten "$(PYTHON)" setup.py build --build-lib build/aten
+	cd build/aten && PYTHONPATH="$(CURDIR)/build/aten" $(BATTERY) \
 	  -k "forward or backward or layouts or strides or bad_inputs or signature or opcheck"
 
 # The runtime of AddressSanitizer has to come first in the process, and libstdc++ with it, in which
 # it looks up __cxa_throw as it starts. Leaks are not looked for: Python and torch never free all.
 sanitize: $(ENVIRONMENT) ## the correctness checks under AddressSanitizer and UBSan, on CPU
-	SANITIZE=1 USE_CUDA=0 $(PYTHON) setup.py build --build-lib build/sanitize
-	cd build/sanitize && PYTHONPATH=$(CURDIR)/build/sanitize ASAN_OPTIONS=detect_leaks=0 \
+	SANITIZE=1 USE_CUDA=0 "$(PYTHON)" setup.py build --build-lib build/sanitize
+	cd build/sanitize && PYTHONPATH="$(CURDIR)/build/sanitize" ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" \
 	  $(BATTERY) -k "forward or backward or layouts or bad_inputs"
 
 build: $(ENVIRONMENT) ## compile the libraries in place, what changed alone
-	$(PYTHON) setup.py build_ext --inplace
+	"$(PYTHON)" setup.py build_ext --inplace
 
 wheel: $(ENVIRONMENT) ## a wheel in dist/
-	$(PYTHON) -m pip wheel --no-build-isolation --no-deps --wheel-dir dist .
+	"$(PYTHON)" -m pip wheel --no-build-isolation --no-deps --wheel-dir dist .
 
 check-cuda: $(ENVIRONMENT) ## compile the CUDA sources for two architectures; needs nvcc, no GPU
-	$(PYTHON) setup.py check_cuda
+	"$(PYTHON)" setup.py check_cuda
 
 new-op: $(ENVIRONMENT) ## an operator from SCHEMA="name(Tensor x, ...) -> Tensor" (templates/README.md)
 	@$(PYTHON) templates/new_op.py "$$SCHEMA" $(OPTIONS)
 
 lint: $(ENVIRONMENT) ## the form of all sources, and types
-	$(PYTHON) -m ruff check .
-	$(PYTHON) -m ruff format --check .
-	$(PYTHON) -m mypy
+	"$(PYTHON)" -m ruff check .
+	"$(PYTHON)" -m ruff format --check .
+	"$(PYTHON)" -m mypy
 	$(CLANG_FORMAT) --dry-run --Werror $(CXX_SOURCES)
 
 format: $(ENVIRONMENT) ## bring all sources into form
-	$(PYTHON) -m ruff check --fix-only .
-	$(PYTHON) -m ruff format .
+	"$(PYTHON)" -m ruff check --fix-only .
+	"$(PYTHON)" -m ruff format .
 	$(CLANG_FORMAT) -i $(CXX_SOURCES)
 
 clean: ## remove what builds and tests made; .venv stays
@@ -97,5 +102,5 @@ clean: ## remove what builds and tests made; .venv stays
 	@touch $@
 
 .check-python:
-	@[ -n "$(PYTHON)" ] || { echo "make: PYTHON: no such command"; exit 1; }
-	@$(PYTHON) -c 'import torch' || { echo "make: $(PYTHON) has no torch; leave PYTHON out to use .venv"; exit 1; }
+	@[ -n "$(PYTHON)" ] || { echo "make: PYTHON=$(GIVEN_PYTHON): no such command"; exit 1; }
+	@"$(PYTHON)" -c 'import torch' || { echo "make: $(PYTHON) has no torch; leave PYTHON out to use .venv"; exit 1; }

@@ -290,7 +290,8 @@ def nvcc_flags(config: Config, gencode: list[str]) -> list[str]:
         # Debug builds keep the device code optimised, with line numbers: under -G, blocks of 1024
         # threads run out of registers.
         *(["-O0", "-g", "-lineinfo"] if config.debug else ["-O3"]),
-        *(f"--compiler-options={flag}" for flag in host_flags()),
+        # nvcc takes them apart at commas and spaces: where the path has any, messages show it.
+        *(f"--compiler-options={flag}" for flag in host_flags() if not re.search("[ ,]", flag)),
     ]
 
 
@@ -352,8 +353,14 @@ def extensions(config: Config) -> list[Extension]:
     return built
 
 
-def default_jobs(config: Config) -> int:
-    """Compilers to run at once: one per processor, within the free memory."""
+def jobs(config: Config) -> int:
+    """Compilers to run at once: MAX_JOBS, else one per processor, within the free memory."""
+    given = os.environ.get("MAX_JOBS")
+    if given:
+        # torch would take what is no number for no limit, and ninja takes 0 for that.
+        if not given.isdecimal() or int(given) == 0:
+            raise fail(f"MAX_JOBS must be a positive number, got '{given}'.")
+        return int(given)
     processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     # The peak of one compiler, with some room.
     gib_per_job = 4.0 if config.abi == "aten" else 1.5
@@ -402,7 +409,7 @@ def make_build_ext(config: Config) -> type[Command]:
         def run(self) -> None:
             print(config.summary(), flush=True)
             check_compiler()
-            os.environ.setdefault("MAX_JOBS", str(default_jobs(config)))
+            os.environ["MAX_JOBS"] = str(jobs(config))
             folder = Path(self.build_lib, PACKAGE)
             info = json.dumps(asdict(config), indent=2) + "\n"
             # Without ninja, which compares command lines, other settings would go unnoticed.
@@ -509,7 +516,7 @@ class CheckCuda(Command):
             *nvcc_flags(config, gencode_flags(";".join(CHECK_TARGETS))),
         ]
         files = sources(".cu")
-        with ThreadPoolExecutor(int(os.environ.get("MAX_JOBS") or default_jobs(config))) as pool:
+        with ThreadPoolExecutor(jobs(config)) as pool:
             compiled = list(pool.map(lambda file: self.compile(file, command), files))
         failed = [file for file, ok in zip(files, compiled, strict=True) if not ok]
         if failed:

@@ -174,6 +174,12 @@ def test_unknown_flag(project: Path, name: str):
     assert failure(project, **{name: "maybe"}) == f"{name} must be 0 or 1, got 'maybe'."
 
 
+@pytest.mark.parametrize("value", ["all", "0", "-1"])
+def test_unknown_number_of_jobs(project: Path, value: str):
+    message = failure(project, MAX_JOBS=value)
+    assert message.splitlines()[-1] == f"MAX_JOBS must be a positive number, got '{value}'."
+
+
 def test_no_compiler(project: Path):
     message = failure(project, CXX="/nonexistent/c++")
     assert message.splitlines()[-2:] == [
@@ -210,7 +216,7 @@ def setup_py(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, spec.name, module)
     monkeypatch.setenv("PATH", os.environ["PATH"])  # setup.py adds to it
-    for name in (*SETTINGS, "CUDA_PATH"):
+    for name in (*SETTINGS, "CUDA_PATH", "MAX_JOBS"):
         monkeypatch.delenv(name, raising=False)
     spec.loader.exec_module(module)
     monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda", "13.0")))
@@ -358,7 +364,7 @@ def test_jobs_fit_the_free_memory(
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(4)))
     monkeypatch.setattr(setup_py, "free_memory", lambda: gib * 2**30)
     monkeypatch.setenv("EXTENSION_CPP_ABI", abi)
-    assert setup_py.default_jobs(setup_py.Config.from_environment()) == jobs
+    assert setup_py.jobs(setup_py.Config.from_environment()) == jobs
 
 
 def test_free_memory_is_read(setup_py: ModuleType):

@@ -147,7 +147,7 @@ def test_pip_install_editable(tmp_path: Path, environment: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["make build", "EXTENSION_CPP_ABI=aten make build"])
 def test_make_build(tmp_path: Path, command: str):
-    clone = copy_repository(tmp_path / "clone")
+    clone = copy_repository(tmp_path / "my clone")
     result = run("sh", "-c", command, cwd=clone, env={"PYTHON": sys.executable})
     assert result.returncode == 0, result.stdout
     assert python("-c", USE, cwd=clone).stdout == f"{clone}/extension_cpp/__init__.py\n"
