@@ -16,7 +16,12 @@ from extension_cpp.layout import is_non_overlapping, is_one
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
+def check_defined(op: str, name: str, tensor: Tensor | None) -> None:
+    torch._check(tensor is not None, lambda: f"{op}: {name} must be a tensor, got None")
+
+
 def check_floating(op: str, name: str, tensor: Tensor) -> None:
+    check_defined(op, name, tensor)
     torch._check(
         tensor.dtype in FLOATING,
         lambda: (
@@ -27,6 +32,7 @@ def check_floating(op: str, name: str, tensor: Tensor) -> None:
 
 
 def check_same_dtype(op: str, name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    check_defined(op, name, tensor)
     torch._check(
         tensor.dtype == like.dtype,
         lambda: (
@@ -96,6 +102,7 @@ def check_non_overlapping(op: str, name: str, tensor: Tensor) -> None:
 
 
 def check_parameter_dtype(op: str, name: str, tensor: Tensor, like_name: str, like: Tensor) -> None:
+    check_defined(op, name, tensor)
     half = like.dtype in (torch.float16, torch.bfloat16)
     torch._check(
         tensor.dtype == like.dtype or (half and tensor.dtype == torch.float32),
@@ -107,6 +114,7 @@ def check_parameter_dtype(op: str, name: str, tensor: Tensor, like_name: str, li
 
 
 def check_dtype(op: str, name: str, tensor: Tensor, expected: torch.dtype) -> None:
+    check_defined(op, name, tensor)
     torch._check(
         tensor.dtype == expected,
         lambda: f"{op}: {name} must be {expected}, got {tensor.dtype}",

@@ -94,7 +94,13 @@ inline bool equal_sizes(IntArrayRef a, IntArrayRef b) {
   return a.size() == b.size() && std::equal(a.begin(), a.end(), b.begin());
 }
 
+// None, where the schema says Tensor, comes as a tensor that has not even a dtype. The checks of dtypes ask first.
+inline void check_defined(const char* op, const char* name, const Tensor& tensor) {
+  check(tensor.defined(), op, ": ", name, " must be a tensor, got None");
+}
+
 inline void check_floating(const char* op, const char* name, const Tensor& tensor) {
+  check_defined(op, name, tensor);
   const ScalarType dtype = tensor.scalar_type();
   check(
       dtype == ScalarType::Double || dtype == ScalarType::Float || dtype == ScalarType::Half ||
@@ -104,6 +110,7 @@ inline void check_floating(const char* op, const char* name, const Tensor& tenso
 
 inline void check_same_dtype(
     const char* op, const char* name, const Tensor& tensor, const char* like_name, const Tensor& like) {
+  check_defined(op, name, tensor);
   check(
       tensor.scalar_type() == like.scalar_type(), op, ": ", name, " must have the dtype of ", like_name, ", ",
       like.scalar_type(), ", got ", tensor.scalar_type());
@@ -152,6 +159,7 @@ inline void check_non_overlapping(const char* op, const char* name, const Tensor
 // The parameters of a norm: half inputs are also taken with parameters in float32.
 inline void check_parameter_dtype(
     const char* op, const char* name, const Tensor& tensor, const char* like_name, const Tensor& like) {
+  check_defined(op, name, tensor);
   const ScalarType dtype = like.scalar_type();
   const bool half = dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
   check(
@@ -161,6 +169,7 @@ inline void check_parameter_dtype(
 }
 
 inline void check_dtype(const char* op, const char* name, const Tensor& tensor, ScalarType expected) {
+  check_defined(op, name, tensor);
   check(tensor.scalar_type() == expected, op, ": ", name, " must be ", expected, ", got ", tensor.scalar_type());
 }
 

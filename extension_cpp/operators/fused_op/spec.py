@@ -32,6 +32,11 @@ def bad_inputs(make):
         "fused_op: bias must have the dtype of input, torch.float32, got torch.float16",
     )
     yield BadInput(
+        "no bias",
+        Sample(make((3, 4)), None),
+        "fused_op: bias must be a tensor, got None",
+    )
+    yield BadInput(
         "bias too short",
         Sample(make((3, 4)), make((3,))),
         "fused_op: bias must have shape (4,), got (3,)",
