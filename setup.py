@@ -26,8 +26,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import setuptools
 from setuptools import Command, Extension, setup
-from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
 
 # Compiled for where no GPU is visible; the last one also as PTX, for what comes later. A binary for
@@ -39,6 +39,9 @@ CHECK_TARGETS = ("8.0", "9.0")
 MIN_TORCH = (2, 11)
 
 SANITIZERS = ["-fsanitize=address,undefined"]
+
+# As in pyproject.toml, which pip does not compare under --no-build-isolation.
+MIN_SETUPTOOLS = 77
 
 PACKAGE = "extension_cpp"
 ROOT = Path(__file__).resolve().parent
@@ -53,6 +56,14 @@ def version_pair(version: str) -> tuple[int, int]:
     major, minor = version.split(".")[:2]
     return int(major), int(minor)
 
+
+if version_pair(setuptools.__version__)[0] < MIN_SETUPTOOLS:
+    raise fail(
+        f"setuptools {setuptools.__version__} is too old: the build needs {MIN_SETUPTOOLS} or "
+        f"newer.\nUpgrade it: {sys.executable} -m pip install -U setuptools"
+    )
+
+from setuptools.command.bdist_wheel import bdist_wheel  # noqa: E402 (old ones have none)
 
 # pip installs ninja beside the interpreter: on PATH only where the environment is activated.
 try:

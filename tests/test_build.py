@@ -197,6 +197,17 @@ def test_old_torch(project: Path, tmp_path: Path):
     )
 
 
+def test_old_setuptools(project: Path, tmp_path: Path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import setuptools; setuptools.__version__ = '65.5.0'"
+    )
+    message = failure(project, PYTHONPATH=str(tmp_path))
+    assert message == (
+        "setuptools 65.5.0 is too old: the build needs 77 or newer.\n"
+        f"Upgrade it: {sys.executable} -m pip install -U setuptools"
+    )
+
+
 def test_no_torch(project: Path, tmp_path: Path):
     env = fake_torch(tmp_path / "none", "raise ModuleNotFoundError(\"No module named 'torch'\")")
     message = failure(project, **env)
