@@ -88,6 +88,23 @@ def check_bad_inputs(spec: OpSpec, device: str) -> None:
                     )
             else:
                 case.fail("torch.compile does not raise", see="fake")
+        _check_batch(case)
+
+
+def _check_batch(case: Case) -> None:
+    """As the examples of a batch it fails too: a batching rule must not make it pass for valid."""
+    batches = [t.detach().expand(2, *t.shape) for t in case.tensors]
+    if not batches:
+        return
+    try:
+        torch.vmap(lambda *tensors: case(*tensors, in_place=True))(*batches)
+    except RuntimeError as error:
+        if case.spec.name not in str(error):
+            case.fail("under vmap, the error does not name the operator", detail=str(error))
+    except Exception as error:
+        case.fail(f"under vmap, raises {type(error).__name__}", detail=str(error))
+    else:
+        case.fail("under vmap it does not raise: see first_example in batching.py")
 
 
 def _message(case: Case, tensors: Sequence[Tensor]) -> str:

@@ -236,15 +236,16 @@ def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:
 
 def _vmap(info, in_dims, input, weight, bias, eps):
     input_dim, weight_dim, bias_dim, _ = in_dims
+    if info.batch_size > 0:
+        _check_fused_layer_norm(
+            _example(input, input_dim), _example(weight, weight_dim), _example(bias, bias_dim), eps
+        )
     if weight_dim is None and bias_dim is None:
         outputs = torch.ops.extension_cpp.fused_layer_norm(
             input.movedim(input_dim, 0), weight, bias, eps
         )
         return outputs, (0, 0, 0)
     # Parameters of their own for every example: one call normalises, the rest is elementwise.
-    _check_fused_layer_norm(
-        _example(input, input_dim), _example(weight, weight_dim), _example(bias, bias_dim), eps
-    )
     rows = _to_front(input, input_dim, info.batch_size)
     output, mean, rstd = torch.ops.extension_cpp.fused_layer_norm(
         rows.to(_statistics_dtype(rows)), None, None, eps

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from extension_cpp.batching import first_example
 from extension_cpp.checks import check_dims, check_floating
 from extension_cpp.library import register_autocast, register_autograd, register_vmap
 
@@ -41,11 +42,15 @@ def _reduced_dims(ndim: int, dim: Sequence[int] | None) -> list[int]:
     return sorted({d % ndim for d in dim or range(ndim)}) if ndim else []
 
 
-@torch.library.register_fake("extension_cpp::reduce_sum")
-def _(input: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+def _check(input: Tensor, dim: Sequence[int] | None) -> None:
     check_floating("reduce_sum", "input", input)
     if dim is not None:
         check_dims("reduce_sum", "dim", dim, input.dim())
+
+
+@torch.library.register_fake("extension_cpp::reduce_sum")
+def _(input: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+    _check(input, dim)
     reduced = _reduced_dims(input.dim(), dim)
     sizes = [1 if d in reduced else size for d, size in enumerate(input.shape)]
     if not keepdim:
@@ -70,8 +75,10 @@ register_autograd("extension_cpp::reduce_sum", _backward, setup_context=_setup_c
 
 
 def _vmap(info, in_dims, input, dim, keepdim):
+    if info.batch_size > 0:
+        _check(*first_example(in_dims[:1], input), dim)
     input = input.movedim(in_dims[0], 0)
-    if input.dim() == 1:  # one number an example: no dimension but the batch's is there to be named
+    if input.dim() == 1:  # one number an example, its own sum over whatever dim may name
         return torch.ops.extension_cpp.reduce_sum(input.unsqueeze(1), (1,), False), 0
     shifted = [d + 1 for d in _reduced_dims(input.dim() - 1, dim)]
     return torch.ops.extension_cpp.reduce_sum(input, shifted, keepdim), 0
