@@ -172,8 +172,13 @@ class Places:
 
     def local(self, name: str) -> str:
         """A variable of the template, under a name that no argument has."""
-        taken = {a.name for a in self.schema.arguments} | {f"grad_{self.main.name}"}
+        taken = {a.name for a in self.schema.arguments} | {self.grad_main}
         return f"{name}_" if name in taken else name
+
+    @property
+    def grad_main(self) -> str:
+        name = f"grad_{self.main.name}"
+        return f"{name}_" if name in [a.name for a in self.schema.arguments] else name
 
     def _numbers(self) -> list[Number]:
         direct = [a for a in self.schema.settings if a.info.field is not None]
@@ -560,14 +565,20 @@ class Places:
             elif not a.kwarg_only:
                 targets.append(f"ctx.{a.name}")
         lines = [f'ctx.{a.name} = keyword_only_inputs["{a.name}"]' for a in keyword_only]
+        before = []
+        if self.schema.outputs > 1:
+            unneeded = ["_"] * (self.schema.outputs - 2)
+            before = [f"{', '.join(['_', self.statistics[0], *unneeded])} = output"]
         extra = "keyword_only_inputs, " if keyword_only else ""
-        return f"def _setup_context(ctx, inputs, {extra}output):\n{unpacking(targets, lines)}"
+        return (
+            f"def _setup_context(ctx, inputs, {extra}output):\n{unpacking(targets, lines, before)}"
+        )
 
     @property
     def setup_context_backward(self) -> str:
         tensors = self.backward_tensors if len(self.kind.backward_takes) > 1 else ["_"]
         targets = [*tensors, *(f"ctx.{a.name}" for a in self.schema.settings)]
-        return f"def _setup_context_backward(ctx, inputs, output):\n{unpacking(targets, [])}"
+        return f"def _setup_context_backward(ctx, inputs, output):\n{unpacking(targets, [], [])}"
 
     @property
     def needs_main_grad(self) -> str:
@@ -580,7 +591,7 @@ class Places:
         for position, a in enumerate(a for a in self.schema.arguments if not a.kwarg_only):
             needed = f"ctx.needs_input_grad[{position}]"
             if a is self.main:
-                grads.append(f"grad_{a.name}")
+                grads.append(self.grad_main)
             elif a.type == LIST:
                 weight = weighted(self.others.index(a), f"(j + 1) * {grad_output}")
                 grads.append(f"[{weight} if needed else None for j, needed in enumerate({needed})]")
@@ -734,12 +745,13 @@ class Places:
         return f"forward={read} * size + result" if self.reduces else f"forward={read + 1} * size"
 
 
-def unpacking(targets: list[str], lines: list[str]) -> str:
-    """The statement that unpacks `inputs`, and further lines; "_" stands for what is not needed."""
+def unpacking(targets: list[str], after: list[str], before: list[str]) -> str:
+    """The statement that unpacks `inputs`, among others; "_" stands for what is not needed."""
+    lines = after
     if set(targets) != {"_"}:
         target = f"({targets[0]},)" if len(targets) == 1 else ", ".join(targets)
         lines = [f"{target} = inputs", *lines]
-    return "\n".join(f"    {line}" for line in lines or ["pass"])
+    return "\n".join(f"    {line}" for line in [*before, *lines] or ["pass"])
 
 
 def weighted(k: int, value: str, number: str = "{}") -> str:
@@ -781,7 +793,7 @@ def fragments(places: Places) -> list[Fragment]:
         places.cpu_data,
         places.fields(f"{output};  // [rows, cols]", flags=True),
         places.fields(f"{output};  // [rows]", flags=True),
-        places.fields(f"grad_{places.main.name};  // [rows, cols]"),
+        places.fields(f"{places.grad_main};  // [rows, cols]"),
         places.field_values(f"{output}.mutable_data_ptr<T>()"),
         places.row_inputs,
         # ops.py
@@ -826,7 +838,6 @@ def fragments(places: Places) -> list[Fragment]:
         # ops.py
         f"tuple[{', '.join(['Tensor'] * places.schema.outputs)}]",
         places.output_list("return {}"),
-        f"_, {', '.join([places.statistics[0], *['_'] * (places.schema.outputs - 2)])} = {output}",
         f"({', '.join(['0'] * places.schema.outputs)})",
         places.backward_head,
         places.mean_gradient,
@@ -904,11 +915,12 @@ def replace(text: str, old: Places, new: Places) -> str:
     # old ones.
     names = {
         old.main.name: new.main.name,
-        f"grad_{old.main.name}": f"grad_{new.main.name}",
+        old.grad_main: new.grad_main,
         f"contiguous_{old.main.name}": f"contiguous_{new.main.name}",
     }
     variables = {local: new.local(local) for local in LOCALS if new.local(local) != local}
-    variables |= {f"grad_{local}": f"grad_{renamed}" for local, renamed in variables.items()}
+    if "mean" in variables:
+        variables["grad_mean"] = f"grad_{variables['mean']}"
     text = "".join(
         rename(line, names if line.lstrip().startswith(("#", "//")) else names | variables)
         for line in text.splitlines(keepends=True)

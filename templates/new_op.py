@@ -27,9 +27,9 @@ from repository import Changes, Repository
 from schema import Refusal, Schema, parse
 
 
-def main() -> None:
-    arguments = parse_arguments()
-    repository = Repository(TEMPLATES.parent)
+def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
+    arguments = parse_arguments(argv)
+    repository = Repository(root)
     try:
         if arguments.remove:
             remove(repository, arguments.remove, arguments.dry_run)
@@ -41,7 +41,7 @@ def main() -> None:
         raise SystemExit("new_op.py: stopped; nothing was changed") from None
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Makes an operator from a schema, or takes one out again.",
         epilog="More in templates/README.md.",
@@ -70,7 +70,7 @@ def parse_arguments() -> argparse.Namespace:
     )
     parser.add_argument("--remove", metavar="NAME", help="take an operator out, whole")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if (arguments.schema is None) == (arguments.remove is None):
         parser.error("give a schema, or --remove NAME")
     if arguments.no_cuda and arguments.no_cpu:

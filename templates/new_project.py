@@ -29,9 +29,9 @@ ORIGIN = Path("templates", "origin.json")
 BRANCH = "template"
 
 
-def main() -> None:
-    arguments = parse_arguments()
-    source = Repository(TEMPLATES.parent)
+def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
+    arguments = parse_arguments(argv)
+    source = Repository(root)
     try:
         if arguments.update:
             update(source, arguments.update.resolve())
@@ -43,7 +43,7 @@ def main() -> None:
         raise SystemExit("new_project.py: stopped; nothing was made") from None
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Makes a project of your own out of this one.",
         epilog="More in templates/README.md.",
@@ -59,7 +59,7 @@ def parse_arguments() -> argparse.Namespace:
         type=Path,
         help="take this version's changes into a project made earlier",
     )
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     if arguments.update is None and arguments.target is None:
         parser.error("give a name and a target, or --update PROJECT")
     return arguments

@@ -129,11 +129,20 @@ class Repository:
     def folder(self, name: str) -> Path:
         return self.operators / name
 
+    @staticmethod
+    def _registered(folder: Path) -> set[str]:
+        """The operators that the sources of a folder register kernels of."""
+        sources = [*folder.glob("*.cpp"), *folder.glob("*.cu")]
+        return {n for p in sources for n in re.findall(r'm\.impl\(\s*"(\w+)"', p.read_text())}
+
     # What is added
 
     def check_free(self, names: list[str]) -> None:
         """Refuses names that exist, in whole or in part."""
         name = names[0]
+        for other in self.operators.iterdir():
+            if other.name != name and name in self._registered(other):
+                raise Refusal(f"the operator '{name}' exists already, as a part of {other.name}")
         parts = self.parts(name)
         if all(parts.values()):
             raise Refusal(f"the operator '{name}' exists. To take it out: --remove {name}")
@@ -198,9 +207,7 @@ class Repository:
         folder = self.folder(name)
         schemas = self.schemas()
         statements = self.import_statements(name)
-        own = {name, f"{name}_backward"}
-        for path in [*folder.glob("*.cpp"), *folder.glob("*.cu")]:
-            own |= set(re.findall(r'm\.impl\(\s*"(\w+)"', path.read_text()))
+        own = {name, f"{name}_backward"} | self._registered(folder)
         defined = [schemas[n] for n in schemas if n in own]
         if not folder.exists() and not defined and not any(statements.values()):
             raise Refusal(f"there is no operator '{name}'")

@@ -446,11 +446,10 @@ def parse(text: str) -> Schema:
             )
         if argument.type == "Tensor" and argument.default is not None:
             raise Refusal(f"a Tensor has no default: use 'Tensor? {argument.name}=None'")
-        for derived in (f"grad_{schema.main.name}", f"contiguous_{argument.name}"):
-            if derived in names:
-                raise Refusal(
-                    f"the argument's name '{derived}' is used by the generated code: choose another"
-                )
+        if (derived := f"contiguous_{argument.name}") in names:
+            raise Refusal(
+                f"the argument's name '{derived}' is used by the generated code: choose another"
+            )
     return schema
 
 

@@ -48,8 +48,8 @@ register_mutation("extension_cpp::my_op")
 def _vmap(info, in_dims, input, other, alpha):
     if in_dims[0] is None:
         raise RuntimeError(
-            "my_op: what it writes to must be batched under vmap where anything else is: "
-            "a result per example does not fit into it"
+            "my_op: what is written to must be batched "
+            "under vmap where anything else is: a result per example does not fit into it"
         )
     input, other = to_front(info.batch_size, in_dims[:2], input, other)
     torch.ops.extension_cpp.my_op(input, other, alpha)

@@ -39,7 +39,7 @@ def _statistics_dtype(tensor: Tensor) -> torch.dtype:
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
-# EDIT: the checks of my_op.h, and the shapes of the results.
+# EDIT: the checks of my_op.h, and the results' shapes.
 @torch.library.register_fake("extension_cpp::my_op")
 def _(input: Tensor, other: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
     check_floating("my_op", "input", input)
@@ -67,8 +67,8 @@ def _(grad_output: Tensor, input: Tensor, mean: Tensor, alpha: float) -> Tensor:
 
 # EDIT: what the backward needs, and no more.
 def _setup_context(ctx, inputs, output):
-    input, _, ctx.alpha = inputs
     _, mean = output
+    input, _, ctx.alpha = inputs
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(input, mean)
 

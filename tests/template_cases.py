@@ -1,0 +1,67 @@
+"""Schemas from which the tests make operators, each with its options for `new_op.py`."""
+
+# As long as names may be.
+LONG = "a_name_that_is_as_long_as_the_tool_accepts_it"
+
+# Every template, under a name of one letter and a long one.
+KINDS = [
+    ["e(Tensor x, Tensor y) -> Tensor", "--template", "elementwise"],
+    ["r(Tensor x, Tensor y) -> Tensor", "--template", "rowwise"],
+    ["d(Tensor x, Tensor y) -> Tensor", "--template", "reduction"],
+    ["m(Tensor x, Tensor y) -> (Tensor, Tensor)", "--template", "multi_output"],
+    ["k(Tensor x, Tensor y) -> Tensor", "--template", "kernel"],
+    ["i(Tensor(a!) x, Tensor y) -> ()", "--template", "inplace"],
+    *(
+        [f"{LONG[: -len(kind)]}{kind}(Tensor x, float alpha=1.0) -> Tensor", "--template", kind]
+        for kind in ("elementwise", "rowwise", "reduction", "kernel")
+    ),
+    [f"{LONG[:-1]}m(Tensor x, float alpha=1.0) -> (Tensor, Tensor)", "--template", "multi_output"],
+    [f"{LONG[:-1]}i(Tensor(a!) x, float alpha=1.0) -> ()", "--template", "inplace"],
+]
+
+# Every shape of schema.
+SCHEMAS = [
+    ["gelu_gate(Tensor x, Tensor gate, Tensor? mask, float alpha=1.0, int[] dims=[]) -> Tensor"],
+    ["one(Tensor one) -> Tensor"],
+    [
+        "no_defaults(Tensor q, int n, SymInt size, bool flag, str mode, ScalarType dtype, "
+        "Device device, float[] scales, Layout layout, MemoryFormat memory_format, SymInt[] shape, "
+        "int? maybe_n, float? maybe, bool? maybe_flag, str? maybe_mode, ScalarType? maybe_dtype, "
+        "Device? maybe_device, int[]? maybe_dims, float[]? maybe_scales, Layout? maybe_layout, "
+        "MemoryFormat? maybe_format, SymInt? maybe_size) -> Tensor"
+    ],
+    [
+        "all_defaults(Tensor x, Tensor? w=None, int n=3, float eps=1e-05, bool flag=True, "
+        "str mode='a\"b', ScalarType dtype=float, Device device='cpu', int[2] k=1, "
+        "SymInt[] s=[1, 2], Layout layout=strided, MemoryFormat format=contiguous_format, "
+        "str? m=None) -> Tensor",
+        *("--template", "rowwise"),
+    ],
+    ["keyword_only(float a, Tensor x, *, bool flag=False, str mode, int? n=None) -> Tensor"],
+    ["tensor_lists(Tensor x, Tensor[] rest, Tensor y, Tensor[2] pair, Tensor? z=None) -> Tensor"],
+    [
+        "switches(Tensor x, bool a, bool b, bool c=True, bool d=False) -> Tensor",
+        "--backward",
+        "torch",
+    ],
+    ["three(Tensor x, Tensor? mean, int n=2) -> (Tensor, Tensor, Tensor)"],
+    ["torch_rows(Tensor x, Tensor? rows) -> (Tensor, Tensor)", "--backward", "torch"],
+    ["torch_sum(Tensor x, float a) -> Tensor", "--template", "reduction", "--backward", "torch"],
+    ["writes(Tensor(a!) x, float scale, Tensor? y, Tensor(b!) z, *, int n=1) -> ()"],
+    ["no_cuda(Tensor x, float a) -> Tensor", "--no-cuda", "--backward", "torch"],
+    ["no_cpu(Tensor x, float a) -> Tensor", "--no-cpu"],
+    ["no_grad(Tensor x, int n) -> (Tensor, Tensor, Tensor, Tensor)", "--no-grad"],
+    # Arguments with names that templates use themselves.
+    [
+        "names(Tensor output, Tensor grad_output, Tensor result, int i, float f, bool value) "
+        "-> Tensor",
+    ],
+    [
+        "row_names(Tensor mean, Tensor rows, Tensor? output, float col, int average) "
+        "-> (Tensor, Tensor)"
+    ],
+]
+
+
+def name(case: list[str]) -> str:
+    return case[0].partition("(")[0]

@@ -1,0 +1,610 @@
+"""templates/: what the tools write, refuse, undo and take out; test_templates_built.py builds it."""
+
+import inspect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from expecttest import assert_expected_inline
+from scratch import ROOT, copy_repository
+from template_cases import KINDS, SCHEMAS, name
+
+sys.path.insert(0, str(ROOT / "templates"))
+
+import instantiate
+import new_op
+import new_project
+import repository
+import schema
+
+CASES = [*KINDS, *SCHEMAS]
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the repository under git, which every test leaves as it was."""
+    root = copy_repository(tmp_path_factory.mktemp("checkout"))
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "-c", "user.name=a", "-c", "user.email=b", "commit", "--quiet", "-m", "start")
+    return root
+
+
+def git(root, *arguments):
+    return subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def generate(text, *options):
+    """The files of an operator, as `new_op.py` writes them."""
+    arguments = new_op.parse_arguments([text, *options])
+    parsed = schema.parse(text)
+    kind = arguments.template or new_op.default_kind(parsed, own_kernel=False)
+    chosen = instantiate.Options(
+        cpu=not arguments.no_cpu,
+        cuda=not arguments.no_cuda,
+        grad=not arguments.no_grad,
+        backward=arguments.backward,
+    )
+    return instantiate.instantiate(kind, parsed, chosen)
+
+
+def refusal(root, *arguments):
+    before = git(root, "status", "--porcelain")
+    with pytest.raises(SystemExit) as stopped:
+        new_op.main(list(arguments), root)
+    assert git(root, "status", "--porcelain") == before, "something was written"
+    return str(stopped.value).removeprefix("new_op.py: ")
+
+
+@pytest.mark.parametrize("kind", instantiate.KINDS)
+def test_a_template_is_what_its_own_schema_gives(kind):
+    """Else a piece that depends on the schema was changed in the template or in the tool alone."""
+    own = instantiate.parse_template(instantiate.KINDS[kind].schema)
+    files = instantiate.instantiate(kind, own, instantiate.Options())
+    folder = ROOT / "templates" / kind
+    assert set(files) == {path.name for path in folder.iterdir() if path.is_file()}
+    for file, text in files.items():
+        assert text == (folder / file).read_text(), file
+
+
+@pytest.mark.parametrize("kind", instantiate.KINDS)
+def test_a_template_has_places_to_edit(kind):
+    for path in (ROOT / "templates" / kind).iterdir():
+        marked = "EDIT:" in path.read_text()
+        # In elementwise and inplace the formula stands in the header, once for both backends.
+        thin = kind in ("elementwise", "inplace") and path.suffix in (".cpp", ".cu")
+        assert marked or thin or path.name == "__init__.py", path
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_nothing_of_the_template_is_left(case):
+    for file, text in generate(*case).items():
+        assert "my_op" not in text, file
+        assert "MyOp" not in text, file
+        # The template's own arguments; `others` and `alpha` may be arguments of the case.
+        for word in ("other", "alpha", "input"):
+            if not re.search(rf"\b{word}\b", case[0]):
+                code = re.sub(r'(#|//).*|"""(?s:.*?)"""', "", text)
+                assert not re.search(rf"(?<![-\w.]){word}(?!\w)", code), (file, word)
+
+
+@pytest.mark.parametrize("case", CASES, ids=name)
+def test_generated_code_is_in_form(case, checkout):
+    new_op.main(case, checkout)
+    try:
+        sources = [str(p) for p in (checkout / "extension_cpp/operators" / name(case)).iterdir()]
+        native = [s for s in sources if not s.endswith(".py")]
+        edited = [str(checkout / "extension_cpp" / "ops.py")]
+        bin = Path(sys.executable).parent
+        ruff = shutil.which("ruff", path=f"{bin}{os.pathsep}{os.environ['PATH']}")
+        clang_format = shutil.which("clang-format", path=f"{bin}{os.pathsep}{os.environ['PATH']}")
+        for command in (
+            [ruff, "check", "--quiet", "--no-cache", *edited, str(Path(sources[0]).parent)],
+            [ruff, "format", "--check", "--quiet", "--no-cache", str(Path(sources[0]).parent)],
+            [clang_format, "--dry-run", "--Werror", *native],
+            [clang_format, "--dry-run", "--Werror", "extension_cpp/csrc/library.cpp"],
+        ):
+            result = subprocess.run(
+                command, cwd=checkout, capture_output=True, text=True, check=False
+            )
+            assert result.returncode == 0, result.stdout + result.stderr
+    finally:
+        new_op.main(["--remove", name(case)], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def signatures(*case):
+    """The lines of an operator's files that spell out arguments."""
+    files = generate(*case)
+    op = name(list(case))
+    found = []
+    for file, patterns in {
+        f"{op}.h": (r"inline \w+ \w+\((?s:.*?)\) \{",),
+        f"{op}_cpu.cpp": (r"^[\w:<>, ]+ \w+_cpu\((?s:.*?)\) \{",),
+        f"{op}_cuda.cu": (r"^[\w:<>, ]+ \w+_cuda\((?s:.*?)\) \{",),
+        "ops.py": (r"^def \w+\((?s:.*?)\).*?:$", r"^    .* = (?:inputs|keyword_only_inputs.*)$"),
+        "spec.py": (r"^def reference\((?s:.*?)\):$", r"^    yield Sample\((?s:.*?)\)$"),
+    }.items():
+        lines = [m for p in patterns for m in re.findall(p, files.get(file, ""), re.M)]
+        found += [file, *("  " + " ".join(line.split()) for line in lines)]
+    text = "\n".join(found) + "\n"
+    return text.replace("( ", "(").replace(", )", ")").replace(" )", ")")
+
+
+def test_signatures_of_tensors_and_numbers():
+    assert_expected_inline(
+        signatures(
+            "gelu_gate(Tensor x, Tensor gate, Tensor? mask, float alpha=1.0, int[] dims=[])"
+            " -> Tensor"
+        ),
+        """\
+gelu_gate.h
+  inline void check_gelu_gate(const Tensor& x, const Tensor& gate, const std::optional<Tensor>& mask) {
+  inline void check_gelu_gate_backward(const Tensor& grad_output, const Tensor& x) {
+  inline double gelu_gate_settings(IntArrayRef dims) {
+gelu_gate_cpu.cpp
+  Tensor gelu_gate_cpu(const Tensor& x, const Tensor& gate, const std::optional<Tensor>& mask, double alpha, IntArrayRef dims) {
+  Tensor gelu_gate_backward_cpu(const Tensor& grad_output, const Tensor& x, double alpha, IntArrayRef dims) {
+gelu_gate_cuda.cu
+  Tensor gelu_gate_cuda(const Tensor& x, const Tensor& gate, const std::optional<Tensor>& mask, double alpha, IntArrayRef dims) {
+  Tensor gelu_gate_backward_cuda(const Tensor& grad_output, const Tensor& x, double alpha, IntArrayRef dims) {
+ops.py
+  def gelu_gate(x: Tensor, gate: Tensor, mask: Tensor | None, alpha: float = 1.0, dims: Sequence[int] = ()) -> Tensor:
+  def _(x: Tensor, gate: Tensor, mask: Tensor | None, alpha: float = 1.0, dims: Sequence[int] = ()) -> Tensor:
+  def _(grad_output: Tensor, x: Tensor, alpha: float, dims: Sequence[int]) -> Tensor:
+  def _setup_context(ctx, inputs, output):
+  def _backward(ctx, grad_output):
+  def _setup_context_backward(ctx, inputs, output):
+  def _backward_backward(ctx, grad):
+  def _vmap(info, in_dims, x, gate, mask, alpha, dims):
+  def _vmap_backward(info, in_dims, grad_output, x, alpha, dims):
+  x, _, _, ctx.alpha, ctx.dims = inputs
+  grad_output, x, ctx.alpha, ctx.dims = inputs
+spec.py
+  def reference(x, gate, mask, alpha=1.0, dims=()):
+  yield Sample(make(shape), make(shape), make(shape), 0.3, [1, 3])
+  yield Sample(make(shape), make(shape), None)
+""",
+    )
+
+
+def test_signatures_of_other_types():
+    assert_expected_inline(
+        signatures(
+            "f(Tensor q, Tensor[] rest, SymInt n, bool flag, str mode, ScalarType dtype, "
+            "Device device, float[] scales, *, Layout layout=strided, MemoryFormat? format=None, "
+            "str? other=None, int[]? dims=None) -> Tensor"
+        ),
+        """\
+f.h
+  inline void check_f(const Tensor& q, TensorList rest) {
+  inline void check_f_backward(const Tensor& grad_output) {
+  inline double f_settings(const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
+f_cpu.cpp
+  Tensor f_cpu(const Tensor& q, TensorList rest, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
+  Tensor f_backward_cpu(const Tensor& grad_output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
+f_cuda.cu
+  Tensor f_cuda(const Tensor& q, TensorList rest, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
+  Tensor f_backward_cuda(const Tensor& grad_output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
+ops.py
+  def f(q: Tensor, rest: Sequence[Tensor], n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], *, layout: torch.layout = torch.strided, format: torch.memory_format | None = None, other: str | None = None, dims: Sequence[int] | None = None) -> Tensor:
+  def _(q: Tensor, rest: Sequence[Tensor], n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], *, layout: torch.layout = torch.strided, format: torch.memory_format | None = None, other: str | None = None, dims: Sequence[int] | None = None) -> Tensor:
+  def _(grad_output: Tensor, n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], layout: torch.layout, format: torch.memory_format | None, other: str | None, dims: Sequence[int] | None) -> Tensor:
+  def _setup_context(ctx, inputs, keyword_only_inputs, output):
+  def _backward(ctx, grad_output):
+  def _setup_context_backward(ctx, inputs, output):
+  def _backward_backward(ctx, grad):
+  def _vmap(info, in_dims, q, rest, n, flag, mode, dtype, device, scales, *, layout, format, other, dims):
+  def _vmap_backward(info, in_dims, grad_output, n, flag, mode, dtype, device, scales, layout, format, other, dims):
+  _, _, ctx.n, ctx.flag, ctx.mode, ctx.dtype, ctx.device, ctx.scales = inputs
+  ctx.layout = keyword_only_inputs["layout"]
+  ctx.format = keyword_only_inputs["format"]
+  ctx.other = keyword_only_inputs["other"]
+  ctx.dims = keyword_only_inputs["dims"]
+ ) = inputs
+spec.py
+  def reference(q, rest, n, flag, mode, dtype, device, scales, *, layout=torch.strided, format=None, other=None, dims=None):
+  yield Sample(make(shape), [make(shape), make(shape)], 2, True, "ab", torch.bfloat16, torch.device("cpu"), [0.2, 0.5], layout=torch.sparse_coo, format=torch.channels_last, other="abc", dims=[1, 3])
+  yield Sample(make(shape), [], 2, True, "ab", torch.bfloat16, torch.device("cpu"), [0.2, 0.5])
+""",
+    )
+
+
+def test_signatures_of_several_outputs():
+    assert_expected_inline(
+        signatures("f(Tensor x, float eps=1e-05) -> (Tensor, Tensor, Tensor)", "--no-cuda"),
+        """\
+f.h
+  inline ScalarType f_statistics(const Tensor& x) {
+  inline void check_f(const Tensor& x) {
+  inline void check_f_backward(const Tensor& grad_output, const Tensor& x, const Tensor& mean) {
+f_cpu.cpp
+  std::tuple<Tensor, Tensor, Tensor> f_cpu(const Tensor& x, double eps) {
+  Tensor f_backward_cpu(const Tensor& grad_output, const Tensor& x, const Tensor& mean, double eps) {
+f_cuda.cu
+ops.py
+  def f(x: Tensor, eps: float = 1e-05) -> Tensor:
+  def _statistics_dtype(tensor: Tensor) -> torch.dtype:
+  def _(x: Tensor, eps: float = 1e-05) -> tuple[Tensor, Tensor, Tensor]:
+  def _(grad_output: Tensor, x: Tensor, mean: Tensor, eps: float) -> Tensor:
+  def _setup_context(ctx, inputs, output):
+  def _backward(ctx, grad_output, grad_mean, grad_mean_2):
+  def _setup_context_backward(ctx, inputs, output):
+  def _backward_backward(ctx, grad):
+  def _vmap(info, in_dims, x, eps):
+  def _vmap_backward(info, in_dims, grad_output, x, mean, eps):
+  x, ctx.eps = inputs
+  grad_output, x, mean, ctx.eps = inputs
+spec.py
+  def reference(x, eps=1e-05):
+  yield Sample(make(shape), 0.3)
+  yield Sample(make(shape))
+""",
+    )
+
+
+def test_signatures_of_a_mutation():
+    assert_expected_inline(
+        signatures("f(Tensor(a!) out, Tensor x, Tensor(b!) other, *, int n=2) -> ()"),
+        """\
+f.h
+  inline void check_f(const Tensor& out, const Tensor& x, const Tensor& other) {
+f_cpu.cpp
+  void f_cpu(Tensor& out, const Tensor& x, Tensor& other, int64_t n) {
+f_cuda.cu
+  void f_cuda(Tensor& out, const Tensor& x, Tensor& other, int64_t n) {
+ops.py
+  def f(out: Tensor, x: Tensor, other: Tensor, *, n: int = 2) -> None:
+  def _(out: Tensor, x: Tensor, other: Tensor, *, n: int = 2) -> None:
+  def _vmap(info, in_dims, out, x, other, *, n):
+spec.py
+  def reference(out, x, other, *, n=2):
+  yield Sample(make(shape), make(shape), make(shape), n=2)
+  yield Sample(make(shape), make(shape), make(shape))
+""",
+    )
+
+
+@pytest.mark.parametrize("kind", instantiate.KINDS)
+def test_gradients_have_one_entry_per_argument(kind):
+    outputs = "()" if kind == "inplace" else "Tensor"
+    outputs = "(Tensor, Tensor)" if kind == "multi_output" else outputs
+    main = "Tensor(a!) x" if kind == "inplace" else "Tensor x"
+    text = f"f(float a, {main}, int[] b, Tensor y, Tensor? z=None, *, bool c=True) -> {outputs}"
+    ops = generate(text, "--template", kind)["ops.py"]
+    if kind == "inplace":
+        assert "_backward" not in ops
+        return
+    backward = ops[ops.index("def _backward(") :]
+    returned = backward[backward.index("return (") : backward.index("\n    )\n")]
+    lines = [line.strip() for line in returned.splitlines()[1:] if line.strip() not in (")", "")]
+    assert len(lines) == 5, returned  # the positional ones
+    assert lines[0] == lines[2] == "None,"
+    assert lines[1] == "grad_x,"
+
+
+REFUSED = [
+    ("f(Tensor x", "torch cannot read the schema: expected ) but found"),
+    ("f(Tensor x, Foo y) -> Tensor", "torch cannot read the schema: unknown type specifier"),
+    ("relu(Tensor x) -> Tensor", "the operator 'relu' exists. To take it out: --remove relu"),
+    (
+        "fused_op_backward(Tensor x) -> Tensor",
+        "the operator 'fused_op_backward' exists already, as a",
+    ),
+    ("zz(Tensor x) -> Tensor", None),
+    ("fused(Tensor x) -> Tensor", None),
+    ("class(Tensor x) -> Tensor", "torch cannot read the schema: expected ident but found 'class'"),
+    ("lambda(Tensor x) -> Tensor", "the operator's name 'lambda' is a keyword of Python"),
+    ("template(Tensor x) -> Tensor", "the operator's name 'template' is a keyword of C++"),
+    ("f(Tensor x, int register) -> Tensor", "the argument's name 'register' is a keyword of C++"),
+    ("f(Tensor x, int lambda) -> Tensor", "the argument's name 'lambda' is a keyword of Python"),
+    ("Gelu(Tensor x) -> Tensor", "the operator's name 'Gelu': operators are written in lower case"),
+    ("sum(Tensor x) -> Tensor", "the operator's name 'sum' is a built-in of Python"),
+    ("my_op(Tensor x) -> Tensor", "the operator's name 'my_op' is that of the templates"),
+    ("reference(Tensor x) -> Tensor", "spec.py uses the name 'reference' for something else"),
+    ("same_dtype(Tensor x) -> Tensor", "the operator's name 'same_dtype' would make a function"),
+    (f"{'a' * 46}(Tensor x) -> Tensor", f"the operator's name '{'a' * 46}' is longer than 45"),
+    ("_f(Tensor x) -> Tensor", "the operator's name '_f': a name starts with a letter"),
+    ("f(Tensor x, Tensor x) -> Tensor", "two arguments are called 'x'"),
+    ("f(Tensor x, int torch) -> Tensor", "the argument's name 'torch' is used by the generated"),
+    ("f(Tensor x, int contiguous_x) -> Tensor", "the argument's name 'contiguous_x' is used by"),
+    ("f(Tensor x, int l) -> Tensor", "the argument's name 'l' looks like a digit"),
+    ("ns::f(Tensor x) -> Tensor", "write the schema without a namespace"),
+    ("f.out(Tensor x) -> Tensor", "overloads are not supported: call it f_out"),
+    ("f(Tensor x, ...) -> Tensor", "'...' is not supported"),
+    ("f(Tensor x, Scalar s) -> Tensor", "s: the type 'number' is not supported; use float"),
+    ("f(Tensor x, bool[2] s) -> Tensor", "s: the type 'bool[]' is not supported; use int[], of 0"),
+    (
+        "f(Tensor x, Tensor?[] s) -> Tensor",
+        "s: the type 'Tensor?[]' is not supported; use Tensor[]",
+    ),
+    ("f(Tensor x, Generator? s) -> Tensor", "s: the type 'Generator?' is not supported; use int? "),
+    ("f(Tensor x, Stream s) -> Tensor", "s: the type 'Stream' is not supported. The types there"),
+    ("f(Tensor x, Tensor w=None) -> Tensor", "a Tensor has no default: use 'Tensor? w=None'"),
+    ("f(Tensor x, *, Tensor y) -> Tensor", "y is a tensor that can only be passed by keyword"),
+    ("f(Tensor(a) x) -> Tensor", "x: an alias that is not written to, Tensor(a), belongs to views"),
+    ("f(Tensor(a!)[] x) -> ()", "x: only a Tensor can be written to, not a Tensor[]"),
+    (
+        "f(Tensor(a!) x) -> Tensor(a!)",
+        "an operator that writes to an argument, Tensor(a!), returns",
+    ),
+    ("f(Tensor x) -> ()", "the operator returns nothing and writes to nothing"),
+    ("f(Tensor x) -> Tensor[]", "a result 'Tensor[]' is not supported"),
+    ("f(Tensor x) -> Tensor?", "a result 'Tensor?' is not supported"),
+    ("f(Tensor x) -> int", "a result of type 'int' is not supported: return a 0-d Tensor"),
+    ("f(int n) -> Tensor", "the schema has no argument of type Tensor"),
+    ("f(Tensor[] x) -> Tensor", "the schema has no argument of type Tensor"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED, ids=[text for text, _ in REFUSED])
+def test_refused_schemas(text, message, checkout):
+    if message is None:  # near misses that are fine
+        new_op.main([text, "--dry-run"], checkout)
+    else:
+        assert refusal(checkout, text).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["f(Tensor x) -> (Tensor, Tensor)", "--template", "rowwise"],
+            "the template 'rowwise' is for operators that take a fixed number of tensors and "
+            "return one new tensor, which f is not; for its schema there is: multi_output",
+        ),
+        (
+            ["f(Tensor x, Tensor[] y) -> Tensor", "--template", "elementwise"],
+            "the template 'elementwise' is for operators that take a fixed number of tensors and "
+            "return one new tensor, which f is not; for its schema there is: kernel",
+        ),
+        (
+            ["f(Tensor(a!) x) -> ()", "--template", "kernel"],
+            "the template 'kernel' is for operators that return one new tensor, which f is not; "
+            "for its schema there is: inplace",
+        ),
+        (["--remove", "nothing_of_that_name"], "there is no operator 'nothing_of_that_name'"),
+    ],
+)
+def test_refused_requests(arguments, message, checkout):
+    assert refusal(checkout, *arguments) == message
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("#include <torch/extension.h>\n__global__ void k() {}", "includes torch/extension.h"),
+        ("void f() {}", "has no kernel"),
+        ("__global__ void k() {}\nint main() {}", "has a main()"),
+        ('TORCH_LIBRARY_IMPL(e, CUDA, m) { m.impl("f", 0); }', "registers operators, but not f_b"),
+    ],
+)
+def test_refused_cuda_sources(source, message, checkout, tmp_path):
+    file = tmp_path / "kernel.cu"
+    file.write_text(source)
+    assert message in refusal(checkout, "f(Tensor x) -> Tensor", "--cuda", str(file))
+    file.unlink()
+    assert "No such file" in refusal(checkout, "f(Tensor x) -> Tensor", "--cuda", str(file))
+
+
+def test_an_existing_kernel_is_taken_in_as_it_is(checkout, tmp_path):
+    source = "__global__ void\n  __launch_bounds__(64) scale( float*x,int n ){x[0]=n;}  // mine"
+    file = tmp_path / "mine.cu"
+    file.write_text(source)
+    new_op.main(["f(Tensor x, float a) -> Tensor", "--cuda", str(file)], checkout)
+    text = (checkout / "extension_cpp/operators/f/f_cuda.cu").read_text()
+    new_op.main(["--remove", "f"], checkout)
+    assert source in text
+    assert "// EDIT: launch scale<<<...>>> here, from mine.cu" in text
+    assert 'm.impl("f", ' in text
+
+    complete = 'TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) { m.impl("f", TORCH_BOX(&f)); }\n'
+    file.write_text(complete)
+    arguments = ["f(Tensor x, float a) -> Tensor", "--cuda", str(file), "--no-grad"]
+    new_op.main(arguments, checkout)
+    assert (checkout / "extension_cpp/operators/f/f_cuda.cu").read_text() == complete
+    new_op.main(["--remove", "f"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_dry_run_shows_and_writes_nothing(checkout, capsys):
+    new_op.main(["f(Tensor x, float a) -> Tensor", "--dry-run"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+    shown = capsys.readouterr().out
+    for file in ("f.h", "f_cpu.cpp", "f_cuda.cu", "ops.py", "spec.py"):
+        assert f"write extension_cpp/operators/f/{file} (" in shown
+    assert '+  m.def("f(Tensor x, float a) -> Tensor");' in shown
+    assert "+from extension_cpp.operators.f.ops import f as f" in shown
+    new_op.main(["--remove", "relu", "--dry-run"], checkout)
+    assert "delete extension_cpp/operators/relu/" in capsys.readouterr().out
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_a_half_made_operator_is_refused_and_can_be_removed(checkout):
+    request = "half(Tensor x) -> Tensor"
+    new_op.main([request], checkout)
+    shutil.rmtree(checkout / "extension_cpp/operators/half")
+    assert refusal(checkout, request) == (
+        "there is a half-made operator 'half': its schema in csrc/library.cpp and its import in "
+        "ops.py exists, the rest does not. Complete it by hand, or take it out: --remove half"
+    )
+    new_op.main(["--remove", "half"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+    (checkout / "extension_cpp/operators/half").mkdir()
+    assert refusal(checkout, request).startswith("there is a half-made operator 'half': the folder")
+    new_op.main(["--remove", "half"], checkout)
+    assert not (checkout / "extension_cpp/operators/half").exists()
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError], ids=lambda e: e.__name__)
+@pytest.mark.parametrize("fails_at", range(9))
+def test_nothing_is_left_behind_on_failure(error, fails_at, checkout, monkeypatch):
+    calls = 0
+    original = os.replace
+
+    def replace(*arguments):
+        nonlocal calls
+        calls += 1
+        if calls == fails_at + 1:
+            raise error("in the middle")
+        return original(*arguments)
+
+    monkeypatch.setattr(repository.os, "replace", replace)
+    with pytest.raises((SystemExit, OSError)):
+        new_op.main(["f(Tensor x, float a) -> Tensor"], checkout)
+    assert git(checkout, "status", "--porcelain", "--ignored") == ""
+
+
+def test_a_removal_that_fails_is_undone(checkout, monkeypatch):
+    def replace(*_):
+        raise OSError("in the middle")
+
+    monkeypatch.setattr(repository.os, "replace", replace)
+    with pytest.raises(OSError, match="in the middle"):
+        new_op.main(["--remove", "relu"], checkout)
+    assert git(checkout, "status", "--porcelain", "--ignored") == ""
+
+
+def test_removal_lists_what_still_uses_the_operator(checkout, capsys):
+    new_op.main(["--remove", "fused_op", "--dry-run"], checkout)
+    uses = capsys.readouterr().out.partition("Still using fused_op:")[2]
+    assert "examples/quickstart.py:" in uses
+    assert "README.md:" in uses
+
+
+def test_worked_operators_can_be_removed(checkout):
+    for op in new_project.operators(repository.Repository(checkout)):
+        new_op.main(["--remove", op], checkout)
+    left = (checkout / "extension_cpp/csrc/library.cpp").read_text()
+    assert "m.def" not in left
+    assert "import" not in (checkout / "extension_cpp/ops.py").read_text().partition('"""\n')[2]
+    assert "import" not in (checkout / "extension_cpp/nn.py").read_text().partition('"""\n')[2]
+    # And one can be added where there is none.
+    new_op.main(["first(Tensor x) -> Tensor"], checkout)
+    new_op.main(["second(Tensor x) -> Tensor"], checkout)
+    new_op.main(["--remove", "first"], checkout)
+    new_op.main(["--remove", "second"], checkout)
+    assert (checkout / "extension_cpp/csrc/library.cpp").read_text() == left
+    git(checkout, "checkout", "--quiet", ".")
+
+
+def blocks():
+    text = (ROOT / "templates" / "README.md").read_text()
+    return re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
+
+
+def test_by_hand_and_by_tool_give_the_same(checkout):
+    by_hand = [
+        block for block in blocks() if "cp -r templates" in block or "sed -i '/^}/i" in block
+    ]
+    assert len(by_hand) == 2
+    subprocess.run(["bash", "-ec", "".join(by_hand)], cwd=checkout, check=True)
+    folder = checkout / "extension_cpp" / "operators" / "softcap"
+    written = {path.name: path.read_text() for path in folder.iterdir()}
+    library = (checkout / "extension_cpp/csrc/library.cpp").read_text()
+    ops = (checkout / "extension_cpp/ops.py").read_text()
+    new_op.main(["--remove", "softcap"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+
+    new_op.main(["softcap(Tensor input, Tensor other, float alpha=1.0) -> Tensor"], checkout)
+    assert written == {path.name: path.read_text() for path in folder.iterdir()}
+    assert library == (checkout / "extension_cpp/csrc/library.cpp").read_text()
+    assert sorted(ops) == sorted((checkout / "extension_cpp/ops.py").read_text())
+    new_op.main(["--remove", "softcap"], checkout)
+
+
+def test_readme_names_every_option_and_template():
+    text = (ROOT / "templates" / "README.md").read_text()
+    for kind in instantiate.KINDS:
+        assert f"[{kind}]({kind})" in text
+    for option in re.findall(r'"(--[\w-]+)"', inspect.getsource(new_op.parse_arguments)):
+        assert f"`{option}" in text, option
+    for option in re.findall(r'"(--[\w-]+)"', inspect.getsource(new_project.parse_arguments)):
+        assert option in text, option
+    for target in re.findall(r"^make ([\w-]+)|`make ([\w-]+)", text, re.M):
+        assert re.search(rf"^{''.join(target)}:", (ROOT / "Makefile").read_text(), re.M), target
+
+
+@pytest.mark.parametrize("command", [c for c in "\n".join(blocks()).splitlines() if "new" in c])
+def test_readme_commands_are_understood(command, checkout, tmp_path):
+    if command.startswith("make new-op"):
+        text = re.search(r'SCHEMA="(.*?)"', command)[1]
+        new_op.main([text, "--dry-run"], checkout)
+    else:
+        words = command.split()
+        assert words[:2] == ["python", "templates/new_project.py"]
+        new_project.parse_arguments(words[2:])
+
+
+def test_a_project_has_its_own_name_and_operators(checkout, tmp_path, capsys):
+    target = tmp_path / "my_kernels"
+    new_project.main(["my_kernels", str(target), "--ops", "fused_op,affine"], checkout)
+    assert "the package my_kernels with affine, fused_op, mymul" in capsys.readouterr().out
+    files = git(target, "ls-files").splitlines()
+    assert git(target, "status", "--porcelain") == ""
+    assert git(target, "log", "--format=%s").startswith("Start from extension_cpp 0.")
+    origin = json.loads((target / "templates" / "origin.json").read_text())
+    assert origin["operators"] == ["affine", "fused_op", "mymul"]
+    assert origin["commit"] == git(checkout, "rev-parse", "HEAD").strip()
+    assert "my_kernels/operators/fused_op/fused_op.h" in files
+    assert "examples/quickstart.py" in files
+    assert not any("relu" in file or "extension_cpp" in file for file in files)
+    spelled = re.compile("extension[_-]cpp", re.I)
+    for file in files:
+        text = (target / file).read_text()
+        assert file == "templates/origin.json" or not spelled.search(text), file
+    library = (target / "my_kernels/csrc/library.cpp").read_text()
+    assert "TORCH_LIBRARY(my_kernels, m)" in library
+    assert "relu" not in library
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["My-Kernels", "{}"], "'My-Kernels' is no name for a package"),
+        (["extension_cpp", "{}"], "'extension_cpp' is this package"),
+        (["json", "{}"], "'json' is a keyword or a module of Python"),
+        (["torch", "{}"], "a package 'torch' is installed already"),
+        (["mine", "{}/full"], "exists and is not an empty folder"),
+        (["mine", "{}", "--ops", "nothing"], "there is no operator 'nothing'; there are: affine"),
+        (["mine", "{}", "--ops", ""], "--ops names no operator"),
+        (["--update", "{}"], "it was not made by new_project.py"),
+    ],
+)
+def test_refused_projects(arguments, message, checkout, tmp_path):
+    target = tmp_path / "target"
+    (target / "full").mkdir(parents=True)
+    (target / "full" / "file").touch()
+    place = target if "full" in arguments[1] or arguments[0] == "--update" else tmp_path / "new"
+    with pytest.raises(SystemExit, match=r"new_project\.py") as stopped:
+        new_project.main([argument.format(place) for argument in arguments], checkout)
+    assert message in str(stopped.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["target"]
+
+
+def test_a_project_takes_in_a_later_version(checkout, tmp_path, capsys):
+    project = tmp_path / "mine"
+    new_project.main(["mine", str(project)], checkout)
+    own = ["-c", "user.name=a", "-c", "user.email=b"]
+    (project / "README.md").write_text((project / "README.md").read_text() + "\nMy own words.\n")
+    git(project, *own, "commit", "--quiet", "--all", "-m", "mine")
+
+    header = checkout / "extension_cpp" / "csrc" / "checks.h"
+    before = header.read_text()
+    try:
+        header.write_text(before + "// extension_cpp grows\n")
+        new_project.main(["--update", str(project)], checkout)
+    finally:
+        header.write_text(before)
+    assert "git merge template" in capsys.readouterr().out
+    assert git(project, "status", "--porcelain") == ""
+    git(project, *own, "merge", "--quiet", "--no-edit", "template")
+    assert (project / "mine/csrc/checks.h").read_text().endswith("// mine grows\n")
+    assert (project / "README.md").read_text().endswith("My own words.\n")

@@ -1,0 +1,179 @@
+"""templates/: every kind and shape of operator is built and passes the battery as it was made."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from scratch import copy_repository, python, run
+from template_cases import KINDS, SCHEMAS, name
+
+pytestmark = pytest.mark.slow
+
+CASES = [*KINDS, *SCHEMAS]
+# What takes seconds for each operator is run for a share of them: all kinds, and the shapes of
+# schema that these checks see.
+SHARE = [name(case) for case in CASES if len(name(case)) == 1] + ["three", "tensor_lists", "writes"]
+COSTLY = (
+    "compile or inductor or dynamic or export or transforms or vmap or memory or properties or "
+    "determinism or double_backward or layouts or gradcheck or opcheck"
+)
+WORKED = ("affine", "fused_layer_norm", "myadd_out", "mymul", "mymuladd")
+
+
+def git(root: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=b", *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+def under_git(root: Path) -> Path:
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "start")
+    return root
+
+
+def succeed(*command: str | Path, cwd: Path, **env: str) -> str:
+    result = run(*command, cwd=cwd, env={"PYTHONPATH": str(cwd), **env})
+    assert result.returncode == 0, result.stdout[-20000:]
+    return result.stdout
+
+
+def tool(root: Path, *requests: list[str]) -> None:
+    """Calls new_op.py for each request, in one process: importing torch takes longest."""
+    code = "import sys; sys.path.insert(0, 'templates'); import new_op\n"
+    code += "".join(f"new_op.main({request!r})\n" for request in requests)
+    succeed(sys.executable, "-c", code, cwd=root)
+
+
+def build(root: Path, **env: str) -> None:
+    cuda = "1" if torch.cuda.is_available() and env.get("EXTENSION_CPP_ABI") != "aten" else "0"
+    succeed(sys.executable, "setup.py", "build_ext", "--inplace", cwd=root, USE_CUDA=cuda, **env)
+
+
+def battery(root: Path, selected: str) -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-n", jobs()]
+    succeed(*command, "-k", selected, "tests/test_operators.py", cwd=root)
+
+
+def jobs() -> str:
+    """The processors, unless this test already shares them with others."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return "0"
+    return str(min(8, len(os.sched_getaffinity(0))))
+
+
+@pytest.fixture(scope="module")
+def instantiated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with an operator of every case, and fused_op alone of the worked ones, built."""
+    root = under_git(copy_repository(tmp_path_factory.mktemp("instantiated")))
+    tool(root, *CASES)
+    remove_worked_operators(root)
+    build(root)
+    return root
+
+
+def remove_worked_operators(root: Path) -> None:
+    kept = {"fused_op", *map(name, CASES)}
+    folders = [path for path in (root / "extension_cpp" / "operators").iterdir() if path.is_dir()]
+    unwanted = [folder.name for folder in folders if folder.name not in kept]
+    tool(root, *(["--remove", op] for op in unwanted if op != "__pycache__"))
+
+
+def select(names: list[str]) -> str:
+    # Ids are [operator-device-dtype]; a name may be the end of another's.
+    return " or ".join(f"[{op}-" for op in names)
+
+
+def test_every_operator_passes_what_is_cheap(instantiated: Path) -> None:
+    battery(instantiated, f"({select([name(case) for case in CASES])}) and not ({COSTLY})")
+
+
+def test_every_kind_passes_what_is_costly(instantiated: Path) -> None:
+    battery(instantiated, f"({select(SHARE)}) and ({COSTLY})")
+
+
+def test_the_form_is_kept(instantiated: Path) -> None:
+    python_ = Path(sys.executable)
+    succeed(python_, "-m", "ruff", "check", "--no-cache", ".", cwd=instantiated)
+    succeed(python_, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=instantiated)
+    succeed(python_, "-m", "mypy", cwd=instantiated)
+
+
+def test_the_schemas_are_expected(instantiated: Path) -> None:
+    succeed(sys.executable, "-m", "pytest", "-q", "tests/test_schemas.py", cwd=instantiated)
+
+
+def test_an_error_in_an_argument_is_noticed(instantiated: Path) -> None:
+    """Two arguments that change places on the way to the kernel fail a test."""
+    source = instantiated / "extension_cpp/operators/no_defaults/no_defaults_cpu.cpp"
+    text = source.read_text()
+    wrong = text.replace("no_defaults_settings(mode,", "no_defaults_settings(*maybe_mode,", 1)
+    assert wrong != text
+    source.write_text(wrong)
+    try:
+        build(instantiated)
+        command = [sys.executable, "-m", "pytest", "-q", "-k", "forward and [no_defaults-cpu"]
+        result = run(*command, "tests/test_operators.py", cwd=instantiated)
+        assert result.returncode == 1, result.stdout
+    finally:
+        source.write_text(text)
+
+
+def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
+    """Loading it compares each C++ signature with its schema; the stable ABI compares nothing."""
+    root = under_git(copy_repository(tmp_path))
+    chosen = [case for case in SCHEMAS if "--no-cpu" not in case]
+    wanted = ("no_defaults", "tensor_lists", "three", "writes")
+    tool(root, *(case for case in chosen if name(case) in wanted))
+    remove_worked_operators(root)
+    build(root, EXTENSION_CPP_ABI="aten")
+    battery(root, f"({select(list(wanted))}) and (forward or backward) and float32")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("nvcc") or Path("/usr/local/cuda/bin/nvcc").exists()), reason="needs nvcc"
+)
+def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
+    root = under_git(copy_repository(tmp_path))
+    wanted = ("gelu_gate", "all_defaults", "tensor_lists", "row_names", "writes", "d")
+    source = tmp_path / "mine.cu"
+    source.write_text("__global__ void scale(float* x, float a) { x[threadIdx.x] *= a; }\n")
+    own = ["own_kernel(Tensor x, float a) -> Tensor", "--cuda", str(source), "--no-grad"]
+    tool(root, own, *(case for case in CASES if name(case) in wanted))
+    source.unlink()
+    folders = (root / "extension_cpp" / "operators").iterdir()
+    others = [f.name for f in folders if f.is_dir() and f.name not in (*wanted, "own_kernel")]
+    tool(root, *(["--remove", op] for op in others if op != "__pycache__"))
+    succeed(sys.executable, "setup.py", "check_cuda", cwd=root)
+
+
+def test_removing_everything_restores_the_repository(tmp_path: Path) -> None:
+    root = under_git(copy_repository(tmp_path))
+    tool(root, *CASES)
+    assert git(root, "status", "--porcelain") != ""
+    tool(root, *(["--remove", name(case)] for case in CASES))
+    assert git(root, "status", "--porcelain") == ""
+
+
+def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
+    root = under_git(copy_repository(tmp_path / "origin"))
+    project = tmp_path / "my_kernels"
+    succeed(sys.executable, "templates/new_project.py", "my_kernels", str(project), cwd=root)
+    cuda = "1" if torch.cuda.is_available() else "0"
+    succeed(sys.executable, "setup.py", "build_ext", "--inplace", cwd=project, USE_CUDA=cuda)
+    succeed(sys.executable, "examples/quickstart.py", cwd=project)
+    pytest_ = [sys.executable, "-m", "pytest", "-q", "-x", "-n", jobs(), "-m", "not slow"]
+    # The rest of the suite is this one's, and about the same sources.
+    succeed(*pytest_, "-k", "not compiled", "tests/test_operators.py", cwd=project)
+    succeed(*pytest_, "tests/test_schemas.py", "tests/test_templates.py", cwd=project)
+    # Both packages in one process.
+    both = "import extension_cpp, my_kernels, torch; x = torch.randn(3, 4); b = torch.randn(4)\n"
+    both += "a, b = extension_cpp.ops.fused_op(x, b), my_kernels.ops.fused_op(x, b)\n"
+    both += "assert torch.equal(a, b); print('both')"
+    here = Path(__file__).resolve().parent.parent
+    result = python("-c", both, cwd=tmp_path, env={"PYTHONPATH": f"{here}:{project}"})
+    assert result.stdout == "both\n"
