@@ -919,8 +919,9 @@ def replace(text: str, old: Places, new: Places) -> str:
         f"contiguous_{old.main.name}": f"contiguous_{new.main.name}",
     }
     variables = {local: new.local(local) for local in LOCALS if new.local(local) != local}
-    if "mean" in variables:
-        variables["grad_mean"] = f"grad_{variables['mean']}"
+    for prefix, derived in (("grad_", {"mean"}), ("contiguous_", {"mean", "grad_output"})):
+        for local in derived & variables.keys():
+            variables[prefix + local] = prefix + variables[local]
     text = "".join(
         rename(line, names if line.lstrip().startswith(("#", "//")) else names | variables)
         for line in text.splitlines(keepends=True)
@@ -1074,7 +1075,7 @@ def complete(file: str, text: str, places: Places) -> str:
         text = re.sub(
             r" +using A = acc_t<T>;\n(?=((?:(?!\n  \}\);)[\s\S])*)\n  \}\);)", drop_unused, text
         )
-    if re.search(r"\b(data_of<|Pointers<|kMaxPointers)", text):
+    if re.search(r"\bdata_of<|\bPointers<|\bkMaxPointers|<Tensor> contiguous_", text):
         text = add_include(text, "arguments.h")
     if places.also_written:
         text = write_others(file, text, places)

@@ -22,7 +22,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from instantiate import TEMPLATES, find_tool
-from repository import PACKAGE, Repository
+from repository import PACKAGE, Repository, mention
 from schema import Refusal
 
 ORIGIN = Path("templates", "origin.json")
@@ -156,25 +156,33 @@ def with_dependencies(source: Repository, ops: Iterable[str]) -> list[str]:
 def drop_operators(project: Repository, kept: set[str]) -> list[str]:
     """Takes out all other operators, and the files and the passages that are about them."""
     unwanted = [op for op in operators(project) if op not in kept]
+    using = {use.split(":")[0] for op in unwanted for use in project.uses(op)}
+    names = {name for op in unwanted for name in project.names(op)}
     for op in unwanted:
         project.remove(op).apply()
     dropped = []
-    using = {use.split(":")[0] for op in unwanted for use in project.uses(op)}
     for name in sorted(using):
         path = project.root / name
         if path.suffix == ".md":
-            path.write_text(without_passages(path.read_text(), unwanted))
-        elif name.startswith(("examples/", "tests/", "benchmarks/")):
+            path.write_text(without_passages(path, names))
+        elif name.startswith(("examples/", "tests/", "benchmarks/")) and path.exists():
             path.unlink()
             dropped.append(name)
     return dropped
 
 
-def without_passages(text: str, unwanted: list[str]) -> str:
-    """Drops the paragraphs, list items, table rows and code blocks that name an operator."""
-    names = re.compile(rf"\b(?:{'|'.join(unwanted)})\b")
+def without_passages(path: Path, names: set[str]) -> str:
+    """A document without the paragraphs, items, rows and code blocks that speak of operators."""
+    text = path.read_text()
+    pattern = mention(names, path, text)
     pieces = re.split(r"(^```.*?^```\n|\n\n+|\n(?=[-|*]|\d+\. ))", text, flags=re.M | re.S)
-    return "".join(piece for piece in pieces if not piece or not names.search(piece))
+    kept: list[str] = []
+    for piece in pieces:
+        if not pattern.search(piece):
+            kept.append(piece)
+        elif kept and kept[-1] == "\n":  # before an item or a row
+            kept.pop()
+    return re.sub(r"\n{3,}", "\n\n", "".join(kept))
 
 
 def rename(project: Path, name: str) -> None:

@@ -228,33 +228,26 @@ class Repository:
 
     def uses(self, name: str) -> list[str]:
         """Where an operator is used outside of its own folder and lines: `path:line: text`."""
-        own = "".join(s for found in self.import_statements(name).values() for s in found)
-        words = "|".join(sorted({name} | set(re.findall(r"import (\w+) as", own))))
-        used = re.compile(
-            rf"\b{PACKAGE}(?:\.ops|\.nn)?(?:\.|::)(?:{words})\b|\boperators[./]{name}\b"
-            rf"|^from {PACKAGE}\.(?:ops|nn) import (?:\([^)]*?|.*?)\b(?:{words})\b",
-            re.M,
-        )
-        in_prose = re.compile(rf"[`\[](?:{words})[`\](]")
+        names = self.names(name)
+        own_places = (self.library, self.snapshot, *self.imports.values())
         found = []
         for path in self.files():
-            own_places = (self.library, self.snapshot, *self.imports.values())
             if self.folder(name) in path.parents or path in own_places:
                 continue
             try:
                 text = path.read_text()
             except UnicodeDecodeError:
                 continue
-            ends = [match.end() for match in used.finditer(text)]
-            if re.search(rf"^from {PACKAGE} import .*\b(?:ops|nn)\b", text, re.M):
-                members = re.finditer(rf"(?<![\w.])(?:ops|nn)\.(?:{words})\b", text)
-                ends += [match.end() for match in members]
-            if path.suffix == ".md":
-                ends += [match.end() for match in in_prose.finditer(text)]
+            ends = [match.end() for match in mention(names, path, text).finditer(text)]
             for number in sorted({text.count("\n", 0, end) for end in ends}):
                 line = text.splitlines()[number].strip()
                 found.append(f"{path.relative_to(self.root)}:{number + 1}: {line}")
         return found
+
+    def names(self, name: str) -> set[str]:
+        """The names under which an operator is imported: its own, and that of its module."""
+        statements = "".join(s for found in self.import_statements(name).values() for s in found)
+        return {name} | set(re.findall(r"import (\w+) as", statements))
 
     def files(self) -> list[Path]:
         """The files of the repository, those that git ignores left out."""
@@ -264,6 +257,21 @@ class Repository:
             raise Refusal(f"{self.root} is not a git repository")
         paths = [self.root / name for name in listed.stdout.split("\0") if name]
         return sorted({path for path in paths if path.is_file()})
+
+
+def mention(names: set[str], path: Path, text: str) -> re.Pattern[str]:
+    """A pattern for the ways in which a file speaks of operators."""
+    any_name = rf"(?:{'|'.join(sorted(names))})\b"
+    ways = [
+        rf"\b{PACKAGE}(?:\.ops|\.nn)?(?:\.|::){any_name}",
+        rf"\boperators[./]{any_name}",
+        rf"^from {PACKAGE}\.(?:ops|nn) import (?:\([^)]*?|.*?)\b{any_name}",
+    ]
+    if re.search(rf"^from {PACKAGE} import .*\b(?:ops|nn)\b", text, re.M):
+        ways.append(rf"(?<![\w.])(?:ops|nn)\.{any_name}")
+    if path.suffix == ".md":
+        ways += [rf"`{any_name}`", rf"\[`?{any_name}`?\]"]
+    return re.compile("|".join(ways), re.M)
 
 
 def as_torch_spells(schema: str) -> str:

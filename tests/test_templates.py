@@ -293,7 +293,7 @@ def test_gradients_have_one_entry_per_argument(kind):
 REFUSED = [
     ("f(Tensor x", "torch cannot read the schema: expected ) but found"),
     ("f(Tensor x, Foo y) -> Tensor", "torch cannot read the schema: unknown type specifier"),
-    ("relu(Tensor x) -> Tensor", "the operator 'relu' exists. To take it out: --remove relu"),
+    ("fused_op(Tensor x) -> Tensor", "the operator 'fused_op' exists. To take it out: --remove"),
     (
         "fused_op_backward(Tensor x) -> Tensor",
         "the operator 'fused_op_backward' exists already, as a",
@@ -422,8 +422,8 @@ def test_dry_run_shows_and_writes_nothing(checkout, capsys):
         assert f"write extension_cpp/operators/f/{file} (" in shown
     assert '+  m.def("f(Tensor x, float a) -> Tensor");' in shown
     assert "+from extension_cpp.operators.f.ops import f as f" in shown
-    new_op.main(["--remove", "relu", "--dry-run"], checkout)
-    assert "delete extension_cpp/operators/relu/" in capsys.readouterr().out
+    new_op.main(["--remove", "fused_op", "--dry-run"], checkout)
+    assert "delete extension_cpp/operators/fused_op/" in capsys.readouterr().out
     assert git(checkout, "status", "--porcelain") == ""
 
 
@@ -468,7 +468,7 @@ def test_a_removal_that_fails_is_undone(checkout, monkeypatch):
 
     monkeypatch.setattr(repository.os, "replace", replace)
     with pytest.raises(OSError, match="in the middle"):
-        new_op.main(["--remove", "relu"], checkout)
+        new_op.main(["--remove", "fused_op"], checkout)
     assert git(checkout, "status", "--porcelain", "--ignored") == ""
 
 
@@ -544,25 +544,78 @@ def test_readme_commands_are_understood(command, checkout, tmp_path):
 
 
 def test_a_project_has_its_own_name_and_operators(checkout, tmp_path, capsys):
-    target = tmp_path / "my_kernels"
-    new_project.main(["my_kernels", str(target), "--ops", "fused_op,affine"], checkout)
-    assert "the package my_kernels with affine, fused_op, mymul" in capsys.readouterr().out
+    new_op.main(["unwanted(Tensor x) -> Tensor"], checkout)
+    target = tmp_path / "zoo_kernels"
+    try:
+        new_project.main(["zoo_kernels", str(target)], checkout)
+    finally:
+        new_op.main(["--remove", "unwanted"], checkout)
+    assert "the package zoo_kernels with fused_op\n" in capsys.readouterr().out
     files = git(target, "ls-files").splitlines()
     assert git(target, "status", "--porcelain") == ""
     assert git(target, "log", "--format=%s").startswith("Start from extension_cpp 0.")
     origin = json.loads((target / "templates" / "origin.json").read_text())
-    assert origin["operators"] == ["affine", "fused_op", "mymul"]
+    assert origin["operators"] == ["fused_op"]
     assert origin["commit"] == git(checkout, "rev-parse", "HEAD").strip()
-    assert "my_kernels/operators/fused_op/fused_op.h" in files
+    assert "zoo_kernels/operators/fused_op/fused_op.h" in files
     assert "examples/quickstart.py" in files
-    assert not any("relu" in file or "extension_cpp" in file for file in files)
-    spelled = re.compile("extension[_-]cpp", re.I)
+    spelled = re.compile(repository.PACKAGE.replace("_", "[_-]"), re.I)
     for file in files:
+        assert not spelled.search(file)
+        assert "operators/unwanted" not in file
         text = (target / file).read_text()
         assert file == "templates/origin.json" or not spelled.search(text), file
-    library = (target / "my_kernels/csrc/library.cpp").read_text()
-    assert "TORCH_LIBRARY(my_kernels, m)" in library
-    assert "relu" not in library
+    library = (target / "zoo_kernels/csrc/library.cpp").read_text()
+    assert "TORCH_LIBRARY(zoo_kernels, m)" in library
+    assert re.findall(r'm\.def\("(\w+)', library) == ["fused_op", "fused_op_backward"]
+
+
+def test_a_project_takes_what_its_operators_import(checkout):
+    new_op.main(["first(Tensor x) -> Tensor"], checkout)
+    new_op.main(["second(Tensor x) -> Tensor"], checkout)
+    ops = checkout / "extension_cpp" / "operators" / "first" / "ops.py"
+    ops.write_text("from extension_cpp.operators.second.ops import second\n" + ops.read_text())
+    try:
+        source = repository.Repository(checkout)
+        assert new_project.with_dependencies(source, ["first"]) == ["first", "second"]
+        assert new_project.with_dependencies(source, ["second"]) == ["second"]
+    finally:
+        new_op.main(["--remove", "first"], checkout)
+        new_op.main(["--remove", "second"], checkout)
+
+
+def test_passages_about_other_operators_are_left_out(tmp_path):
+    document = tmp_path / "document.md"
+    document.write_text("""\
+About `fused_op`, never gone.
+
+About `gone`
+and more.
+
+| [fused_op](operators/fused_op) | a |
+| [gone](operators/gone) | b |
+
+- `fused_op` here
+- `gone` there
+- `Gone` there
+
+```python
+from extension_cpp.ops import fused_op, gone
+```
+
+The end.
+""")
+    expected = """\
+About `fused_op`, never gone.
+
+| [fused_op](operators/fused_op) | a |
+
+- `fused_op` here
+
+The end.
+"""
+    kept = new_project.without_passages(document, {"gone", "Gone"})
+    assert kept == expected
 
 
 @pytest.mark.parametrize(
@@ -573,7 +626,7 @@ def test_a_project_has_its_own_name_and_operators(checkout, tmp_path, capsys):
         (["json", "{}"], "'json' is a keyword or a module of Python"),
         (["torch", "{}"], "a package 'torch' is installed already"),
         (["mine", "{}/full"], "exists and is not an empty folder"),
-        (["mine", "{}", "--ops", "nothing"], "there is no operator 'nothing'; there are: affine"),
+        (["mine", "{}", "--ops", "nothing"], "there is no operator 'nothing'; there are: "),
         (["mine", "{}", "--ops", ""], "--ops names no operator"),
         (["--update", "{}"], "it was not made by new_project.py"),
     ],
