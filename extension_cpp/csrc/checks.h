@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdio>
 #include <stdexcept>
 #include <type_traits>
@@ -55,8 +56,11 @@ inline std::string python_name(IntArrayRef sizes) {
   return name + (sizes.size() == 1 ? ",)" : ")");
 }
 
-// As "%g" in Python.
+// As "%g" in Python, which shows no sign of NaN.
 inline std::string python_name(double value) {
+  if (std::isnan(value)) {
+    return "nan";
+  }
   char name[32];
   std::snprintf(name, sizeof(name), "%g", value);
   return name;

@@ -6,7 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <numeric>
-#include <stdexcept>
+#include <utility>
 #include <vector>
 
 #ifdef __CUDACC__
@@ -225,6 +225,7 @@ struct Indexing {
   Divider sizes[kMaxDims];
   int64_t strides[kMaxDims][K] = {};  // 0 along a dimension in which the operand is broadcast
   bool linear[K] = {};                // element i lies at offset i
+  bool fits = true;                   // false: more than kMaxDims dimensions are left, and nothing else holds
 
   Indexing() = default;
 
@@ -256,7 +257,8 @@ struct Indexing {
       if (merges) {
         extent[dims - 1] *= output.sizes[d];
       } else if (dims == kMaxDims) {
-        throw std::runtime_error("more than 16 dimensions of which no two can be merged");
+        fits = false;
+        return;
       } else {
         extent[dims] = output.sizes[d];
         std::copy(along, along + K, strides[dims]);

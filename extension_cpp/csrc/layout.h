@@ -50,4 +50,12 @@ inline Tensor with_layout_of(const Tensor& like, const Tensor& tensor) {
   return result;
 }
 
+// compute(output, inputs...) by way of contiguous copies, for operands of more dimensions than Indexing holds.
+template <class F, class... Tensors>
+void on_contiguous_copies(const F& compute, Tensor& output, const Tensors&... inputs) {
+  Tensor result = new_empty(output, output.sizes());
+  compute(result, with_layout_of(result, inputs)...);
+  copy_into(output, result);
+}
+
 }  // namespace extension_cpp

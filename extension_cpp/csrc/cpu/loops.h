@@ -142,7 +142,9 @@ void elementwise(
 template <class T, class F, class... Inputs>
 void elementwise(const F& f, Tensor& output, const Inputs&... inputs) {
   const auto indexing = make_indexing(output, inputs...);
-  if (indexing.numel > 0) {
+  if (!indexing.fits) {
+    on_contiguous_copies([&](Tensor& to, const auto&... from) { elementwise<T>(f, to, from...); }, output, inputs...);
+  } else if (indexing.numel > 0) {
     detail::elementwise<T>(
         f, indexing, output.mutable_data_ptr<T>(), {inputs.template const_data_ptr<T>()...},
         std::index_sequence_for<Inputs...>());

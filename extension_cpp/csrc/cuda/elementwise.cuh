@@ -160,6 +160,10 @@ void launch_elementwise(const F& f, int64_t numel, T* output, cudaStream_t strea
 template <class T, class F, class... Inputs>
 void elementwise(const F& f, Tensor& output, const Inputs&... inputs) {
   const auto indexing = make_indexing(output, inputs...);
+  if (!indexing.fits) {
+    on_contiguous_copies([&](Tensor& to, const auto&... from) { elementwise<T>(f, to, from...); }, output, inputs...);
+    return;
+  }
   const cudaStream_t stream = current_stream(output);
   T* const data = output.mutable_data_ptr<T>();
   if (indexing.numel == 0) {
