@@ -1,6 +1,7 @@
 """Moves the batch dimensions of `torch.vmap` to where operators take them. Nothing is copied."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -15,14 +16,13 @@ def to_front(
     )
 
 
-def first_example(in_dims: Sequence[int | None], *tensors: Tensor) -> tuple[Tensor, ...]:
+def first_example(in_dims: Sequence[int | None], *args: Any) -> tuple[Any, ...]:
     """The arguments for the first example of a batch that is not empty, for their checks.
 
     A batch whose dimensions are joined to others can pass for valid where its examples are not.
     """
     return tuple(
-        tensor if dim is None else tensor.select(dim, 0)
-        for dim, tensor in zip(in_dims, tensors, strict=True)
+        arg if dim is None else arg.select(dim, 0) for dim, arg in zip(in_dims, args, strict=True)
     )
 
 

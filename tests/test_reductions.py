@@ -94,6 +94,34 @@ def test_the_layer_names_the_shape_it_expects(layer, shape):
         layer(torch.ones(shape))
 
 
+def test_backward_operators_check_the_examples_of_a_batch():
+    ones = torch.ones
+    operators = torch.ops.extension_cpp
+    with pytest.raises(
+        RuntimeError, match=r"affine_backward: a must have shape \(4,\), got \(2, 2\)"
+    ):
+        torch.vmap(operators.affine_backward)(ones(5, 3, 4), ones(5, 2, 2), ones(5, 3, 4))
+    with pytest.raises(RuntimeError, match=r"fused_layer_norm_backward: weight must have shape"):
+        torch.vmap(operators.fused_layer_norm_backward)(
+            ones(5, 3, 4), ones(5, 3, 4), ones(5, 3), ones(5, 3), ones(5)
+        )
+
+
+def test_a_batch_may_be_empty():
+    x, weights = torch.ones(3, 4), torch.ones(0, 4)
+    grad = torch.func.grad(lambda w: fused_layer_norm(x, w).sum())
+    assert torch.vmap(grad)(weights).shape == (0, 4)
+    assert torch.vmap(reduce_sum)(weights).shape == (0,)
+
+
+def test_the_layer_takes_the_shapes_that_pytorchs_takes():
+    number = pytest.importorskip("numpy").int64(6)
+    for shape in (number, (2, number), [2, 6], torch.Size([2, 6])):
+        assert FusedLayerNorm(shape).normalized_shape == nn.LayerNorm(shape).normalized_shape
+    with pytest.raises(ValueError, match="normalized_shape must name at least one dimension"):
+        FusedLayerNorm(())
+
+
 @on_each_device
 @pytest.mark.parametrize("dim", [None, (0,), (1,), (0, 2)])
 def test_long_sums_lose_no_accuracy(device, dim):

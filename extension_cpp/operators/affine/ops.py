@@ -5,7 +5,7 @@ import functools
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front, to_front_broadcasting
+from extension_cpp.batching import first_example, to_front, to_front_broadcasting
 from extension_cpp.checks import (
     check_broadcast,
     check_floating,
@@ -54,8 +54,7 @@ def _(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
     return new_elementwise(shape, a, x, b)
 
 
-@torch.library.register_fake("extension_cpp::affine_backward")
-def _(grad_output: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _check_backward(grad_output: Tensor, a: Tensor, x: Tensor) -> None:
     check_floating("affine_backward", "grad_output", grad_output)
     check_same_dtype("affine_backward", "a", a, "grad_output", grad_output)
     check_same_dtype("affine_backward", "x", x, "grad_output", grad_output)
@@ -64,6 +63,11 @@ def _(grad_output: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor
     check_min_dim("affine_backward", "grad_output", grad_output, 1)
     check_shape("affine_backward", "a", a, grad_output.shape[-1:])
     check_shape("affine_backward", "x", x, grad_output.shape)
+
+
+@torch.library.register_fake("extension_cpp::affine_backward")
+def _(grad_output: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    _check_backward(grad_output, a, x)
     return a.new_empty(a.shape), x.new_empty(x.shape), a.new_empty(a.shape)
 
 
@@ -148,6 +152,8 @@ def _vmap(info, in_dims, a, x, b):
 
 # The batch becomes part of the features: (..., features) examples are rows of batch * features.
 def _vmap_backward(info, in_dims, grad_output, a, x):
+    if info.batch_size > 0:
+        _check_backward(*first_example(in_dims, grad_output, a, x))
     grad_output, a, x = to_front(info.batch_size, in_dims, grad_output, a, x)
     grad_a, grad_x, grad_b = torch.ops.extension_cpp.affine_backward(
         grad_output.movedim(0, -2).flatten(-2), a.flatten(), x.movedim(0, -2).flatten(-2)

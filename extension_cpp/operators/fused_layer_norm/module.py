@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +42,11 @@ class FusedLayerNorm(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        if isinstance(normalized_shape, int):
+        if isinstance(normalized_shape, (int, Integral)):
             normalized_shape = (normalized_shape,)
         self.normalized_shape = tuple(normalized_shape)
+        if not self.normalized_shape:
+            raise ValueError("FusedLayerNorm: normalized_shape must name at least one dimension")
         self.eps = eps
         self.elementwise_affine = elementwise_affine
 

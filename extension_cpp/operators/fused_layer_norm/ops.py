@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_dtype,
     check_floating,
@@ -55,9 +56,7 @@ def _check_parameter(op: str, name: str, parameter: Tensor | None, input: Tensor
         check_shape(op, name, parameter, (input.shape[-1],))
 
 
-def _check_fused_layer_norm(
-    input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> None:
+def _check(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
     check_floating("fused_layer_norm", "input", input)
     check_min_dim("fused_layer_norm", "input", input, 1)
     _check_parameter("fused_layer_norm", "weight", weight, input)
@@ -69,7 +68,7 @@ def _check_fused_layer_norm(
 def _(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check_fused_layer_norm(input, weight, bias, eps)
+    _check(input, weight, bias, eps)
     return (
         input.new_empty(input.shape),
         input.new_empty(input.shape[:-1], dtype=_statistics_dtype(input)),
@@ -77,15 +76,14 @@ def _(
     )
 
 
-@torch.library.register_fake("extension_cpp::fused_layer_norm_backward")
-def _(
+def _check_backward(
     grad_output: Tensor,
     input: Tensor,
     mean: Tensor,
     rstd: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+    weight: Tensor | None,
+    bias: Tensor | None,
+) -> None:
     op = "fused_layer_norm_backward"
     check_floating(op, "input", input)
     check_min_dim(op, "input", input, 1)
@@ -98,6 +96,18 @@ def _(
         check_shape(op, name, statistic, input.shape[:-1])
     _check_parameter(op, "weight", weight, input)
     _check_parameter(op, "bias", bias, input)
+
+
+@torch.library.register_fake("extension_cpp::fused_layer_norm_backward")
+def _(
+    grad_output: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    rstd: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    _check_backward(grad_output, input, mean, rstd, weight, bias)
     return (
         input.new_empty(input.shape),
         input.new_empty(0) if weight is None else weight.new_empty(weight.shape),
@@ -216,16 +226,6 @@ register_autograd(
 )
 
 
-def _to_front(tensor: Tensor, dim: int | None, batch_size: int) -> Tensor:
-    if dim is None:
-        return tensor.expand(batch_size, *tensor.shape)
-    return tensor.movedim(dim, 0)
-
-
-def _example(tensor, dim):
-    return tensor if tensor is None or dim is None else tensor.select(dim, 0)
-
-
 def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:
     """A parameter, one for each example or for all, to broadcast with `(batch, ..., features)`."""
     if dim is None:
@@ -237,16 +237,14 @@ def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:
 def _vmap(info, in_dims, input, weight, bias, eps):
     input_dim, weight_dim, bias_dim, _ = in_dims
     if info.batch_size > 0:
-        _check_fused_layer_norm(
-            _example(input, input_dim), _example(weight, weight_dim), _example(bias, bias_dim), eps
-        )
+        _check(*first_example(in_dims, input, weight, bias, eps))
     if weight_dim is None and bias_dim is None:
         outputs = torch.ops.extension_cpp.fused_layer_norm(
             input.movedim(input_dim, 0), weight, bias, eps
         )
         return outputs, (0, 0, 0)
     # Parameters of their own for every example: one call normalises, the rest is elementwise.
-    rows = _to_front(input, input_dim, info.batch_size)
+    (rows,) = to_front(info.batch_size, in_dims[:1], input)
     output, mean, rstd = torch.ops.extension_cpp.fused_layer_norm(
         rows.to(_statistics_dtype(rows)), None, None, eps
     )
@@ -261,9 +259,10 @@ register_vmap("extension_cpp::fused_layer_norm", _vmap)
 
 
 def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
-    grad_output, input, mean, rstd = (
-        _to_front(tensor, dim, info.batch_size)
-        for tensor, dim in zip((grad_output, input, mean, rstd), in_dims[:4], strict=True)
+    if info.batch_size > 0:
+        _check_backward(*first_example(in_dims, grad_output, input, mean, rstd, weight, bias))
+    grad_output, input, mean, rstd = to_front(
+        info.batch_size, in_dims[:4], grad_output, input, mean, rstd
     )
     weight_dim = in_dims[4]
     g = grad_output.to(mean.dtype)
