@@ -75,7 +75,7 @@ check-cuda: $(ENVIRONMENT) ## compile the CUDA sources for two architectures; ne
 	"$(PYTHON)" setup.py check_cuda
 
 new-op: $(ENVIRONMENT) ## an operator from SCHEMA="name(Tensor x, ...) -> Tensor" (templates/README.md)
-	@$(PYTHON) templates/new_op.py "$$SCHEMA" $(OPTIONS)
+	@"$(PYTHON)" templates/new_op.py "$$SCHEMA" $(OPTIONS)
 
 lint: $(ENVIRONMENT) ## the form of all sources, and types
 	"$(PYTHON)" -m ruff check .

@@ -71,8 +71,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--remove", metavar="NAME", help="take an operator out, whole")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     arguments = parser.parse_args(argv)
-    if (arguments.schema is None) == (arguments.remove is None):
-        parser.error("give a schema, or --remove NAME")
+    # Not None: `make new-op` without SCHEMA passes an empty one.
+    if bool(arguments.schema) == bool(arguments.remove):
+        parser.error('give a schema, "name(Tensor x) -> Tensor", or --remove NAME')
     if arguments.no_cuda and arguments.no_cpu:
         parser.error("--no-cuda and --no-cpu together leave no backend")
     if arguments.no_cuda and arguments.cuda:

@@ -21,6 +21,14 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+try:
+    import torch  # noqa: F401
+except ImportError:
+    raise SystemExit(
+        f"new_project.py: {sys.executable} has no torch, whose parser reads the schemas. "
+        "Use an interpreter that has: `make build` sets up .venv/bin/python"
+    ) from None
+
 from instantiate import TEMPLATES, find_tool
 from repository import PACKAGE, Repository, mention
 from schema import Refusal

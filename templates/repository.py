@@ -230,9 +230,11 @@ class Repository:
         """Where an operator is used outside of its own folder and lines: `path:line: text`."""
         names = self.names(name)
         own_places = (self.library, self.snapshot, *self.imports.values())
+        # Its examples speak of operators that are to be made, whichever there are.
+        guide = self.root / "templates" / "README.md"
         found = []
         for path in self.files():
-            if self.folder(name) in path.parents or path in own_places:
+            if self.folder(name) in path.parents or path in (*own_places, guide):
                 continue
             try:
                 text = path.read_text()

@@ -344,6 +344,28 @@ REFUSED = [
 ]
 
 
+def test_no_schema(capsys):
+    for arguments in [], [""], ["f(Tensor x) -> Tensor", "--remove", "f"]:
+        with pytest.raises(SystemExit):
+            new_op.parse_arguments(arguments)
+        assert "give a schema" in capsys.readouterr().err
+    # As `make new-op OPTIONS="--remove f"` calls it.
+    assert new_op.parse_arguments(["", "--remove", "f"]).remove == "f"
+
+
+@pytest.mark.parametrize("script", ["new_op.py", "new_project.py"])
+def test_an_interpreter_without_torch_is_named(script, tmp_path):
+    (tmp_path / "torch.py").write_text("raise ImportError")
+    result = subprocess.run(
+        [sys.executable, ROOT / "templates" / script, "--help"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stderr.startswith(f"{script}: {sys.executable} has no torch")
+
+
 @pytest.mark.parametrize(("text", "message"), REFUSED, ids=[text for text, _ in REFUSED])
 def test_refused_schemas(text, message, checkout):
     if message is None:  # near misses that are fine
@@ -500,7 +522,7 @@ def blocks():
     return re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S)
 
 
-def test_by_hand_and_by_tool_give_the_same(checkout):
+def test_by_hand_and_by_tool_give_the_same(checkout, capsys):
     by_hand = [
         block for block in blocks() if "cp -r templates" in block or "sed -i '/^}/i" in block
     ]
@@ -510,7 +532,9 @@ def test_by_hand_and_by_tool_give_the_same(checkout):
     written = {path.name: path.read_text() for path in folder.iterdir()}
     library = (checkout / "extension_cpp/csrc/library.cpp").read_text()
     ops = (checkout / "extension_cpp/ops.py").read_text()
+    capsys.readouterr()
     new_op.main(["--remove", "softcap"], checkout)
+    assert "Still using" not in capsys.readouterr().out  # the guide, whose example it is
     assert git(checkout, "status", "--porcelain") == ""
 
     new_op.main(["softcap(Tensor input, Tensor other, float alpha=1.0) -> Tensor"], checkout)
