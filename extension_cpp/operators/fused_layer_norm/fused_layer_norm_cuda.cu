@@ -1,5 +1,6 @@
 #include "fused_layer_norm.h"
 
+#include "arguments.h"
 #include "cuda/columns.cuh"
 #include "cuda/rows.cuh"
 #include "dispatch.h"
@@ -312,17 +313,13 @@ void layer_norm_backward(
       parameter_grads);
 }
 
-std::optional<Tensor> contiguous_parameter(const std::optional<Tensor>& parameter) {
-  return parameter.has_value() ? std::optional<Tensor>(as_contiguous(*parameter)) : std::nullopt;
-}
-
 std::tuple<Tensor, Tensor, Tensor> fused_layer_norm_cuda(
     const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, double eps) {
   check_fused_layer_norm(input, weight, bias, eps);
   const DeviceGuard guard(input);
   const Tensor x = as_contiguous(input);
-  const std::optional<Tensor> w = contiguous_parameter(weight);
-  const std::optional<Tensor> b = contiguous_parameter(bias);
+  const std::optional<Tensor> w = as_contiguous(weight);
+  const std::optional<Tensor> b = as_contiguous(bias);
   const std::vector<int64_t> row_sizes(x.sizes().begin(), x.sizes().end() - 1);
   Tensor output = new_empty(x, x.sizes());
   Tensor mean = new_empty(x, row_sizes, statistics_dtype(x));
@@ -345,7 +342,7 @@ std::tuple<Tensor, Tensor, Tensor> fused_layer_norm_backward_cuda(
   const Tensor x = as_contiguous(input);
   const Tensor means = as_contiguous(mean);
   const Tensor rstds = as_contiguous(rstd);
-  const std::optional<Tensor> w = contiguous_parameter(weight);
+  const std::optional<Tensor> w = as_contiguous(weight);
   Tensor grad_input = new_empty(x, x.sizes());
   Tensor grad_weight = new_parameter_grad(x, weight);
   Tensor grad_bias = new_parameter_grad(x, bias);
