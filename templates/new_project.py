@@ -35,6 +35,8 @@ from schema import Refusal
 
 ORIGIN = Path("templates", "origin.json")
 BRANCH = "template"
+# What was measured here says nothing about another project's operators.
+MEASURED = Path("benchmarks", "results")
 
 
 def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
@@ -125,6 +127,8 @@ def generate(source: Repository, name: str, ops: Iterable[str], project: Path) -
     """Writes the project's files, without a git history; returns what was left out."""
     ops = with_dependencies(source, ops)
     for path in source.files():
+        if path.is_relative_to(source.root / MEASURED):
+            continue
         copy = project / path.relative_to(source.root)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copy)
