@@ -31,6 +31,7 @@ class Kind:
         schema: its own.
         fits: what schemas it is for, in words.
         lists: whether it takes lists of tensors.
+        rows: whether the last dimension is special, so that there has to be one.
         backward_takes: the tensors that the backward takes; "input" is the first of the operator.
         torch_backward: the same in PyTorch calls, for `--backward torch`; `{factor}` stands for
             the numbers' part.
@@ -39,6 +40,7 @@ class Kind:
     schema: str
     fits: str
     lists: bool = True
+    rows: bool = False
     backward_takes: tuple[str, ...] = ("grad_output", "input")
     torch_backward: str = ""
 
@@ -64,6 +66,7 @@ KINDS = {
         "my_op(Tensor input, Tensor other, float alpha=1.0) -> Tensor",
         ONE_OUTPUT,
         lists=False,
+        rows=True,
         backward_takes=("grad_output",),
         torch_backward="(grad_output - grad_output.mean(-1, keepdim=True)){factor}",
     ),
@@ -71,12 +74,14 @@ KINDS = {
         "my_op(Tensor input, Tensor other, float alpha=1.0) -> Tensor",
         ONE_OUTPUT,
         lists=False,
+        rows=True,
         torch_backward="2 * grad_output.unsqueeze(-1) * input{factor}",
     ),
     "multi_output": Kind(
         "my_op(Tensor input, Tensor other, float alpha=1.0) -> (Tensor, Tensor)",
         "operators that take a fixed number of tensors and return several new tensors",
         lists=False,
+        rows=True,
         backward_takes=("grad_output", "input", "mean"),
         torch_backward="(((term := 2 * (input - mean.unsqueeze(-1)) * grad_output)"
         " - term.mean(-1, keepdim=True)){factor}).to(input.dtype)",
@@ -84,6 +89,7 @@ KINDS = {
     "kernel": Kind(
         "my_op(Tensor input, Tensor other, float alpha=1.0) -> Tensor",
         "operators that return one new tensor",
+        rows=True,
         backward_takes=("grad_output",),
         torch_backward="sum(torch.nn.functional.pad(grad_output, (1, 1))"
         ".narrow(-1, k, grad_output.shape[-1]) for k in range(3)){factor}",
@@ -173,7 +179,9 @@ class Places:
     def local(self, name: str) -> str:
         """A variable of the template, under a name that no argument has."""
         taken = {a.name for a in self.schema.arguments} | {self.grad_main}
-        return f"{name}_" if name in taken else name
+        while name in taken:
+            name += "_"
+        return name
 
     @property
     def grad_main(self) -> str:
@@ -709,6 +717,10 @@ class Places:
                 f"got torch.int64",
             )
         ]
+        if self.kind.rows:
+            values = {a.name: self._value(a, "()") for a in self.schema.arguments}
+            text = f"{main} must have at least 1 dimension, got shape ()"
+            lines.append(bad(f"0-d {main}", [], values, text))
         for a in self.others:
             values = {
                 main: f"make({shape}, dtype=torch.float32)",

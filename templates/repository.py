@@ -277,7 +277,8 @@ def mention(names: set[str], path: Path, text: str) -> re.Pattern[str]:
 
 
 def as_torch_spells(schema: str) -> str:
-    return str(torch._C.parse_schema(schema))
+    """A schema as torch prints it, as it stands in a string of Python."""
+    return str(torch._C.parse_schema(schema)).replace("\\", "\\\\")
 
 
 def with_import(text: str, module: str, name: str) -> str:

@@ -1,6 +1,7 @@
 """templates/: every kind and shape of operator is built and passes the battery as it was made."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,16 +67,6 @@ def jobs() -> str:
     return str(min(8, len(os.sched_getaffinity(0))))
 
 
-@pytest.fixture(scope="module")
-def instantiated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A repository with an operator of every case, and fused_op alone of the worked ones, built."""
-    root = under_git(copy_repository(tmp_path_factory.mktemp("instantiated")))
-    tool(root, *CASES)
-    remove_worked_operators(root)
-    build(root)
-    return root
-
-
 def remove_worked_operators(root: Path) -> None:
     kept = {"fused_op", *map(name, CASES)}
     folders = [path for path in (root / "extension_cpp" / "operators").iterdir() if path.is_dir()]
@@ -88,39 +79,33 @@ def select(names: list[str]) -> str:
     return " or ".join(f"[{op}-" for op in names)
 
 
-def test_every_operator_passes_what_is_cheap(instantiated: Path) -> None:
-    battery(instantiated, f"({select([name(case) for case in CASES])}) and not ({COSTLY})")
+def test_every_operator_passes_as_it_was_made(tmp_path: Path) -> None:
+    """One test, so that one process builds."""
+    root = under_git(copy_repository(tmp_path))
+    tool(root, *CASES)
+    remove_worked_operators(root)
+    build(root)
+    here = Path(sys.executable)
+    succeed(here, "-m", "ruff", "check", "--no-cache", ".", cwd=root)
+    succeed(here, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=root)
+    succeed(here, "-m", "mypy", cwd=root)
+    succeed(here, "-m", "pytest", "-q", "tests/test_schemas.py", cwd=root)
+    everything = select([name(case) for case in CASES] + ["fused_op"])
+    battery(root, f"({everything}) and not ({COSTLY})")
+    battery(root, f"({select(SHARE)}) and ({COSTLY})")
+    notices_arguments_that_change_places(root)
 
 
-def test_every_kind_passes_what_is_costly(instantiated: Path) -> None:
-    battery(instantiated, f"({select(SHARE)}) and ({COSTLY})")
-
-
-def test_the_form_is_kept(instantiated: Path) -> None:
-    python_ = Path(sys.executable)
-    succeed(python_, "-m", "ruff", "check", "--no-cache", ".", cwd=instantiated)
-    succeed(python_, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=instantiated)
-    succeed(python_, "-m", "mypy", cwd=instantiated)
-
-
-def test_the_schemas_are_expected(instantiated: Path) -> None:
-    succeed(sys.executable, "-m", "pytest", "-q", "tests/test_schemas.py", cwd=instantiated)
-
-
-def test_an_error_in_an_argument_is_noticed(instantiated: Path) -> None:
-    """Two arguments that change places on the way to the kernel fail a test."""
-    source = instantiated / "extension_cpp/operators/no_defaults/no_defaults_cpu.cpp"
+def notices_arguments_that_change_places(root: Path) -> None:
+    source = root / "extension_cpp/operators/no_defaults/no_defaults_cpu.cpp"
     text = source.read_text()
-    wrong = text.replace("no_defaults_settings(mode,", "no_defaults_settings(*maybe_mode,", 1)
-    assert wrong != text
+    wrong, count = re.subn(r"(no_defaults_settings\(\s*)mode,", r"\1*maybe_mode,", text, count=1)
+    assert count == 1
     source.write_text(wrong)
-    try:
-        build(instantiated)
-        command = [sys.executable, "-m", "pytest", "-q", "-k", "forward and [no_defaults-cpu"]
-        result = run(*command, "tests/test_operators.py", cwd=instantiated)
-        assert result.returncode == 1, result.stdout
-    finally:
-        source.write_text(text)
+    build(root)
+    command = [sys.executable, "-m", "pytest", "-q", "-k", "forward and [no_defaults-cpu"]
+    result = run(*command, "tests/test_operators.py", cwd=root)
+    assert result.returncode == 1, result.stdout
 
 
 def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ def bad_inputs(make):
         "my_op: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.int64",
     )
     yield BadInput(
+        "0-d input",
+        Sample(make(()), make(())),
+        "my_op: input must have at least 1 dimension, got shape ()",
+    )
+    yield BadInput(
         "other of another dtype",
         Sample(make((3, 4), dtype=torch.float32), make((3, 4), dtype=torch.float16)),
         "my_op: other must have the dtype of input, torch.float32, got torch.float16",
