@@ -22,7 +22,7 @@ level. The kernel that is registered here does the same at each of them:
 Where an operator has no formula, :func:`register_no_autograd` and :func:`register_mutation` turn
 the derivative that would be lost into an error that names the operator.
 
-This is the one file of the package that touches private parts of PyTorch: what is imported below
+This is the one file of the package whose workings rest on private parts of PyTorch: what it imports
 from ``torch._C``, ``torch._functorch``, ``torch._ops`` and ``torch.autograd.function``, and
 ``torch._VF``. PyTorch's own ``torch.library`` and ``torch.func`` are built on these names, which
 are the same from 2.11 to 2.15.
