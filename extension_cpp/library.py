@@ -25,7 +25,7 @@ the derivative that would be lost into an error that names the operator.
 This is the one file of the package whose workings rest on private parts of PyTorch: what it imports
 from ``torch._C``, ``torch._functorch``, ``torch._ops`` and ``torch.autograd.function``, and
 ``torch._VF``. PyTorch's own ``torch.library`` and ``torch.func`` are built on these names, which
-are the same from 2.11 to 2.15.
+are the same from 2.11 to 2.15; and on how inductor lowers an operator.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -52,7 +53,9 @@ from torch._C import (
     _len_torch_dispatch_stack,
 )
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch._guards import TracingContext
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd import forward_ad as fwAD
 from torch.autograd.function import Function, FunctionCtx, _SingleLevelFunction
 from torch.autograd.graph import increment_version
@@ -120,10 +123,15 @@ def register_no_autograd(op: str | OpOverload) -> None:
     overload = _lookup(op)
     signature = _Signature(overload)
     signature.require_functional()
+    no_formula = (
+        f"{signature.name}: a derivative was asked for, but this operator has no derivative formula"
+    )
     message = (
-        f"{signature.name}: a derivative was asked for, but this operator has no derivative "
-        "formula. Detach its inputs, call it under torch.no_grad(), or give it a formula with "
-        "register_autograd"
+        f"{no_formula}. Detach its inputs, call it under torch.no_grad(), or give it a formula "
+        "with register_autograd"
+    )
+    forward_message = (  # torch.no_grad() turns off reverse mode alone
+        f"{no_formula}. Detach its inputs, or give it a formula with register_autograd"
     )
 
     def setup_context(ctx: Any, inputs: Sequence[Any], output: Any, **keyword_only: Any) -> None:
@@ -133,7 +141,7 @@ def register_no_autograd(op: str | OpOverload) -> None:
 
     def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
         if isinstance(ctx, _LinearContext):  # forward mode: there is no later to put it off to
-            raise RuntimeError(message)
+            raise RuntimeError(forward_message)
         return _nest(_refuse(grads, ctx.sizes, message), ctx.lengths)
 
     kernel = _autograd_kernel(overload, signature, backward, setup_context)
@@ -141,14 +149,17 @@ def register_no_autograd(op: str | OpOverload) -> None:
 
 
 def register_mutation(op: str | OpOverload) -> None:
-    """Makes an operator that writes to its arguments, and returns nothing, safe under autograd.
+    """Makes an operator that writes to its arguments, and returns nothing, safe under transforms.
 
     A write bumps the tensor's version counter, so that backward notices when a saved tensor was
     overwritten. The operator has no derivative: a gradient through what it wrote raises a
-    RuntimeError in backward; a call with a tangent, or on what ``torch.func.grad`` and its like
-    differentiate, raises one at once. Other calls work, on tensors that require gradients too; but
-    a leaf that requires a gradient and was written to in grad mode raises in every backward that
-    reaches it. Update parameters under ``torch.no_grad()``.
+    RuntimeError in backward, unless it is zero everywhere; a call with a tangent, or on what
+    ``torch.func.grad`` and its like differentiate, raises one at once. Other calls work, on tensors
+    that require gradients too; but a leaf that requires a gradient and was written to in grad mode
+    raises in every backward that reaches it. Update parameters under ``torch.no_grad()``.
+
+    Under ``torch.compile`` the call with such a leaf raises; and the operator may be given a copy
+    of an argument that shares memory with what it writes to: its result must not depend on that.
 
     Args:
         op: The operator, ``"namespace::name"``. Its schema marks what it writes to as
@@ -160,10 +171,14 @@ def register_mutation(op: str | OpOverload) -> None:
     overload = _lookup(op)
     signature = _Signature(overload)
     signature.require_mutation()
-    message = (
+    no_derivative = (
         f"{signature.name}: a derivative was asked for, but this operator writes to its arguments "
-        "and has none. Detach its inputs or call it under torch.no_grad()"
+        "and has none"
     )
+    message = f"{no_derivative}. Detach its inputs or call it under torch.no_grad()"
+    # torch.no_grad() turns off reverse mode alone.
+    forward_message = f"{no_derivative}. Detach its inputs"
+    lowering = _Lowering(overload, signature)
 
     def forward(ctx: Any, written: Tensor, *inputs: Any) -> Tensor:
         ctx.set_materialize_grads(False)
@@ -184,14 +199,22 @@ def register_mutation(op: str | OpOverload) -> None:
         in_transform = _are_functorch_transforms_active()
         needs_grad = torch.is_grad_enabled() and _any_requires_grad(*tensors)
         # Within a transform what is written to may come from outside, and refuse nothing later.
-        if (needs_grad and in_transform) or _has_tangent(tensors, in_transform):
+        if needs_grad and in_transform:
             raise RuntimeError(message)
+        if _has_tangent(tensors, in_transform):
+            raise RuntimeError(forward_message)
+        written = list(signature.written(args, kwargs)) if needs_grad else []
+        leaves = [base for base in map(_base, written) if base.is_leaf and base.requires_grad]
+        if leaves and _is_traced_by_dynamo(leaves):
+            # A graph can give its inputs no hooks.
+            raise RuntimeError(
+                f"{signature.name}: torch.compile would write to a leaf that requires a gradient "
+                "without a trace. Call it under torch.no_grad()"
+            )
         with _AutoDispatchBelowAutograd():
             overload.redispatch(keyset & _after_autograd_keyset, *args, **kwargs)
-        if not needs_grad:
-            return
-        for tensor in signature.written(args, kwargs):
-            base = tensor if tensor._base is None else tensor._base
+        for tensor in written:
+            base = _base(tensor)
             if base.is_leaf and base.requires_grad:  # a leaf can have no history
                 if leaf_hook not in (base._backward_hooks or {}).values():
                     base.register_hook(leaf_hook)
@@ -200,14 +223,97 @@ def register_mutation(op: str | OpOverload) -> None:
                 give_history(False, tensor, *tensors)
 
     def version_kernel(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> None:
+        if _len_torch_dispatch_stack() > 0:
+            lowering.install()
         with _AutoDispatchBelowADInplaceOrView():
             overload.redispatch(keyset & _after_ADInplaceOrView_keyset, *args, **kwargs)
         for tensor in signature.written(args, kwargs):
             if not tensor.is_inference():
                 increment_version(tensor)
 
+    def negative_kernel(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> None:
+        # PyTorch's own, which resolves lazily negated tensors, fails where nothing is returned.
+        inputs, keyword_only = signature.fill_defaults(args, kwargs)
+        resolved_inputs, resolved_keyword_only = torch.utils._pytree.tree_map_only(
+            Tensor, torch.resolve_neg, (inputs, keyword_only)
+        )
+        overload(*resolved_inputs, **resolved_keyword_only)
+        for tensor, resolved in zip(
+            _tensors(signature.written_values(inputs, keyword_only)),
+            _tensors(signature.written_values(resolved_inputs, resolved_keyword_only)),
+            strict=True,
+        ):
+            if tensor is not resolved:
+                tensor.copy_(resolved)
+
     _implement(overload, "Autograd", autograd_kernel)
     _implement(overload, "ADInplaceOrView", version_kernel)
+    _implement(overload, "Negative", negative_kernel)
+
+
+def _base(tensor: Tensor) -> Tensor:
+    return tensor if tensor._base is None else tensor._base
+
+
+def _is_traced_by_dynamo(tensors: Iterable[Tensor]) -> bool:
+    # Other tracers have no such context, or come later, with tensors that are no FakeTensor.
+    return TracingContext.try_get() is not None and any(isinstance(t, FakeTensor) for t in tensors)
+
+
+class _Lowering:
+    """How inductor, the default backend of torch.compile, lowers an operator that mutates.
+
+    By itself it gets two things wrong, with operators of ``torch.library.custom_op`` too. It
+    computes values that were read from a tensor before the write when they are used, which may be
+    after it. And it takes a copy that was made before the write for superfluous
+    (pytorch/pytorch#198031).
+    """
+
+    def __init__(self, op: OpOverload, signature: _Signature) -> None:
+        self._op = op
+        self._signature = signature
+        self._installed = False
+
+    def install(self) -> None:
+        """Tells inductor, if it is there: it is loaded before torch.compile traces anything."""
+        inductor = sys.modules.get("torch._inductor.lowering")
+        if self._installed or inductor is None:
+            return
+        self._installed = True
+        from torch._inductor.virtualized import V
+
+        fallback = inductor.fallback_handler(self._op, add_to_fallback_set=False)
+
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            inputs, keyword_only = self._signature.fill_defaults(args, kwargs)
+            written = {
+                id(tensor): tensor
+                for tensor in self._signature.written_values(inputs, keyword_only)
+            }
+            for tensor in written.values():
+                tensor.realize()
+            buffers = {tensor.get_name() for tensor in written.values()}
+
+            def read(value: Any) -> Any:
+                if isinstance(value, (list, tuple)):
+                    return [read(element) for element in value]
+                if id(value) in written or not isinstance(value, inductor.TensorBox):
+                    return value
+                value.realize()
+                if value.get_name() not in buffers:
+                    return value
+                copy = inductor.clone(value)
+                copy.realize()
+                return copy
+
+            inputs = tuple(map(read, inputs))
+            keyword_only = {name: read(value) for name, value in keyword_only.items()}
+            for buffer in buffers:
+                V.graph.mark_buffer_mutated(buffer)  # computes what reads it, before the write
+            return fallback(*inputs, **keyword_only)
+
+        inductor.add_needs_realized_inputs(self._op)
+        inductor.register_lowering(self._op, type_promotion_kind=None)(lower)
 
 
 def register_vmap(op: str | OpOverload, func: Callable[..., tuple[Any, Any]]) -> None:
@@ -315,7 +421,7 @@ def _autograd_kernel(
 
     def jvp(ctx: Any, *_: Any) -> tuple[Tensor | None, ...]:
         call: _Call = ctx._call
-        with call.modes(), torch.enable_grad():
+        with call.modes(), torch.enable_grad(), _no_saved_tensors_hooks():
             primals, tangents = zip(*map(_unpack_dual, call.inputs), strict=True)
             has_tangent = [tangent is not None for tangent in tangents]
             linear = _LinearContext(signature.pad(_nest(has_tangent, call.lengths), False))
@@ -380,6 +486,16 @@ class _Call:
             fwAD._set_fwd_grad_enabled(self.fwd_grad_mode),
         ):
             yield
+
+
+@contextlib.contextmanager
+def _no_saved_tensors_hooks() -> Iterator[None]:
+    """Saves tensors as they are: the caller's hooks are for what is kept until backward."""
+    before = torch._C._autograd._saved_tensors_hooks_set_tracing(True)
+    try:
+        yield
+    finally:
+        torch._C._autograd._saved_tensors_hooks_set_tracing(before)
 
 
 class _LinearContext(FunctionCtx):
@@ -581,8 +697,11 @@ class _Signature:
     def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Tensor]:
         """Yields the tensors that a call writes to."""
         inputs, keyword_only = self.fill_defaults(args, kwargs)
-        for key in self._written:
-            yield from _tensors([inputs[key] if isinstance(key, int) else keyword_only[key]])
+        yield from _tensors(self.written_values(inputs, keyword_only))
+
+    def written_values(self, inputs: Sequence[Any], keyword_only: dict[str, Any]) -> list[Any]:
+        """What a call with all its arguments passes for those that it writes to."""
+        return [inputs[k] if isinstance(k, int) else keyword_only[k] for k in self._written]
 
     def flatten_inputs(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], _Lengths]:
         return _flatten(args, self._input_lists)
@@ -683,41 +802,67 @@ def _implement(op: OpOverload, key: str, kernel: Callable[..., Any]) -> None:
 
 
 # An operator, so that torch.compile, which traces backward before anyone asks for a gradient, puts
-# the error into the graph instead of running into it.
+# the error into the graph instead of running into it. It looks at the gradient: for outputs that a
+# loss does not depend on, compiled graphs get zeros, and of zeros nothing is lost.
 _refusal = _library(f"{__name__.partition('.')[0]}_library")
-_refusal.define("refuse_gradient(Tensor grad, SymInt[] size, str message) -> Tensor")
+_refusal.define(
+    "refuse_gradient(Tensor[] grads, SymInt[] size, str message) -> Tensor",
+    tags=(torch.Tag.cudagraph_unsafe,),
+)
 
 
 @torch.library.impl(_refusal, "refuse_gradient", "CompositeExplicitAutograd")
-def _refuse_gradient(grad: Tensor, size: Sequence[int], message: str) -> Tensor:
-    raise RuntimeError(message)
+def _refuse_gradient(grads: Sequence[Tensor], size: Sequence[int], message: str) -> Tensor:
+    if any(grad.is_meta or grad.any() for grad in grads):
+        raise RuntimeError(message)
+    return grads[0].new_zeros(size)
 
 
 @torch.library.register_fake(f"{_refusal.ns}::refuse_gradient", lib=_refusal)
-def _refuse_gradient_fake(grad: Tensor, size: Sequence[int], message: str) -> Tensor:
-    return grad.new_empty(size)
+def _refuse_gradient_fake(grads: Sequence[Tensor], size: Sequence[int], message: str) -> Tensor:
+    return grads[0].new_empty(size)
 
 
 @torch.library.register_vmap(f"{_refusal.ns}::refuse_gradient", lib=_refusal)
 def _refuse_gradient_vmap(
-    info: Any, in_dims: Any, grad: Tensor, size: Sequence[int], message: str
+    info: Any, in_dims: Any, grads: Sequence[Tensor], size: Sequence[int], message: str
 ) -> tuple[Tensor, None]:
-    return getattr(torch.ops, _refusal.ns).refuse_gradient(grad, size, message), None
+    return getattr(torch.ops, _refusal.ns).refuse_gradient(grads, size, message), None
+
+
+def _refuse_gradient_setup_context(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:
+    grads, _, ctx.message = inputs
+    ctx.sizes = _sizes(grads)
+
+
+def _refuse_gradient_backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+    return list(_refuse([grad], ctx.sizes, ctx.message)), None, None
+
+
+register_autograd(
+    f"{_refusal.ns}::refuse_gradient",
+    _refuse_gradient_backward,
+    setup_context=_refuse_gradient_setup_context,
+)
 
 
 def _refuse(
     grads: Iterable[Any], sizes: Sequence[Sequence[int] | None], message: str
 ) -> tuple[Tensor | None, ...]:
-    """Returns gradients of these sizes whose computation raises, unless no gradient came in."""
-    grad = next(_tensors(grads), None)
-    if grad is None:
+    """Returns gradients of these sizes whose computation raises, unless what came in is zero."""
+    given = list(_tensors(grads))
+    if not given:
         return (None,) * len(sizes)
     refuse = getattr(torch.ops, _refusal.ns).refuse_gradient
-    return tuple(None if size is None else refuse(grad, size, message) for size in sizes)
+    return tuple(None if size is None else refuse(given, size, message) for size in sizes)
 
 
 def _sizes(values: Iterable[Any]) -> list[Sequence[int] | None]:
-    return [value.shape if isinstance(value, Tensor) else None for value in values]
+    """The shapes of what can have a gradient."""
+    return [
+        value.shape if isinstance(value, Tensor) and _is_differentiable(value) else None
+        for value in values
+    ]
 
 
 def _autocast_kernel(op: OpOverload, policy: str, device_type: str) -> Callable[..., Any]:

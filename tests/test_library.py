@@ -793,6 +793,58 @@ def test_registering_for_an_operator_that_is_not_there() -> None:
 
 # register_no_autograd
 
+
+def lossy_hooks() -> Any:
+    return torch.autograd.graph.saved_tensors_hooks(torch.zeros_like, lambda packed: packed)
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_forward_mode_leaves_saved_tensors_hooks_alone(create_graph: bool) -> None:
+    x, w, t = inputs((2, 3), (3,), (2, 3), requires_grad=create_graph)
+    expected = jvp(gate_reference, (x, w), (t, w))
+    with lossy_hooks():
+        actual = jvp(ops.gate, (x, w), (t, w))
+        with fwAD.dual_level():
+            dual = ops.gate(fwAD.make_dual(x, t), fwAD.make_dual(w, w))
+            actual_dual = fwAD.unpack_dual(dual)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(tuple(actual_dual), expected)
+
+
+def test_hooks_in_reverse_mode_see_what_is_saved() -> None:
+    x, w = inputs((2, 3), (3,), requires_grad=True)
+    with lossy_hooks():
+        y = ops.gate(x, w)
+    assert all(g.count_nonzero() == 0 for g in torch.autograd.grad(y.sum(), (x, w)))
+
+
+CHECKPOINTED_TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "jvp": lambda f, x: jvp(f, (x,), (x,)),
+    "jvp of vmap": lambda f, x: jvp(vmap(f), (x,), (x,)),
+    "jvp of jvp": lambda f, x: jvp(lambda x: jvp(f, (x,), (x,))[1], (x,), (x,)),
+    "linearize of vmap": lambda f, x: linearize(vmap(f), x)[1](x),
+    "vmap of jvp": lambda f, x: vmap(lambda x: jvp(f, (x,), (x,)))(x),
+    "dual level around vmap": lambda f, x: _dual(vmap(f), x),
+}
+
+
+def _dual(f: Callable[..., Any], x: Tensor) -> Any:
+    with fwAD.dual_level():
+        return tuple(fwAD.unpack_dual(f(fwAD.make_dual(x, x))))
+
+
+@pytest.mark.parametrize("transform", CHECKPOINTED_TRANSFORMS)
+def test_checkpoint_in_forward_mode(transform: str) -> None:
+    x, w = inputs((2, 3), (3,))
+
+    def checkpointed(x: Tensor) -> Tensor:
+        return torch.utils.checkpoint.checkpoint(ops.gate, x, w, use_reentrant=False)
+
+    actual = CHECKPOINTED_TRANSFORMS[transform](checkpointed, x)
+    expected = CHECKPOINTED_TRANSFORMS[transform](lambda x: gate_reference(x, w), x)
+    torch.testing.assert_close(actual, expected)
+
+
 NO_FORMULA = define(
     "no_formula(Tensor x, Tensor[] ys) -> (Tensor, Tensor)", lambda x, ys: (x * 2, x.long())
 )
@@ -864,6 +916,7 @@ def myadd_kernel(a: Tensor, b: Tensor, out: Tensor) -> None:
 MYADD = define("myadd_out(Tensor a, Tensor b, Tensor(a!) out) -> ()", myadd_kernel, lambda *_: None)
 register_mutation(MYADD)
 MYADD_ERROR = "library_test::myadd_out: a derivative was asked for"
+MYADD_LEAF_ERROR = "library_test::myadd_out: torch.compile would write to a leaf that requires"
 
 
 def buffered(f: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -1034,6 +1087,150 @@ def test_mutation_compiled_raises_in_backward_only(backend: str) -> None:
             tensor.sum().backward(retain_graph=True)
 
 
+def read_before(out: Tensor, x: Tensor) -> Any:
+    d = x - out
+    ops.myadd_out(out, d * 0.1, out)
+    return d * d
+
+
+def read_before_and_after_every_write(out: Tensor, x: Tensor) -> Any:
+    before = out.cos()
+    ops.myadd_out(x, out * 2, out)
+    between = out.sin() - before
+    ops.myadd_out(between, x, out)
+    return before * 3, between * 3, out * 3
+
+
+def views_and_copies(out: Tensor, x: Tensor) -> Any:
+    row, copy = out[0], out.clone()
+    below = out[1:] - row
+    ops.myadd_out(x[0], row, out[1])
+    after = out[1:] * 2
+    ops.myadd_out(copy[1], row, row)
+    return below * 2, after * 2, copy * 2, row * 2
+
+
+def copies_of_what_is_written(out: Tensor, x: Tensor) -> Any:
+    own = x * 1
+    ops.myadd_out(own[:-1].clone(), own[:-1].clone(), own[1:])
+    ops.myadd_out(out[1:].clone(), own[1:], out[:-1])
+    return own * 2, out * 2
+
+
+@pytest.mark.parametrize(
+    ("program", "grad_mode", "dynamic"),
+    [
+        (read_before, torch.enable_grad, False),
+        (read_before, torch.inference_mode, True),
+        (read_before_and_after_every_write, torch.no_grad, False),
+        (views_and_copies, torch.enable_grad, False),
+        (copies_of_what_is_written, torch.no_grad, False),
+    ],
+)
+def test_mutation_under_inductor(program: Any, grad_mode: Any, dynamic: bool) -> None:
+    with grad_mode():
+        out, x = inputs((4, 3), (4, 3))
+        expected_out = out.clone()
+        expected = program(expected_out, x)
+        actual = torch.compile(program, fullgraph=True, dynamic=dynamic)(out, x)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(out, expected_out)
+
+
+def test_gradients_around_a_mutation_under_inductor() -> None:
+    def program(mean: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        d = x @ w - mean
+        with torch.no_grad():
+            ops.myadd_out(mean, d * 0.1, mean)
+        return (d * d * mean).sum()
+
+    gradients = []
+    for run in (program, torch.compile(program, fullgraph=True)):
+        mean, x, w = inputs((4, 3), (4, 2), (2, 3))
+        gradients.append(torch.autograd.grad(run(mean, x, w.requires_grad_()), w))
+    torch.testing.assert_close(*gradients)
+
+
+def test_mutation_in_an_exported_program_under_inductor(tmp_path: Any) -> None:
+    class Program(torch.nn.Module):
+        def forward(self, out: Tensor, x: Tensor) -> Tensor:
+            return read_before(out, x)
+
+    out, x = inputs((4, 3), (4, 3))
+    expected_out = out.clone()
+    expected = read_before(expected_out, x)
+    exported = torch.export.export(Program(), (out.clone(), x))
+    package = torch._inductor.aoti_compile_and_package(
+        exported, package_path=str(tmp_path / "program.pt2")
+    )
+    torch.testing.assert_close(torch._inductor.aoti_load_package(package)(out, x), expected)
+    torch.testing.assert_close(out, expected_out)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_mutation_compiled_leaves_other_gradients_alone(backend: str) -> None:
+    (a,) = inputs((3,), requires_grad=True)
+    out = torch.zeros_like(a)
+    compiled = torch.compile(
+        lambda a, out: (ops.myadd_out(a, a, out), a * 3)[1], backend=backend, fullgraph=True
+    )
+    compiled(a, out).sum().backward()
+    torch.testing.assert_close(a.grad, torch.full_like(a, 3))
+    (a,) = inputs((3,), requires_grad=True)
+    result = compiled(a, out)
+    with pytest.raises(RuntimeError, match=MYADD_ERROR):
+        (result + out).sum().backward()
+
+
+def test_mutation_of_a_slice_leaves_the_gradient_of_others_alone() -> None:
+    a, x = inputs((2,), (4,))
+    out = x.requires_grad_() * 2
+    ops.myadd_out(a, a, out[1:3])
+    out[0].backward(retain_graph=True)
+    torch.testing.assert_close(x.grad, torch.tensor([2, 0, 0, 0], dtype=x.dtype))
+    with pytest.raises(RuntimeError, match=MYADD_ERROR):
+        out[:2].sum().backward()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("row", [None, 0])
+def test_mutation_of_a_leaf_compiled_is_refused_in_grad_mode(row: int | None, backend: str) -> None:
+    def f(a: Tensor, leaf: Tensor) -> Tensor:
+        ops.myadd_out(a, a, leaf if row is None else leaf[row])
+        return a + 1
+
+    leaf = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    (a,) = inputs((2, 3) if row is None else (3,))
+    compiled = torch.compile(f, backend=backend)
+    with pytest.raises(RuntimeError, match=MYADD_LEAF_ERROR):
+        compiled(a, leaf)
+    with torch.no_grad():
+        compiled(a, leaf)
+    torch.testing.assert_close((leaf if row is None else leaf[row]).detach(), 2 * a)
+    leaf.sum().backward()
+    torch.testing.assert_close(leaf.grad, torch.ones_like(leaf))
+
+
+def test_mutation_in_forward_mode_names_what_helps() -> None:
+    a, out = inputs((3,), (3,))
+    with torch.no_grad(), pytest.raises(RuntimeError, match=r"has none. Detach its inputs$"):
+        jvp(lambda a: (ops.myadd_out(a, a, out), a)[1], (a,), (a,))
+
+
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_mutation_of_negative_views(mode: Any) -> None:
+    with mode():
+        z = torch.randn(4, dtype=torch.complex128)
+        out = z.conj().imag
+        a = torch._neg_view(torch.randn(4, dtype=torch.float64))
+        expected = a + out
+        assert a.is_neg()
+        assert out.is_neg()
+        ops.myadd_out(a, out, out)
+        torch.testing.assert_close(out, expected)
+        torch.testing.assert_close(z.imag, -expected)
+
+
 def test_mutation_through_lists_keywords_and_integers() -> None:
     def kernel(a: Tensor, outs: list[Tensor], *, count: Tensor) -> None:
         with torch._C._AutoDispatchBelowADInplaceOrView():
@@ -1067,6 +1264,19 @@ def test_mutation_refuses_schemas(schema: str) -> None:
         RuntimeError, match=f"{name}: register_mutation is for operators that write"
     ):
         register_mutation(name)
+
+
+def test_a_second_derivative_without_a_formula_is_refused() -> None:
+    (x,) = inputs((3,), requires_grad=True)
+    (gradient,) = torch.autograd.grad(
+        ops.no_formula(x, [])[0],
+        x,
+        torch.zeros(3, dtype=x.dtype, requires_grad=True),
+        create_graph=True,
+    )
+    torch.testing.assert_close(gradient, torch.zeros_like(x))
+    with pytest.raises(RuntimeError, match="library_test::no_formula: a derivative was asked for"):
+        gradient.sum().backward()
 
 
 # opcheck
