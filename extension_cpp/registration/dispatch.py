@@ -1,0 +1,35 @@
+"""Looks operators up, and registers kernels for dispatch keys."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+
+def lookup(op: str | OpOverload) -> OpOverload:
+    if isinstance(op, OpOverload):
+        return op
+    namespace, _, qualified = op.partition("::")
+    name, _, overload = qualified.partition(".")
+    try:
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    except (AttributeError, RuntimeError) as error:
+        raise RuntimeError(
+            f"there is no operator {op!r} to register anything for: the library that defines its "
+            "schema has to be loaded first, and it is spelled namespace::name"
+        ) from error
+
+
+@functools.cache
+def library(namespace: str) -> torch.library.Library:
+    # Registrations live as long as this object: for good, being cached.
+    return torch.library.Library(namespace, "FRAGMENT")
+
+
+def implement(op: OpOverload, key: str, kernel: Callable[..., Any]) -> None:
+    """Registers ``kernel(keyset, *args, **kwargs)`` for a dispatch key."""
+    library(op.namespace).impl(op, kernel, key, with_keyset=True)

@@ -1,0 +1,163 @@
+"""What has to be known of an operator's schema, and values by it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+
+Lengths = Sequence[int | None] | None
+
+
+"""Where lists of tensors were before they were spread: the length of each, None for other values.
+
+None as a whole if there were none.
+"""
+
+
+class Signature:
+    """What has to be known of an operator's schema.
+
+    The dispatcher strips trailing arguments that equal their defaults, and autograd functions see
+    only tensors that are arguments or results themselves. Hence arguments are filled up for users,
+    and a ``Tensor[]`` is spread for autograd functions; values are called flat then.
+    """
+
+    def __init__(self, op: OpOverload) -> None:
+        schema = op._schema
+        arguments, returns = schema.arguments, schema.returns
+        positional = [argument for argument in arguments if not argument.kwarg_only]
+        keyword_only = [argument for argument in arguments if argument.kwarg_only]
+        self.name = op.name()
+        self.returns = len(returns)
+        self._schema = str(schema)
+        self._aliases = any(value.alias_info is not None for value in (*arguments, *returns))
+        self._has_keyword_only_tensors = any("Tensor" in str(a.type) for a in keyword_only)
+        self._written = [
+            argument.name if argument.kwarg_only else position
+            for position, argument in enumerate(arguments)
+            if argument.alias_info is not None and argument.alias_info.is_write
+        ]
+        self._defaults = tuple(argument.default_value for argument in positional)
+        self._keyword_only_defaults = {a.name: a.default_value for a in keyword_only}
+        self._input_lists = [_is_tensor_list(argument) for argument in positional]
+        self._output_lists = [_is_tensor_list(value) for value in returns]
+
+    def require_functional(self) -> None:
+        if self._aliases or not self.returns:
+            raise RuntimeError(
+                f"{self.name}: autograd is for operators that return new tensors and leave their "
+                "arguments alone; for one that writes to its arguments and returns nothing there "
+                f"is register_mutation. The schema is {self._schema}"
+            )
+        if self._has_keyword_only_tensors:
+            raise NotImplementedError(
+                f"{self.name}: keyword-only tensors get no gradients; make them positional. The "
+                f"schema is {self._schema}"
+            )
+
+    def require_mutation(self) -> None:
+        if not self._written or self.returns:
+            raise RuntimeError(
+                f"{self.name}: register_mutation is for operators that write to an argument, "
+                f"Tensor(a!), and return nothing, -> (). The schema is {self._schema}"
+            )
+
+    def fill_defaults(
+        self, args: Sequence[Any], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        inputs = (*args, *self._defaults[len(args) :])
+        return inputs, {**self._keyword_only_defaults, **kwargs}
+
+    def pad(self, values: Sequence[Any], value: Any) -> tuple[Any, ...]:
+        """Extends what there is for each argument that was given to the stripped ones."""
+        return (*values, *[value] * (len(self._defaults) - len(values)))
+
+    def written(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Iterator[Tensor]:
+        """Yields the tensors that a call writes to."""
+        inputs, keyword_only = self.fill_defaults(args, kwargs)
+        yield from tensors_in(self.written_values(inputs, keyword_only))
+
+    def written_values(self, inputs: Sequence[Any], keyword_only: dict[str, Any]) -> list[Any]:
+        """What a call with all its arguments passes for those that it writes to."""
+        return [inputs[k] if isinstance(k, int) else keyword_only[k] for k in self._written]
+
+    def flatten_inputs(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], Lengths]:
+        return flatten(args, self._input_lists)
+
+    def flatten_output(self, output: Any) -> tuple[tuple[Any, ...], Lengths]:
+        return flatten(output if self.returns > 1 else (output,), self._output_lists)
+
+    def flatten_grads(self, grads: Any, flat_inputs: int, lengths: Lengths) -> tuple[Any, ...]:
+        """Fits what a backward formula returned to the flat arguments that were given."""
+        grads = grads if isinstance(grads, tuple) else (grads,)
+        given = flat_inputs if lengths is None else len(lengths)
+        if len(grads) < given or any(grad is not None for grad in grads[given:]):
+            raise RuntimeError(
+                f"{self.name}: backward must return one gradient, or None, for each of the "
+                f"{len(self._defaults)} positional arguments, but it returned {len(grads)}"
+            )
+        if lengths is None:
+            return grads[:given]
+        flat: list[Any] = []
+        for position, length in enumerate(lengths):
+            grad = grads[position]
+            if length is None:
+                flat.append(grad)
+            elif grad is None:
+                flat.extend([None] * length)
+            elif isinstance(grad, (list, tuple)) and len(grad) == length:
+                flat.extend(grad)
+            else:
+                raise RuntimeError(
+                    f"{self.name}: backward must return a list of {length} gradients, or None, "
+                    f"for argument {position}"
+                )
+        return tuple(flat)
+
+
+def _is_tensor_list(value: torch.Argument) -> bool:
+    kind = str(value.type)
+    return "List[" in kind and "Tensor" in kind
+
+
+def flatten(values: Sequence[Any], are_lists: Sequence[bool]) -> tuple[tuple[Any, ...], Lengths]:
+    if not any(are_lists):
+        return tuple(values), None
+    flat: list[Any] = []
+    lengths: list[int | None] = []
+    for value, is_list in zip(values, are_lists, strict=False):
+        if is_list and value is not None:
+            flat.extend(value)
+            lengths.append(len(value))
+        else:
+            flat.append(value)
+            lengths.append(None)
+    return tuple(flat), lengths
+
+
+def nest(flat: Sequence[Any], lengths: Lengths) -> tuple[Any, ...]:
+    """Undoes :func:`flatten`."""
+    if lengths is None:
+        return tuple(flat)
+    values = iter(flat)
+    return tuple(
+        next(values) if length is None else list(itertools.islice(values, length))
+        for length in lengths
+    )
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+def is_differentiable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
