@@ -14,7 +14,7 @@ from extension_cpp.checks import (
     check_same_dtype,
     check_shape,
 )
-from extension_cpp.layout import new_elementwise
+from extension_cpp.layout import new_elementwise, same_shape
 from extension_cpp.library import register_autocast, register_autograd, register_vmap
 from extension_cpp.operators.mymul.ops import mymul
 
@@ -73,7 +73,7 @@ def _(grad_output: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 def _sum_of_products(grad_output: Tensor, other: Tensor, shape: torch.Size) -> Tensor:
     """`grad_output * other` summed to `shape`, in float32 for half types."""
-    if grad_output.shape == shape:
+    if same_shape(grad_output.shape, shape):
         return mymul(grad_output, other.expand_as(grad_output))
     dtype = grad_output.dtype
     accumulate = torch.float64 if dtype == torch.float64 else torch.float32
@@ -92,7 +92,8 @@ def _setup_context(ctx, inputs, output):
 
 
 def _is_layer(a: Tensor, x: Tensor, b: Tensor) -> bool:
-    return x.dim() > 1 and a.shape == x.shape[-1:] and b.shape == x.shape[-1:]
+    features = x.shape[-1:]
+    return x.dim() > 1 and same_shape(a.shape, features) and same_shape(b.shape, features)
 
 
 def _backward(ctx, grad_output):
