@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_dtype,
     check_floating,
@@ -121,7 +121,7 @@ register_autograd(
 # EDIT: how a batch of calls becomes one call.
 def _vmap(info, in_dims, input, other, alpha):
     input, other = to_front(info.batch_size, in_dims[:2], input, other)
-    check_min_dim("my_op", "input", input[0], 1)  # of an example, not of the batch
+    check_min_dim("my_op", "input", *first_example([0], input), 1)
     return torch.ops.extension_cpp.my_op(input, other, alpha), (0, 0)
 
 
@@ -130,7 +130,7 @@ register_vmap("extension_cpp::my_op", _vmap)
 
 def _vmap_backward(info, in_dims, grad_output, input, mean, alpha):
     grad_output, input, mean = to_front(info.batch_size, in_dims[:3], grad_output, input, mean)
-    check_min_dim("my_op_backward", "input", input[0], 1)
+    check_min_dim("my_op_backward", "input", *first_example([0], input), 1)
     return torch.ops.extension_cpp.my_op_backward(grad_output, input, mean, alpha), 0
 
 

@@ -236,8 +236,7 @@ def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:
 
 def _vmap(info, in_dims, input, weight, bias, eps):
     input_dim, weight_dim, bias_dim, _ = in_dims
-    if info.batch_size > 0:
-        _check(*first_example(in_dims, input, weight, bias, eps))
+    _check(*first_example(in_dims, input, weight, bias, eps))
     if weight_dim is None and bias_dim is None:
         outputs = torch.ops.extension_cpp.fused_layer_norm(
             input.movedim(input_dim, 0), weight, bias, eps
@@ -259,8 +258,7 @@ register_vmap("extension_cpp::fused_layer_norm", _vmap)
 
 
 def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
-    if info.batch_size > 0:
-        _check_backward(*first_example(in_dims, grad_output, input, mean, rstd, weight, bias))
+    _check_backward(*first_example(in_dims, grad_output, input, mean, rstd, weight, bias))
     grad_output, input, mean, rstd = to_front(
         info.batch_size, in_dims[:4], grad_output, input, mean, rstd
     )

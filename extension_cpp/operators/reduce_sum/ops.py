@@ -75,9 +75,8 @@ register_autograd("extension_cpp::reduce_sum", _backward, setup_context=_setup_c
 
 
 def _vmap(info, in_dims, input, dim, keepdim):
-    if info.batch_size > 0:
-        (example,) = first_example(in_dims[:1], input)
-        _check(example, dim)
+    (example,) = first_example(in_dims[:1], input)
+    _check(example, dim)
     input = input.movedim(in_dims[0], 0)
     if input.dim() == 1:  # one number an example, its own sum over whatever dim may name
         return torch.ops.extension_cpp.reduce_sum(input.unsqueeze(1), (1,), False), 0
