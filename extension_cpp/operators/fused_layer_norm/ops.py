@@ -9,6 +9,7 @@ from extension_cpp.checks import (
     check_floating,
     check_min_dim,
     check_not_negative,
+    check_number,
     check_parameter_dtype,
     check_same_device,
     check_same_dtype,
@@ -23,8 +24,9 @@ def fused_layer_norm(
     """Normalises the last dimension: `(input - mean) / sqrt(var + eps) * weight + bias`.
 
     `mean` and `var` (biased, as in `torch.nn.functional.layer_norm`) are those of each row,
-    computed in float32 (float64 for float64) in two passes, so that a mean far from zero costs no
-    accuracy. `torch.ops.extension_cpp.fused_layer_norm` returns `(output, mean, rstd)`, the
+    computed in float32 (float64 for float64) in two passes, so that a mean far from zero costs the
+    output no accuracy. (It costs the gradients some: they are computed from the mean as float32
+    holds it.) `torch.ops.extension_cpp.fused_layer_norm` returns `(output, mean, rstd)`, the
     statistics with the shape `input.shape[:-1]`.
 
     Args:
@@ -41,7 +43,9 @@ def fused_layer_norm(
 
     Raises:
         RuntimeError: a dtype, device or shape other than the above; a negative `eps`.
+        TypeError: a tensor for `eps` whose derivative would be lost.
     """
+    check_number("fused_layer_norm", "eps", eps)
     return torch.ops.extension_cpp.fused_layer_norm(input, weight, bias, eps)[0]
 
 

@@ -7,6 +7,7 @@ from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
     check_min_dim,
+    check_number,
     check_same_device,
     check_same_dtype,
     check_shape,
@@ -32,7 +33,9 @@ def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
 
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
+        TypeError: a tensor for `scale` whose derivative would be lost.
     """
+    check_number("fused_op", "scale", scale)
     return torch.ops.extension_cpp.fused_op(input, bias, scale)
 
 

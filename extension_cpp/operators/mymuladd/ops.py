@@ -6,6 +6,7 @@ from torch import Tensor
 from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
+    check_number,
     check_same_device,
     check_same_dtype,
     check_shape,
@@ -31,7 +32,9 @@ def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:
 
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
+        TypeError: a tensor for `c` whose derivative would be lost.
     """
+    check_number("mymuladd", "c", c)
     return torch.ops.extension_cpp.mymuladd(a, b, c)
 
 
