@@ -261,9 +261,7 @@ def test_a_layout_that_data_makes_dense_is_told_apart():
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
         compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
         assert compiled(x, torch.arange(5) < 3).stride() == (7, 1)
-        with pytest.raises(
-            RuntimeError, match=r"assertion failed for expression Ne\(u0, 5\)"
-        ):
+        with pytest.raises(RuntimeError, match=r"assertion failed for expression Ne\(u0, 5\)"):
             compiled(x, torch.arange(5) < 5)
 
 

@@ -1,5 +1,6 @@
 """reduce_sum: the sum over any dimensions, equal bits from run to run."""
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -32,8 +33,8 @@ def reduce_sum(
     Raises:
         RuntimeError: another dtype; a dimension out of range or repeated.
     """
-    if isinstance(dim, int):
-        dim = (dim,)
+    if dim is not None and not isinstance(dim, Sequence):
+        dim = (operator.index(dim),)
     return torch.ops.extension_cpp.reduce_sum(input, dim, keepdim)
 
 
