@@ -52,6 +52,9 @@ def _is_transformed(tensor: Tensor) -> bool:
 
 def check_defined(op: str, name: str, tensor: Tensor | None) -> None:
     torch._check(tensor is not None, lambda: f"{op}: {name} must be a tensor, got None")
+    # Where there are no fake tensors, the dispatcher has refused others in words of its own.
+    if tensor is not None and tensor.layout != torch.strided:
+        raise NotImplementedError(f"{op}: {name} must be torch.strided, got {tensor.layout}")
 
 
 def check_floating(op: str, name: str, tensor: Tensor) -> None:

@@ -3,12 +3,14 @@
 And what PyTorch says of a failure within: it reaches Python through either.
 """
 
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
 
 from extension_cpp import ops
@@ -136,6 +138,22 @@ def test_failures_of_pytorch_are_told(abi: str, tmp_path: Path) -> None:
     assert (
         told if abi == "aten" else "out of memory. (Or another failure of a call"
     ) in result.stdout
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_sparse_tensors_are_refused(fake: bool) -> None:
+    dense = torch.eye(3)
+    for sparse in (dense.to_sparse(), dense.to_sparse_csr()):
+        for function in (
+            lambda x: ops.relu(x),
+            lambda x: ops.mymul(dense, x),
+            lambda x: ops.fused_op(x, dense[0]),
+            lambda x: ops.fused_layer_norm(dense, x),
+            lambda x: ops.reduce_sum(x),
+        ):
+            mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
+            with mode, pytest.raises(NotImplementedError, match=r"relu|mymul|fused|reduce_sum"):
+                function(mode.from_tensor(sparse) if fake else sparse)
 
 
 @pytest.mark.parametrize("device", devices())
