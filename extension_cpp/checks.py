@@ -19,7 +19,7 @@ from extension_cpp.layout import is_non_overlapping, is_one
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
-def check_number(op: str, name: str, value: float, constant: bool = False) -> None:
+def check_number(op: str, name: str, value: float | None, constant: bool = False) -> None:
     """Refuses a tensor for a number where the dispatcher, which casts it, would drop derivatives.
 
     Args:

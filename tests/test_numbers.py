@@ -2,14 +2,21 @@
 
 import functools
 import re
+import sys
 
 import pytest
 import torch
 import torch.autograd.forward_ad as fwAD
+from scratch import ROOT
 from torch import nn
 
 from extension_cpp import ops
 from extension_cpp.nn import FusedLayerNorm, FusedOp
+
+sys.path.insert(0, str(ROOT / "templates"))
+
+import instantiate
+import schema
 
 x, row = torch.rand(3, 4), torch.ones(4)
 NUMBERS = [
@@ -71,3 +78,15 @@ def test_modules_take_no_tensor_for_a_constant(module, name, tensor):
     message = rf"^{module.func.__name__}: {name} must be a number, which is not differentiable, got"
     with pytest.raises(TypeError, match=message):
         module(**{name: tensor})
+
+
+@pytest.mark.parametrize("kind", instantiate.KINDS)
+def test_operators_from_templates_check_their_numbers(kind):
+    returns = {"inplace": "()", "multi_output": "(Tensor, Tensor)"}.get(kind, "Tensor")
+    x = "Tensor(a!) x" if kind == "inplace" else "Tensor x"
+    parsed = schema.parse(
+        f"f({x}, Tensor? w, float a, int[] b, SymInt c, *, float? d=None, bool e=True) -> {returns}"
+    )
+    files = instantiate.instantiate(kind, parsed, instantiate.Options())
+    (source,) = (text for path, text in files.items() if path.endswith("ops.py"))
+    assert re.findall(r"check_number\((.*)\)", source) == [f'"f", "{n}", {n}' for n in "acd"]

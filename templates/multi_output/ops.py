@@ -8,6 +8,7 @@ from extension_cpp.checks import (
     check_dtype,
     check_floating,
     check_min_dim,
+    check_number,
     check_same_device,
     check_same_dtype,
     check_shape,
@@ -31,6 +32,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
+    check_number("my_op", "alpha", alpha)
     # EDIT: what else the operator returns is for the backward.
     return torch.ops.extension_cpp.my_op(input, other, alpha)[0]
 
