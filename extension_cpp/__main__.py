@@ -34,7 +34,10 @@ def describe_torch() -> str:
 
 
 def describe_build() -> str:
-    info = _loader.build_info()
+    try:
+        info = _loader.build_info()
+    except ImportError as error:
+        return str(error)
     if not info:
         return "not built"
     cuda = f"CUDA {info['cuda']} for {info['architectures']}" if info["cuda"] else "CPU only"

@@ -9,6 +9,7 @@ from typing import Any
 
 NAMESPACE = "extension_cpp"
 FOLDER = Path(__file__).resolve().parent
+RECORDED = ("torch", "abi", "min_torch", "cuda", "architectures", "reason", "debug", "sanitize")
 
 # Why the libraries are not loaded. Only `python -m extension_cpp` goes on without them.
 failure: ImportError | None = None
@@ -25,11 +26,26 @@ def running_as_program() -> bool:
 
 
 def build_info() -> dict[str, Any]:
-    """What setup.py recorded about the libraries beside it; empty where they are not built."""
+    """What setup.py recorded about the libraries beside it; empty where they are not built.
+
+    Raises:
+        ImportError: the record is broken.
+    """
+    path = FOLDER / "_build_info.json"
     try:
-        return json.loads((FOLDER / "_build_info.json").read_text())
+        info = json.loads(path.read_text())
+        missing = [key for key in RECORDED if key not in info]
+        if missing:
+            raise ValueError(f"it lacks {', '.join(missing)}")
+        version_pair(info["min_torch"])
     except FileNotFoundError:
         return {}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ImportError(
+            f"{path}, which the build writes beside the libraries, is broken: {error}. Build "
+            "extension_cpp again: `make build`, or `pip install --no-build-isolation .`"
+        ) from error
+    return info
 
 
 def load() -> None:
@@ -102,12 +118,34 @@ def check_namespace_is_free() -> None:
     """Defining the namespace a second time would end the process without a word."""
     taken = operators()
     if taken:
-        raise ImportError(
-            f"extension_cpp cannot be loaded: {owner(taken[0])} has already defined operators in "
-            f"the namespace '{NAMESPACE}' ({', '.join(taken[:3])}{', ...' if taken[3:] else ''}), "
-            f"and {FOLDER / '_C.so'} defines it too. Import only one of the two in a process; a "
-            "package made from this one needs a namespace of its own."
+        names = f"{', '.join(taken[:3])}{', ...' if taken[3:] else ''}"
+        what = f"{owner(taken[0])} has already defined operators in"
+        which = f"'{NAMESPACE}' ({names})"
+    else:
+        place = claimant()
+        if place is None:
+            return
+        what = f"{place} has already claimed"
+        which = f"'{NAMESPACE}', with no operators in it so far"
+    raise ImportError(
+        f"extension_cpp cannot be loaded: {what} the namespace {which}, and {FOLDER / '_C.so'} "
+        "defines it too. Import only one of the two in a process; a package made from this one "
+        "needs a namespace of its own."
+    )
+
+
+def claimant() -> str | None:
+    """Where the namespace was claimed, if it was: torch tells whoever claims it too."""
+    import torch
+
+    try:
+        torch._C._dispatch_library("DEF", NAMESPACE, "", __file__, 1)  # given up as it is dropped
+    except RuntimeError as error:
+        _, _, place = str(error).partition(
+            "Previous registration of TORCH_LIBRARY was registered at "
         )
+        return place.partition(";")[0] or "another package"
+    return None
 
 
 def owner(operator: str) -> str:

@@ -1,5 +1,7 @@
 """Argument checks for fake kernels: `csrc/checks.h` function by function, in the same words.
 
+`check_number` alone is for public functions and modules: C++ and fake kernels see numbers.
+
 `torch._check` with a callable adds nothing to the message, and under `torch.compile` it turns a
 comparison of symbolic sizes into a guard. Each raises `RuntimeError` whose text starts with
 the operator's name.
@@ -10,14 +12,49 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad as fwAD
 
 from extension_cpp.layout import is_non_overlapping, is_one
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
+def check_number(op: str, name: str, value: float | None, constant: bool = False) -> None:
+    """Refuses a tensor for a number where the dispatcher, which casts it, would drop derivatives.
+
+    Args:
+        op: the function or module.
+        name: of the argument.
+        value: a number; a tensor of one element that nothing differentiates or batches will do.
+        constant: whether no tensor will do: a module would list it among its parameters.
+
+    Raises:
+        TypeError: a tensor all the same.
+    """
+    # In two, for torch.jit.script: a float is no tensor, and what is below is not looked at.
+    if isinstance(value, Tensor):  # noqa: SIM102
+        if constant or _is_transformed(value):
+            raise TypeError(
+                f"{op}: {name} must be a number, which is not differentiable, got a tensor"
+                f"{' that requires a gradient' if value.requires_grad else ''}. To use its value "
+                f"as a constant, give {name}.item()"
+            )
+
+
+def _is_transformed(tensor: Tensor) -> bool:
+    """Whether a derivative or a batch dimension would be lost with the tensor."""
+    return (
+        tensor.requires_grad
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        or fwAD.unpack_dual(tensor).tangent is not None
+    )
+
+
 def check_defined(op: str, name: str, tensor: Tensor | None) -> None:
     torch._check(tensor is not None, lambda: f"{op}: {name} must be a tensor, got None")
+    # Where there are no fake tensors, the dispatcher has refused others in words of its own.
+    if tensor is not None and tensor.layout != torch.strided:
+        raise NotImplementedError(f"{op}: {name} must be torch.strided, got {tensor.layout}")
 
 
 def check_floating(op: str, name: str, tensor: Tensor) -> None:

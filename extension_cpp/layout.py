@@ -1,12 +1,39 @@
 """Layouts of outputs, for fake kernels: `csrc/indexing.h` over sizes that may be symbolic.
 
 Contiguous tensors are told apart first. Torch knows them without comparing sizes, so that a graph
-with symbolic sizes gets no guards from them.
+with symbolic sizes gets no guards from them. Sizes that depend on data ("unbacked" ones, as that of
+`x[mask]`) can be compared in part only: what is not known of them is left to run time.
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
+
+
+def known(condition: Any) -> bool:
+    """Whether a comparison of sizes holds for sure. No error where data decides it."""
+    if isinstance(condition, bool):
+        return condition
+    # Imported where it is needed: it brings sympy, and half a second.
+    from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+    return guard_or_false(condition)
+
+
+def same_shape(a: Sequence[int], b: Sequence[int]) -> bool:
+    """Whether two shapes are known to be equal."""
+    return len(a) == len(b) and all(known(m == n) for m, n in zip(a, b, strict=True))
+
+
+def _depends_on_data(tensor: Tensor) -> bool:
+    symbols = [value for value in (*tensor.shape, *tensor.stride()) if not isinstance(value, int)]
+    if not symbols:
+        return False
+    from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
+
+    return has_free_unbacked_symbols(symbols)
 
 
 def is_one(size: int) -> bool:
@@ -34,8 +61,8 @@ def new_elementwise(shape: Sequence[int], first: Tensor, *others: Tensor) -> Ten
 
     order = None
     for operand in (first, *others):
-        if operand.dim() != len(shape) or any(
-            is_one(a) != is_one(b) or a != b for a, b in zip(operand.shape, shape, strict=True)
+        if not same_shape(operand.shape, shape) or any(
+            is_one(a) != is_one(b) for a, b in zip(operand.shape, shape, strict=True)
         ):
             continue
         other = _dense_order(operand)
@@ -57,21 +84,57 @@ def new_elementwise(shape: Sequence[int], first: Tensor, *others: Tensor) -> Ten
 def _dense_order(tensor: Tensor) -> list[int] | None:
     """The dimensions, outermost in memory first; None where the elements do not lie densely."""
     dims = list(range(tensor.dim()))
-    if tensor.is_contiguous():
+    depends_on_data = _depends_on_data(tensor)
+    if not depends_on_data and tensor.is_contiguous():
         return dims
-    dims.sort(key=tensor.stride, reverse=True)
-    expected = 1
-    for d in reversed(dims):
-        if not is_one(tensor.shape[d]):
-            if tensor.stride(d) != expected:
-                return None
-            expected *= tensor.shape[d]
-    return dims
+    # From the innermost, by equality alone: which of two strides is larger may depend on data.
+    rest = [d for d in dims if not is_one(tensor.shape[d])]
+    order: list[int] = []
+    size = clamped = 1  # of what is inside; PyTorch's strides count a size of 0 as 1, or do not
+    while rest:
+        strides = {d: tensor.stride(d) for d in rest}
+        inner = [d for d in rest if known(strides[d] == clamped) or known(strides[d] == size)]
+        if not inner:
+            # Were it dense after all, the kernel would keep its order.
+            if depends_on_data and (len(rest) > 1 or [*rest, *order] != sorted([*rest, *order])):
+                for d in rest:
+                    _check_differs(strides[d], size)
+            return None
+        d = inner[-1]
+        rest.remove(d)
+        order.insert(0, d)
+        size, clamped = size * tensor.shape[d], clamped * torch.sym_max(1, tensor.shape[d])
+    if order == sorted(order):
+        return dims
+    # A dimension of size 1 goes where its stride says, and before its equals.
+    for d in (d for d in dims if is_one(tensor.shape[d])):
+        stride = tensor.stride(d)
+        places = (
+            k
+            for k, other in enumerate(order)
+            if known(stride > tensor.stride(other))
+            or (d < other and known(stride == tensor.stride(other)))
+        )
+        order.insert(next(places, len(order)), d)
+    return order
+
+
+def _check_differs(stride: int, expected: int) -> None:
+    torch._check(
+        stride != expected,
+        lambda: (
+            f"a stride of {stride}, which depends on data, makes a layout dense that torch.compile "
+            "took for sparse. Make the tensor contiguous"
+        ),
+    )
 
 
 def is_non_overlapping(tensor: Tensor) -> bool:
-    """Whether no two elements share memory, as far as strides that nest tell."""
-    if tensor.is_contiguous():
+    """Whether no two elements share memory, as far as strides that nest tell.
+
+    Where data decides, this leaves it to the kernel.
+    """
+    if _depends_on_data(tensor) or tensor.is_contiguous():
         return True
     last = 0  # the largest offset that the dimensions so far reach
     dims = (d for d in range(tensor.dim()) if not is_one(tensor.shape[d]))

@@ -534,6 +534,11 @@ class Places:
         return "\n".join(lines)
 
     @property
+    def number_checks(self) -> str:
+        numbers = [a for a in self.schema.settings if re.match(r"(float|int)\b", a.info.hint)]
+        return "\n".join(f'check_number("{self.name}", "{a.name}", {a.name})' for a in numbers)
+
+    @property
     def python_checks(self) -> str:
         lines = []
         for a in self.others:
@@ -871,6 +876,7 @@ def fragments(places: Places) -> list[Fragment]:
         places.contiguous,
         # ops.py
         places.docstring,
+        places.number_checks,
         places.python_checks,
         places.nones,
         places.to_front,

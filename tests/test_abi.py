@@ -1,12 +1,20 @@
-"""torch_abi.h in both ABIs: what each carries, what only aten can call, what only aten checks."""
+"""torch_abi.h in both ABIs: what each carries, what only aten can call, what only aten checks.
 
+And what PyTorch says of a failure within: it reaches Python through either.
+"""
+
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
+
+from extension_cpp import ops
+from extension_cpp.testing import devices
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "tests" / "abi"
@@ -15,7 +23,7 @@ STANDARD = "-std=c++20" if torch.__version__ >= "2.13" else "-std=c++17"
 
 
 def compile_library(
-    source: str, abi: str, folder: Path
+    source: str, abi: str, folder: Path, *flags: str
 ) -> tuple[Path, subprocess.CompletedProcess[str]]:
     library = folder / f"{source}_{abi}.so"
     stable = ["-DTORCH_TARGET_VERSION=0x020b000000000000"] if abi == "stable" else []
@@ -28,6 +36,7 @@ def compile_library(
             STANDARD,
             f"-DEXTENSION_CPP_STABLE_ABI={int(abi == 'stable')}",
             *stable,
+            *flags,
         ),
         *(f"-I{path}" for path in (ROOT / "extension_cpp" / "csrc", *include_paths("cpu"))),
         *(str(SOURCES / f"{source}.cpp"), "-o", str(library)),
@@ -85,3 +94,81 @@ def test_types(abi: str, tmp_path: Path) -> None:
     full = 2 * 0.25 + 3 * 4 + 5 + 0.75 + 7 * 3 + 11 * 2 + 13 + 17 * 5
     bare = 2 * 0.25 + 3 * 4 + 0.5
     assert result.stdout == f"({full}, 2)\n({bare}, 2)\n[1.0, 1.0, 1.0]\n", result.stderr
+
+
+# Torch's stable ABI can tell what went wrong from 2.13 on.
+TELLS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 13)
+
+
+def out_of_memory(function, *args) -> str:
+    with pytest.raises(RuntimeError) as info:
+        function(*args)
+    return str(info.value)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_out_of_memory_says_what_pytorch_says(device: str, capfd: pytest.CaptureFixture) -> None:
+    x = torch.zeros(1, device=device).expand(2**57)  # more bytes than there are addresses for
+    expected = out_of_memory(torch.relu, x).splitlines()[0].partition(". GPU")[0]
+    assert "tried to allocate" in expected.lower()
+    allocated = out_of_memory(ops.relu, x)
+    copied = out_of_memory(ops.fused_op, x, x)
+    if TELLS:
+        assert allocated.startswith(expected)
+        assert copied.startswith(expected)
+        assert capfd.readouterr() == ("", "")
+    for text in (allocated, copied):
+        assert "out of memory" in text if device == "cuda" else "memory" in text
+        assert "torch_" not in text
+        assert "csrc" not in text
+
+
+@pytest.mark.parametrize("abi", ["stable", pytest.param("aten", marks=pytest.mark.slow)])
+def test_failures_of_pytorch_are_told(abi: str, tmp_path: Path) -> None:
+    # As in torch before 2.13, which lacks the symbol.
+    flags = ["-Dtorch_exception_get_what_without_backtrace=not_there"] if abi == "stable" else []
+    library, result = compile_library("failure", abi, tmp_path, *flags)
+    assert result.returncode == 0, result.stderr
+    result = run_python(
+        f"import torch; torch.ops.load_library({str(library)!r})\n"
+        "try:\n    torch.ops.extension_cpp_failure.allocate(torch.zeros(1), 2**57)\n"
+        "except RuntimeError as error:\n    print(error)"
+    )
+    told = "DefaultCPUAllocator: can't allocate memory: you tried to allocate 576460752303423488"
+    assert (
+        told if abi == "aten" else "out of memory. (Or another failure of a call"
+    ) in result.stdout
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_sparse_tensors_are_refused(fake: bool) -> None:
+    dense = torch.eye(3)
+    for sparse in (dense.to_sparse(), dense.to_sparse_csr()):
+        for function in (
+            lambda x: ops.relu(x),
+            lambda x: ops.mymul(dense, x),
+            lambda x: ops.fused_op(x, dense[0]),
+            lambda x: ops.fused_layer_norm(dense, x),
+            lambda x: ops.reduce_sum(x),
+        ):
+            mode = FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext()
+            with mode, pytest.raises(NotImplementedError, match=r"relu|mymul|fused|reduce_sum"):
+                function(mode.from_tensor(sparse) if fake else sparse)
+
+
+@pytest.mark.parametrize("device", devices())
+def test_every_dtype_is_refused_by_its_name(device: str) -> None:
+    dtypes = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+    named = 0
+    for dtype in dtypes - {torch.float64, torch.float32, torch.float16, torch.bfloat16}:
+        try:
+            x = torch.empty(4, dtype=dtype, device=device)
+        except RuntimeError:  # a dtype of which torch itself makes no tensor here
+            continue
+        if x.is_quantized:
+            continue  # refused by the dispatcher
+        for args in ((x, torch.ones(4, device=device)), (torch.ones(4, device=device), x)):
+            with pytest.raises(RuntimeError, match=rf"^mymul: .*, got {dtype}$"):
+                ops.mymul(*args)
+        named += 1
+    assert named > 20

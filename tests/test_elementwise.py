@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from extension_cpp import ops
 from extension_cpp.testing import devices
@@ -199,16 +201,81 @@ def test_symbolic_sizes_are_guarded_once(layout):
             assert output.stride() == expected.stride()
 
 
+def add_into(out, x):
+    ops.myadd_out(x, x, out)
+    return out
+
+
+# Each of y, of as many rows as data decides.
+OF_DATA = {
+    "as it is": lambda y: ops.affine(y, ops.relu(y), y),
+    "flat": lambda y: ops.square(y[y > 0]),
+    "transposed": lambda y: ops.relu(y.mT),
+    "transposed, dense": lambda y: ops.relu(y.mT.contiguous().mT),
+    "two that agree": lambda y: ops.mymul(y.mT, y.mT),
+    "two that differ": lambda y: ops.vector_add(y, y.mT.contiguous().mT),
+    "columns": lambda y: ops.relu(y[..., :3]),
+    "rows": lambda y: ops.relu(y.mT.contiguous()[..., ::2, :]),
+    "channels-last": lambda y: ops.square(y[:, :, None].to(memory_format=torch.channels_last)),
+    "permuted": lambda y: ops.square(y.permute(2, 0, 1)),
+    "frozen factor": lambda y: ops.affine(torch.full((5,), 2.0), y, ops.relu(y)),
+    "layer": lambda y: ops.affine(torch.full((5,), 2.0), y, torch.ones(5)),
+    "reduction": lambda y: ops.reduce_sum(y.mT, 0),
+    "norm": lambda y: ops.fused_layer_norm(y.mT.contiguous().mT),
+    "transposed out": lambda y: add_into(torch.empty_like(y.mT).mT, y.detach()),
+    "out of columns": lambda y: add_into(y.new_empty(*y.shape[:2], 10)[..., ::2], y.detach()),
+}
+
+
 def test_sizes_that_depend_on_data():
-    def run(x):
-        positive = x[x > 0]
-        return ops.affine(positive, ops.relu(positive), x[:1]), ops.mymul(positive, positive)
+    def run(x, mask):
+        y = x[mask]
+        return {name: function(y) for name, function in OF_DATA.items()}
 
     torch._dynamo.reset()
-    x = torch.randn(100)
+    x = torch.randn(7, 4, 5, requires_grad=True)
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
-        outputs = torch.compile(run, backend="aot_eager", fullgraph=True)(x)
-    torch.testing.assert_close(outputs, run(x))
+        compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+        for count in (3, 7, 1, 0):
+            mask = torch.arange(7) < count
+            outputs, references = compiled(x, mask), run(x, mask)
+            for name, output in outputs.items():
+                torch.testing.assert_close(output, references[name], msg=name)
+            gradients = (
+                torch.autograd.grad(sum(o.sum() for o in results.values()), x)
+                for results in (outputs, references)
+            )
+            torch.testing.assert_close(*gradients)
+
+
+def test_a_layout_that_data_makes_dense_is_told_apart():
+    """All columns make the slice dense, and the kernel would keep its order: the graph checks."""
+
+    def run(x, mask):
+        columns = mask.nonzero().shape[0]
+        torch._check(columns <= x.shape[1])
+        return ops.relu(x[:, :columns].t())
+
+    torch._dynamo.reset()
+    x = torch.randn(7, 5)
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+        assert compiled(x, torch.arange(5) < 3).stride() == (7, 1)
+        with pytest.raises(RuntimeError, match=r"assertion failed for expression Ne\(u0, 5\)"):
+            compiled(x, torch.arange(5) < 5)
+
+
+@pytest.mark.parametrize("name", OF_DATA)
+def test_fake_strides_of_sizes_that_depend_on_data(name):
+    """What the fake kernel says of the strides holds for the kernel at any number of rows."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    x, mask = torch.randn(7, 4, 5), torch.arange(7) < 3
+    with mode:
+        y = mode.from_tensor(x, static_shapes=True)[mode.from_tensor(mask, static_shapes=True)]
+        fake = OF_DATA[name](y)
+    rows = {y.shape[0].node.expr: 3}
+    strides = [s if isinstance(s, int) else int(s.node.expr.subs(rows)) for s in fake.stride()]
+    assert tuple(strides) == OF_DATA[name](x[mask]).stride()
 
 
 # The operators of PyTorch's tutorial on custom operators, used as its readers do.

@@ -76,12 +76,43 @@ def library_that_does_not_load(project: Path) -> tuple[dict[str, str], str]:
     )
 
 
+def record_cut_short(project: Path) -> tuple[dict[str, str], str]:
+    write_build(project)
+    path = project / "extension_cpp" / "_build_info.json"
+    path.write_text(path.read_text()[:20])
+    return fake_torch(project / "fake", NEW_TORCH), (
+        f"{path}, which the build writes beside the libraries, is broken: Unterminated string"
+    )
+
+
+def record_that_is_none(project: Path) -> tuple[dict[str, str], str]:
+    write_build(project)
+    path = project / "extension_cpp" / "_build_info.json"
+    path.write_text("[]")
+    return fake_torch(project / "fake", NEW_TORCH), (
+        f"{path}, which the build writes beside the libraries, is broken: it lacks torch, abi, "
+        "min_torch, cuda, architectures, reason, debug, sanitize. Build extension_cpp again: "
+        "`make build`, or `pip install --no-build-isolation .`"
+    )
+
+
+def record_without_a_version(project: Path) -> tuple[dict[str, str], str]:
+    write_build(project, min_torch=None)
+    path = project / "extension_cpp" / "_build_info.json"
+    return fake_torch(project / "fake", NEW_TORCH), (
+        f"{path}, which the build writes beside the libraries, is broken: "
+    )
+
+
 CASES = [
     no_torch,
     not_built,
     built_for_a_newer_torch,
     aten_build_of_another_torch,
     library_that_does_not_load,
+    record_cut_short,
+    record_that_is_none,
+    record_without_a_version,
 ]
 Case = Callable[[Path], tuple[dict[str, str], str]]
 
@@ -167,6 +198,24 @@ def test_the_namespace_is_taken_from_python():
     )
     assert "<string>:2 has already defined operators in the namespace" in message
     assert "(extension_cpp::mine)" in message
+
+
+@pytest.mark.parametrize("ways", [("DEF",), ("IMPL", "DEF"), ("DEF", "FRAGMENT")], ids=str)
+def test_the_namespace_is_claimed_for_operators_to_come(ways: tuple[str, ...]):
+    message = import_after(
+        f"libraries = [torch.library.Library('extension_cpp', way) for way in {ways}]"
+    )
+    assert "<string>:2 has already claimed the namespace 'extension_cpp', with no oper" in message
+
+
+def test_the_namespace_is_free_after_the_question():
+    code = """
+import torch
+fragment = torch.library.Library("extension_cpp", "FRAGMENT")
+import extension_cpp
+print(extension_cpp.ops.relu(torch.ones(1)).item())
+"""
+    assert python("-c", code, cwd=ROOT).stdout == "1.0\n"
 
 
 def test_a_failed_import_can_be_repeated():

@@ -28,6 +28,25 @@ def test_a_mean_far_from_zero_costs_the_layer_norm_no_accuracy(device, cols):
 
 
 @on_each_device
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [1, 5000])
+def test_a_row_of_one_feature_has_no_gradient(device, dtype, rows):
+    torch.manual_seed(0)
+    x, weight, grad = (
+        torch.randn(shape).to(device, dtype) for shape in ((rows, 1), (1,), (rows, 1))
+    )
+    x.requires_grad_()
+    fused_layer_norm(x, weight).backward(grad)
+    assert x.grad.count_nonzero() == 0
+    # As a function of its five inputs the backward operator has one, where mean is not input's.
+    mean, rstd = torch.zeros(rows, device=device), torch.full((rows,), 2.0, device=device)
+    if dtype == torch.float32:
+        actual = torch.ops.extension_cpp.fused_layer_norm_backward(grad, x, mean, rstd, weight)[0]
+        expected = -2 * (2 * x) ** 2 * grad * weight
+        torch.testing.assert_close(actual, expected)
+
+
+@on_each_device
 def test_the_layer_norm_has_right_third_derivatives(device):
     # torch.nn.functional.layer_norm has not. The statistics take part, too.
     def thirds(op):
@@ -79,6 +98,20 @@ def test_the_layer_replaces_that_of_pytorch(device, shape, options):
     assert repr(ours).startswith(repr(theirs).replace("LayerNorm", "FusedLayerNorm")[:-1])
     x = torch.randn(2, 3, 4, 12, dtype=torch.float64, device=device)[..., ::2]
     torch.testing.assert_close(ours(x), theirs(x))
+
+
+@pytest.mark.parametrize("make", [torch.jit.script, torch.fx.symbolic_trace])
+@pytest.mark.parametrize("options", [{}, {"bias": False}, {"elementwise_affine": False}], ids=str)
+@pytest.mark.parametrize("shape", [4, (3, 4)])
+def test_the_layer_can_be_scripted_and_traced(make, shape, options):
+    layer = FusedLayerNorm(shape, **options)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    made = make(layer)
+    x = torch.randn(2, 3, 4)
+    assert torch.equal(made(x), layer(x))
+    with pytest.raises(Exception, match="FusedLayerNorm: the last dimensions of input must be"):
+        made(torch.randn(2, 4, 3))
 
 
 @pytest.mark.parametrize(
@@ -178,3 +211,12 @@ def test_dimensions_are_those_of_pytorch(keepdim):
             torch.testing.assert_close(reduce_sum(x, dim, keepdim), expected)
     torch.testing.assert_close(reduce_sum(x, 1, keepdim), torch.sum(x, 1, keepdim))
     torch.testing.assert_close(reduce_sum(x, None, keepdim), torch.sum(x, (), keepdim))
+
+
+def test_a_dimension_may_be_any_integer():
+    numpy = pytest.importorskip("numpy")
+    x = torch.randn(3, 4)
+    for dim in (numpy.int64(1), numpy.int32(-1), True, torch.tensor(1), (numpy.int64(1),)):
+        assert torch.equal(reduce_sum(x, dim), reduce_sum(x, 1))
+    with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
+        reduce_sum(x, 1.0)

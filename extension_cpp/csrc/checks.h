@@ -105,7 +105,7 @@ inline void check_defined(const char* op, const char* name, const Tensor& tensor
 
 inline void check_floating(const char* op, const char* name, const Tensor& tensor) {
   check_defined(op, name, tensor);
-  const ScalarType dtype = tensor.scalar_type();
+  const ScalarType dtype = dtype_of(tensor);
   check(
       dtype == ScalarType::Double || dtype == ScalarType::Float || dtype == ScalarType::Half ||
           dtype == ScalarType::BFloat16,
@@ -116,8 +116,8 @@ inline void check_same_dtype(
     const char* op, const char* name, const Tensor& tensor, const char* like_name, const Tensor& like) {
   check_defined(op, name, tensor);
   check(
-      tensor.scalar_type() == like.scalar_type(), op, ": ", name, " must have the dtype of ", like_name, ", ",
-      like.scalar_type(), ", got ", tensor.scalar_type());
+      dtype_of(tensor) == dtype_of(like), op, ": ", name, " must have the dtype of ", like_name, ", ", dtype_of(like),
+      ", got ", dtype_of(tensor));
 }
 
 inline void check_same_device(
@@ -164,17 +164,16 @@ inline void check_non_overlapping(const char* op, const char* name, const Tensor
 inline void check_parameter_dtype(
     const char* op, const char* name, const Tensor& tensor, const char* like_name, const Tensor& like) {
   check_defined(op, name, tensor);
-  const ScalarType dtype = like.scalar_type();
+  const ScalarType dtype = dtype_of(like);
   const bool half = dtype == ScalarType::Half || dtype == ScalarType::BFloat16;
   check(
-      tensor.scalar_type() == dtype || (half && tensor.scalar_type() == ScalarType::Float), op, ": ", name,
-      " must have the dtype of ", like_name, ", ", dtype, half ? ", or torch.float32" : "", ", got ",
-      tensor.scalar_type());
+      dtype_of(tensor) == dtype || (half && dtype_of(tensor) == ScalarType::Float), op, ": ", name,
+      " must have the dtype of ", like_name, ", ", dtype, half ? ", or torch.float32" : "", ", got ", dtype_of(tensor));
 }
 
 inline void check_dtype(const char* op, const char* name, const Tensor& tensor, ScalarType expected) {
   check_defined(op, name, tensor);
-  check(tensor.scalar_type() == expected, op, ": ", name, " must be ", expected, ", got ", tensor.scalar_type());
+  check(dtype_of(tensor) == expected, op, ": ", name, " must be ", expected, ", got ", dtype_of(tensor));
 }
 
 inline void check_not_negative(const char* op, const char* name, double value) {

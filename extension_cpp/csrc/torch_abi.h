@@ -17,9 +17,46 @@
 
 #if EXTENSION_CPP_STABLE_ABI
 
+#include <torch/csrc/stable/macros.h>  // STD_CUDA_KERNEL_LAUNCH_CHECK; in 2.11 no other header includes it
+#include <torch/headeronly/util/shim_utils.h>
+
+#include <stdexcept>
+
+// Weak: null where torch is older than 2.13, which has it. Before, the reason was printed to stderr and lost.
+extern "C" __attribute__((weak)) AOTI_TORCH_EXPORT const char* torch_exception_get_what_without_backtrace();
+
+namespace extension_cpp {
+
+// Where a call into PyTorch fails: PyTorch's own words for it. The type does not cross the C shims, so that out of
+// memory on CUDA is a RuntimeError here, not a torch.OutOfMemoryError (as in the aten build); handlers that look at the
+// text see what they look for.
+[[noreturn]] inline void throw_torch_error() {
+  if (torch_exception_get_what_without_backtrace != nullptr) {
+    throw std::runtime_error(torch_exception_get_what_without_backtrace());
+  }
+#ifdef __CUDACC__
+  const std::string memory = "CUDA out of memory. ";
+#else
+  const std::string memory = "out of memory. ";
+#endif
+  throw std::runtime_error(
+      memory +
+      "(Or another failure of a call into PyTorch, which before torch 2.13 gives its reason on stderr alone.)");
+}
+
+}  // namespace extension_cpp
+
+// For torch's headers too, which name the call, a header and its line instead.
+#undef TORCH_ERROR_CODE_CHECK
+#define TORCH_ERROR_CODE_CHECK(call)    \
+  if ((call) != TORCH_SUCCESS) {        \
+    extension_cpp::throw_torch_error(); \
+  }
+#undef STABLE_TORCH_ERROR_CODE_CHECK
+#define STABLE_TORCH_ERROR_CODE_CHECK(call) TORCH_ERROR_CODE_CHECK(call)
+
 #include <torch/csrc/stable/accelerator.h>
 #include <torch/csrc/stable/library.h>
-#include <torch/csrc/stable/macros.h>  // STD_CUDA_KERNEL_LAUNCH_CHECK; in 2.11 no other header includes it
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 
@@ -49,6 +86,18 @@ struct String : std::string {
 };
 
 inline Tensor call_contiguous(const Tensor& tensor) { return torch::stable::contiguous(tensor); }
+
+// scalar_type() throws where the shims have no name for the dtype (bits8, uint4): then torch's number for it, which is
+// that of ScalarType, names it in a message.
+inline ScalarType dtype_of(const Tensor& tensor) {
+  try {
+    return tensor.scalar_type();
+  } catch (const std::runtime_error&) {
+    int32_t dtype = 0;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
+    return static_cast<ScalarType>(dtype);
+  }
+}
 
 // Uninitialised, with the dtype and device of `like`.
 inline Tensor empty_with_strides(const Tensor& like, IntArrayRef sizes, IntArrayRef strides) {
@@ -114,6 +163,8 @@ inline Tensor new_empty(const Tensor& like, IntArrayRef sizes, std::optional<Sca
 }
 
 inline Tensor call_contiguous(const Tensor& tensor) { return tensor.contiguous(); }
+
+inline ScalarType dtype_of(const Tensor& tensor) { return tensor.scalar_type(); }
 
 inline Tensor empty_with_strides(const Tensor& like, IntArrayRef sizes, IntArrayRef strides) {
   return at::empty_strided(sizes, strides, like.options());

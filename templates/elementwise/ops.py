@@ -4,7 +4,13 @@ import torch
 from torch import Tensor
 
 from extension_cpp.batching import to_front
-from extension_cpp.checks import check_floating, check_same_device, check_same_dtype, check_shape
+from extension_cpp.checks import (
+    check_floating,
+    check_number,
+    check_same_device,
+    check_same_dtype,
+    check_shape,
+)
 from extension_cpp.layout import new_elementwise
 from extension_cpp.library import register_autograd, register_vmap
 
@@ -26,6 +32,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
+    check_number("my_op", "alpha", alpha)
     return torch.ops.extension_cpp.my_op(input, other, alpha)
 
 

@@ -7,6 +7,7 @@ from extension_cpp.batching import to_front
 from extension_cpp.checks import (
     check_floating,
     check_non_overlapping,
+    check_number,
     check_same_device,
     check_same_dtype,
     check_shape,
@@ -28,6 +29,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> None:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
+    check_number("my_op", "alpha", alpha)
     torch.ops.extension_cpp.my_op(input, other, alpha)
 
 

@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
     check_min_dim,
+    check_number,
     check_same_device,
     check_same_dtype,
     check_shape,
@@ -30,6 +31,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
+    check_number("my_op", "alpha", alpha)
     return torch.ops.extension_cpp.my_op(input, other, alpha)
 
 
@@ -91,7 +93,7 @@ register_autograd(
 # EDIT: how a batch of calls becomes one call.
 def _vmap(info, in_dims, input, other, alpha):
     input, other = to_front(info.batch_size, in_dims[:2], input, other)
-    check_min_dim("my_op", "input", input[0], 1)  # of an example, not of the batch
+    check_min_dim("my_op", "input", *first_example([0], input), 1)
     return torch.ops.extension_cpp.my_op(input, other, alpha), 0
 
 
@@ -100,7 +102,7 @@ register_vmap("extension_cpp::my_op", _vmap)
 
 def _vmap_backward(info, in_dims, grad_output, alpha):
     (grad_output,) = to_front(info.batch_size, in_dims[:1], grad_output)
-    check_min_dim("my_op_backward", "grad_output", grad_output[0], 1)
+    check_min_dim("my_op_backward", "grad_output", *first_example([0], grad_output), 1)
     return torch.ops.extension_cpp.my_op_backward(grad_output, alpha), 0
 
 

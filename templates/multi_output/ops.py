@@ -3,11 +3,12 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_dtype,
     check_floating,
     check_min_dim,
+    check_number,
     check_same_device,
     check_same_dtype,
     check_shape,
@@ -31,6 +32,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
+    check_number("my_op", "alpha", alpha)
     # EDIT: what else the operator returns is for the backward.
     return torch.ops.extension_cpp.my_op(input, other, alpha)[0]
 
@@ -121,7 +123,7 @@ register_autograd(
 # EDIT: how a batch of calls becomes one call.
 def _vmap(info, in_dims, input, other, alpha):
     input, other = to_front(info.batch_size, in_dims[:2], input, other)
-    check_min_dim("my_op", "input", input[0], 1)  # of an example, not of the batch
+    check_min_dim("my_op", "input", *first_example([0], input), 1)
     return torch.ops.extension_cpp.my_op(input, other, alpha), (0, 0)
 
 
@@ -130,7 +132,7 @@ register_vmap("extension_cpp::my_op", _vmap)
 
 def _vmap_backward(info, in_dims, grad_output, input, mean, alpha):
     grad_output, input, mean = to_front(info.batch_size, in_dims[:3], grad_output, input, mean)
-    check_min_dim("my_op_backward", "input", input[0], 1)
+    check_min_dim("my_op_backward", "input", *first_example([0], input), 1)
     return torch.ops.extension_cpp.my_op_backward(grad_output, input, mean, alpha), 0
 
 

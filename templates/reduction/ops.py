@@ -3,10 +3,11 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
     check_min_dim,
+    check_number,
     check_same_device,
     check_same_dtype,
     check_shape,
@@ -31,6 +32,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
+    check_number("my_op", "alpha", alpha)
     return torch.ops.extension_cpp.my_op(input, other, alpha)
 
 
@@ -101,7 +103,7 @@ register_autograd(
 # EDIT: how a batch of calls becomes one call.
 def _vmap(info, in_dims, input, other, alpha):
     input, other = to_front(info.batch_size, in_dims[:2], input, other)
-    check_min_dim("my_op", "input", input[0], 1)  # of an example, not of the batch
+    check_min_dim("my_op", "input", *first_example([0], input), 1)
     return torch.ops.extension_cpp.my_op(input, other, alpha), 0
 
 
@@ -110,7 +112,7 @@ register_vmap("extension_cpp::my_op", _vmap)
 
 def _vmap_backward(info, in_dims, grad_output, input, alpha):
     grad_output, input = to_front(info.batch_size, in_dims[:2], grad_output, input)
-    check_min_dim("my_op_backward", "input", input[0], 1)
+    check_min_dim("my_op_backward", "input", *first_example([0], input), 1)
     return torch.ops.extension_cpp.my_op_backward(grad_output, input, alpha), 0
 
 

@@ -14,7 +14,7 @@ from extension_cpp.checks import (
     check_same_dtype,
     check_shape,
 )
-from extension_cpp.layout import new_elementwise
+from extension_cpp.layout import new_elementwise, same_shape
 from extension_cpp.library import register_autocast, register_autograd, register_vmap
 from extension_cpp.operators.mymul.ops import mymul
 
@@ -42,16 +42,20 @@ def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
     return torch.ops.extension_cpp.affine(a, x, b)
 
 
-@torch.library.register_fake("extension_cpp::affine")
-def _(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
+def _check(a: Tensor, x: Tensor, b: Tensor) -> tuple[int, ...]:
+    """Returns the common shape."""
     check_floating("affine", "a", a)
     check_same_dtype("affine", "x", x, "a", a)
     check_same_dtype("affine", "b", b, "a", a)
     check_same_device("affine", "x", x, "a", a)
     check_same_device("affine", "b", b, "a", a)
     product = check_broadcast("affine", "x", x, "a", a.shape)
-    shape = check_broadcast("affine", "b", b, "a * x", product)
-    return new_elementwise(shape, a, x, b)
+    return check_broadcast("affine", "b", b, "a * x", product)
+
+
+@torch.library.register_fake("extension_cpp::affine")
+def _(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
+    return new_elementwise(_check(a, x, b), a, x, b)
 
 
 def _check_backward(grad_output: Tensor, a: Tensor, x: Tensor) -> None:
@@ -73,7 +77,7 @@ def _(grad_output: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 def _sum_of_products(grad_output: Tensor, other: Tensor, shape: torch.Size) -> Tensor:
     """`grad_output * other` summed to `shape`, in float32 for half types."""
-    if grad_output.shape == shape:
+    if same_shape(grad_output.shape, shape):
         return mymul(grad_output, other.expand_as(grad_output))
     dtype = grad_output.dtype
     accumulate = torch.float64 if dtype == torch.float64 else torch.float32
@@ -92,7 +96,8 @@ def _setup_context(ctx, inputs, output):
 
 
 def _is_layer(a: Tensor, x: Tensor, b: Tensor) -> bool:
-    return x.dim() > 1 and a.shape == x.shape[-1:] and b.shape == x.shape[-1:]
+    features = x.shape[-1:]
+    return x.dim() > 1 and same_shape(a.shape, features) and same_shape(b.shape, features)
 
 
 def _backward(ctx, grad_output):
@@ -147,13 +152,13 @@ register_autograd(
 
 
 def _vmap(info, in_dims, a, x, b):
+    _check(*first_example(in_dims, a, x, b))
     return affine(*to_front_broadcasting(in_dims, a, x, b)), 0
 
 
 # The batch becomes part of the features: (..., features) examples are rows of batch * features.
 def _vmap_backward(info, in_dims, grad_output, a, x):
-    if info.batch_size > 0:
-        _check_backward(*first_example(in_dims, grad_output, a, x))
+    _check_backward(*first_example(in_dims, grad_output, a, x))
     grad_output, a, x = to_front(info.batch_size, in_dims, grad_output, a, x)
     grad_a, grad_x, grad_b = torch.ops.extension_cpp.affine_backward(
         grad_output.movedim(0, -2).flatten(-2), a.flatten(), x.movedim(0, -2).flatten(-2)

@@ -180,6 +180,10 @@ void layer_norm_backward_short_rows(
   const int64_t blocks = (rows + block_rows - 1) / block_rows;
   const std::unique_ptr<A[]> buffer(new A[blocks * 2 * cols]);
   A* const partials = buffer.get();  // [blocks, 2, cols]
+  // In a row of one column g - average(g) is 0. A fused multiply-add would leave the rounding error of g, which rstd
+  // enlarges: let g be 0 there.
+  const A zero(0);
+  const A* const own_weight = cols == 1 ? &zero : weight;
   const int64_t grain = std::max<int64_t>(1, cpu::row_grain(cols) / block_rows);
   parallel_for(0, blocks, grain, [=](int64_t begin, int64_t end) CPU_CLONES {
     for (int64_t block = begin; block < end; ++block) {
@@ -198,13 +202,13 @@ void layer_norm_backward_short_rows(
           acc[0] += g;
           acc[1] += g * ((static_cast<A>(x[j]) - center) * scale);
         });
-        const A mean_grad = average(sums[0], cols);
+        const A mean_grad = cols == 1 ? A(0) : average(sums[0], cols);
         const A projection = average(sums[1], cols);
         CPU_INDEPENDENT_LOOP
         for (int64_t j = 0; j < cols; ++j) {
           const A g = static_cast<A>(grad[j]);
           const A x_hat = (static_cast<A>(x[j]) - center) * scale;
-          out[j] = static_cast<T>(scale * (g * weight[j] - mean_grad - x_hat * projection));
+          out[j] = static_cast<T>(scale * (g * own_weight[j] - mean_grad - x_hat * projection));
           weight_sums[j] += g * x_hat;
           bias_sums[j] += g;
         }

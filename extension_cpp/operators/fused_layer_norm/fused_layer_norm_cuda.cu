@@ -14,6 +14,11 @@ __device__ A average(A sum, int64_t count) {
   return sum / static_cast<A>(count > 0 ? count : 1);
 }
 
+// Rounded, as a sum of the one product is. A fused multiply-add in product(g, w) - average would leave the rounding
+// error where a row has one column and 0 is meant, and rstd would enlarge it.
+__device__ inline float product(float a, float b) { return __fmul_rn(a, b); }
+__device__ inline double product(double a, double b) { return __dmul_rn(a, b); }
+
 // The mean of a row is held as two numbers, its float and what rounding took from it. Without the second, a row with
 // mean 10000 and standard deviation 1 would be off by 0.0005 in float32.
 template <class A>
@@ -160,7 +165,8 @@ struct LayerNormBackward {
     const A projection = average(sums[1], row.cols());
     row.write(
         grad_input,
-        [=](A grad, A x, A w) { return scale * (grad * w - mean_grad - (x - center) * scale * projection); }, weight);
+        [=](A grad, A x, A w) { return scale * (product(grad, w) - mean_grad - (x - center) * scale * projection); },
+        weight);
     row.add_to_columns([=](A grad, A x) { return cuda::Values<A, 2>{grad * ((x - center) * scale), grad}; });
   }
 };
@@ -242,7 +248,7 @@ struct LayerNormBackwardColumns {
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       const A x_hat = (x[k] - r.mean) * r.rstd;
-      result[k] = r.rstd * (grad[k] * w[k] - r.mean_grad - x_hat * r.projection);
+      result[k] = r.rstd * (product(grad[k], w[k]) - r.mean_grad - x_hat * r.projection);
       sums[0][k] += grad[k] * x_hat;
       sums[1][k] += grad[k];
     }

@@ -1,10 +1,41 @@
 from collections.abc import Sequence
 from numbers import Integral
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
+from extension_cpp.checks import check_number
 from extension_cpp.operators.fused_layer_norm.ops import fused_layer_norm
+
+
+# A leaf for torch.fx.symbolic_trace, which cannot follow its decisions on shapes; torch.jit.script
+# compiles it.
+@fx.wrap
+def _layer_norm(
+    input: Tensor,
+    normalized_shape: list[int],
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    dims = len(normalized_shape)
+    if input.dim() < dims or input.shape[input.dim() - dims :] != normalized_shape:
+        # torch.jit.script knows no tuples of any length.
+        shape = str(input.shape if torch.jit.is_scripting() else tuple(input.shape))
+        raise RuntimeError(
+            f"FusedLayerNorm: the last dimensions of input must be {normalized_shape}, "
+            f"got shape {shape}"
+        )
+    if dims == 1:
+        return fused_layer_norm(input, weight, bias, eps)
+    output = fused_layer_norm(
+        input.flatten(-dims),
+        None if weight is None else weight.flatten(),
+        None if bias is None else bias.flatten(),
+        eps,
+    )
+    return output.view(input.shape)
 
 
 class FusedLayerNorm(nn.Module):
@@ -15,7 +46,7 @@ class FusedLayerNorm(nn.Module):
 
     Args:
         normalized_shape: the last dimensions of the input, or the last one as a number.
-        eps: added to the variance.
+        eps: the number that is added to the variance; not differentiable.
         elementwise_affine: whether there are parameters at all.
         bias: whether there is a `bias` beside the `weight`.
         device: of the parameters.
@@ -26,9 +57,15 @@ class FusedLayerNorm(nn.Module):
             `elementwise_affine`.
         bias: parameter of shape `normalized_shape`, zero at the start; None without
             `elementwise_affine` or `bias`.
+
+    Raises:
+        ValueError: a `normalized_shape` of no dimensions.
+        TypeError: a tensor for `eps`.
     """
 
-    normalized_shape: tuple[int, ...]
+    # For torch.jit.script, as in PyTorch's layer.
+    __constants__ = ("elementwise_affine", "eps", "normalized_shape")
+    normalized_shape: Any  # tuple[int, ...], of which torch.jit.script makes a list
     weight: nn.Parameter | None
     bias: nn.Parameter | None
 
@@ -47,6 +84,7 @@ class FusedLayerNorm(nn.Module):
         self.normalized_shape = tuple(normalized_shape)
         if not self.normalized_shape:
             raise ValueError("FusedLayerNorm: normalized_shape must name at least one dimension")
+        check_number("FusedLayerNorm", "eps", eps, constant=True)
         self.eps = eps
         self.elementwise_affine = elementwise_affine
 
@@ -64,21 +102,7 @@ class FusedLayerNorm(nn.Module):
             nn.init.zeros_(self.bias)
 
     def forward(self, input: Tensor) -> Tensor:
-        dims = len(self.normalized_shape)
-        if dims == 1 and input.shape[-1:] == self.normalized_shape:
-            return fused_layer_norm(input, self.weight, self.bias, self.eps)
-        if input.dim() < dims or input.shape[input.dim() - dims :] != self.normalized_shape:
-            raise RuntimeError(
-                f"FusedLayerNorm: the last dimensions of input must be {self.normalized_shape}, "
-                f"got shape {tuple(input.shape)}"
-            )
-        output = fused_layer_norm(
-            input.flatten(-dims),
-            None if self.weight is None else self.weight.flatten(),
-            None if self.bias is None else self.bias.flatten(),
-            self.eps,
-        )
-        return output.view(input.shape)
+        return _layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         return (

@@ -9,6 +9,7 @@ from extension_cpp.checks import (
     check_floating,
     check_min_dim,
     check_not_negative,
+    check_number,
     check_parameter_dtype,
     check_same_device,
     check_same_dtype,
@@ -23,8 +24,9 @@ def fused_layer_norm(
     """Normalises the last dimension: `(input - mean) / sqrt(var + eps) * weight + bias`.
 
     `mean` and `var` (biased, as in `torch.nn.functional.layer_norm`) are those of each row,
-    computed in float32 (float64 for float64) in two passes, so that a mean far from zero costs no
-    accuracy. `torch.ops.extension_cpp.fused_layer_norm` returns `(output, mean, rstd)`, the
+    computed in float32 (float64 for float64) in two passes, so that a mean far from zero costs the
+    output no accuracy. (It costs the gradients some: they are computed from the mean as float32
+    holds it.) `torch.ops.extension_cpp.fused_layer_norm` returns `(output, mean, rstd)`, the
     statistics with the shape `input.shape[:-1]`.
 
     Args:
@@ -41,7 +43,9 @@ def fused_layer_norm(
 
     Raises:
         RuntimeError: a dtype, device or shape other than the above; a negative `eps`.
+        TypeError: a tensor for `eps` whose derivative would be lost.
     """
+    check_number("fused_layer_norm", "eps", eps)
     return torch.ops.extension_cpp.fused_layer_norm(input, weight, bias, eps)[0]
 
 
@@ -236,8 +240,7 @@ def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:
 
 def _vmap(info, in_dims, input, weight, bias, eps):
     input_dim, weight_dim, bias_dim, _ = in_dims
-    if info.batch_size > 0:
-        _check(*first_example(in_dims, input, weight, bias, eps))
+    _check(*first_example(in_dims, input, weight, bias, eps))
     if weight_dim is None and bias_dim is None:
         outputs = torch.ops.extension_cpp.fused_layer_norm(
             input.movedim(input_dim, 0), weight, bias, eps
@@ -259,8 +262,7 @@ register_vmap("extension_cpp::fused_layer_norm", _vmap)
 
 
 def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
-    if info.batch_size > 0:
-        _check_backward(*first_example(in_dims, grad_output, input, mean, rstd, weight, bias))
+    _check_backward(*first_example(in_dims, grad_output, input, mean, rstd, weight, bias))
     grad_output, input, mean, rstd = to_front(
         info.batch_size, in_dims[:4], grad_output, input, mean, rstd
     )

@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor, nn
 
+from extension_cpp.checks import check_number
 from extension_cpp.operators.fused_op.ops import fused_op
 
 
@@ -11,12 +12,15 @@ class FusedOp(nn.Module):
 
     Args:
         features: size of the last dimension of the input.
-        scale: the constant that multiplies the input.
+        scale: the number that multiplies the input; not learnable, not differentiable.
         device: of the bias.
         dtype: of the bias.
 
     Attributes:
         bias: parameter of shape `(features,)`, zero at the start.
+
+    Raises:
+        TypeError: a tensor for `scale`.
     """
 
     def __init__(
@@ -27,6 +31,7 @@ class FusedOp(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        check_number("FusedOp", "scale", scale, constant=True)
         self.features = features
         self.scale = scale
         self.bias = nn.Parameter(torch.empty(features, device=device, dtype=dtype))

@@ -7,6 +7,7 @@ from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
     check_min_dim,
+    check_number,
     check_same_device,
     check_same_dtype,
     check_shape,
@@ -32,7 +33,9 @@ def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
 
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
+        TypeError: a tensor for `scale` whose derivative would be lost.
     """
+    check_number("fused_op", "scale", scale)
     return torch.ops.extension_cpp.fused_op(input, bias, scale)
 
 
@@ -112,8 +115,7 @@ register_autograd(
 
 def _vmap(info, in_dims, input, bias, scale):
     input_dim, bias_dim, _ = in_dims
-    if info.batch_size > 0:
-        _check(*first_example(in_dims[:2], input, bias))
+    _check(*first_example(in_dims[:2], input, bias))
     if bias_dim is None:
         return fused_op(input.movedim(input_dim, 0), bias, scale), 0
     # A bias of its own for every example: (batch, features) become one row of batch * features.
@@ -128,8 +130,7 @@ register_vmap("extension_cpp::fused_op", _vmap)
 
 
 def _vmap_backward(info, in_dims, grad_output, output, scale):
-    if info.batch_size > 0:
-        _check_backward(*first_example(in_dims[:2], grad_output, output))
+    _check_backward(*first_example(in_dims[:2], grad_output, output))
     grad_output, output = to_front(info.batch_size, in_dims[:2], grad_output, output)
     grad_output, output = grad_output.movedim(0, -2), output.movedim(0, -2)
     grad_input, grad_bias = torch.ops.extension_cpp.fused_op_backward(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
     check_non_overlapping,
@@ -34,8 +34,7 @@ def myadd_out(a: Tensor, b: Tensor, out: Tensor) -> None:
     torch.ops.extension_cpp.myadd_out(a, b, out)
 
 
-@torch.library.register_fake("extension_cpp::myadd_out")
-def _(a: Tensor, b: Tensor, out: Tensor) -> None:
+def _check(a: Tensor, b: Tensor, out: Tensor) -> None:
     check_floating("myadd_out", "a", a)
     check_same_dtype("myadd_out", "b", b, "a", a)
     check_same_device("myadd_out", "b", b, "a", a)
@@ -44,6 +43,11 @@ def _(a: Tensor, b: Tensor, out: Tensor) -> None:
     check_same_device("myadd_out", "out", out, "a", a)
     check_shape("myadd_out", "out", out, a.shape)
     check_non_overlapping("myadd_out", "out", out)
+
+
+@torch.library.register_fake("extension_cpp::myadd_out")
+def _(a: Tensor, b: Tensor, out: Tensor) -> None:
+    _check(a, b, out)
 
 
 register_mutation("extension_cpp::myadd_out")
@@ -55,6 +59,7 @@ def _vmap(info, in_dims, a, b, out):
             "myadd_out: out must be batched under vmap where a or b is: "
             "a sum per example does not fit into it"
         )
+    _check(*first_example(in_dims, a, b, out))
     torch.ops.extension_cpp.myadd_out(*to_front(info.batch_size, in_dims, a, b, out))
     return None, None
 

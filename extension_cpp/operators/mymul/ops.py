@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
     check_same_device,
@@ -31,12 +31,16 @@ def mymul(a: Tensor, b: Tensor) -> Tensor:
     return torch.ops.extension_cpp.mymul(a, b)
 
 
-@torch.library.register_fake("extension_cpp::mymul")
-def _(a: Tensor, b: Tensor) -> Tensor:
+def _check(a: Tensor, b: Tensor) -> None:
     check_floating("mymul", "a", a)
     check_same_dtype("mymul", "b", b, "a", a)
     check_same_device("mymul", "b", b, "a", a)
     check_shape("mymul", "b", b, a.shape)
+
+
+@torch.library.register_fake("extension_cpp::mymul")
+def _(a: Tensor, b: Tensor) -> Tensor:
+    _check(a, b)
     return new_elementwise(a.shape, a, b)
 
 
@@ -58,6 +62,7 @@ register_autograd("extension_cpp::mymul", _backward, setup_context=_setup_contex
 
 
 def _vmap(info, in_dims, a, b):
+    _check(*first_example(in_dims, a, b))
     return mymul(*to_front(info.batch_size, in_dims, a, b)), 0
 
 

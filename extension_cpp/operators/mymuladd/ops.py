@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
+    check_number,
     check_same_device,
     check_same_dtype,
     check_shape,
@@ -31,16 +32,22 @@ def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:
 
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
+        TypeError: a tensor for `c` whose derivative would be lost.
     """
+    check_number("mymuladd", "c", c)
     return torch.ops.extension_cpp.mymuladd(a, b, c)
 
 
-@torch.library.register_fake("extension_cpp::mymuladd")
-def _(a: Tensor, b: Tensor, c: float) -> Tensor:
+def _check(a: Tensor, b: Tensor) -> None:
     check_floating("mymuladd", "a", a)
     check_same_dtype("mymuladd", "b", b, "a", a)
     check_same_device("mymuladd", "b", b, "a", a)
     check_shape("mymuladd", "b", b, a.shape)
+
+
+@torch.library.register_fake("extension_cpp::mymuladd")
+def _(a: Tensor, b: Tensor, c: float) -> Tensor:
+    _check(a, b)
     return new_elementwise(a.shape, a, b)
 
 
@@ -63,6 +70,7 @@ register_autograd("extension_cpp::mymuladd", _backward, setup_context=_setup_con
 
 
 def _vmap(info, in_dims, a, b, c):
+    _check(*first_example(in_dims[:2], a, b))
     a, b = to_front(info.batch_size, in_dims[:2], a, b)
     return mymuladd(a, b, c), 0
 

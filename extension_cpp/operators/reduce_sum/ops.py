@@ -1,5 +1,6 @@
 """reduce_sum: the sum over any dimensions, equal bits from run to run."""
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -32,8 +33,8 @@ def reduce_sum(
     Raises:
         RuntimeError: another dtype; a dimension out of range or repeated.
     """
-    if isinstance(dim, int):
-        dim = (dim,)
+    if dim is not None and not isinstance(dim, Sequence):
+        dim = (operator.index(dim),)
     return torch.ops.extension_cpp.reduce_sum(input, dim, keepdim)
 
 
@@ -75,9 +76,8 @@ register_autograd("extension_cpp::reduce_sum", _backward, setup_context=_setup_c
 
 
 def _vmap(info, in_dims, input, dim, keepdim):
-    if info.batch_size > 0:
-        (example,) = first_example(in_dims[:1], input)
-        _check(example, dim)
+    (example,) = first_example(in_dims[:1], input)
+    _check(example, dim)
     input = input.movedim(in_dims[0], 0)
     if input.dim() == 1:  # one number an example, its own sum over whatever dim may name
         return torch.ops.extension_cpp.reduce_sum(input.unsqueeze(1), (1,), False), 0

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
     check_same_device,
@@ -36,12 +36,16 @@ def _(input: Tensor) -> Tensor:
     return new_elementwise(input.shape, input)
 
 
-@torch.library.register_fake("extension_cpp::relu_backward")
-def _(grad_output: Tensor, output: Tensor) -> Tensor:
+def _check_backward(grad_output: Tensor, output: Tensor) -> None:
     check_floating("relu_backward", "grad_output", grad_output)
     check_same_dtype("relu_backward", "output", output, "grad_output", grad_output)
     check_same_device("relu_backward", "output", output, "grad_output", grad_output)
     check_shape("relu_backward", "output", output, grad_output.shape)
+
+
+@torch.library.register_fake("extension_cpp::relu_backward")
+def _(grad_output: Tensor, output: Tensor) -> Tensor:
+    _check_backward(grad_output, output)
     return new_elementwise(output.shape, grad_output, output)
 
 
@@ -81,6 +85,7 @@ def _vmap(info, in_dims, input):
 
 
 def _vmap_backward(info, in_dims, grad_output, output):
+    _check_backward(*first_example(in_dims, grad_output, output))
     batched = to_front(info.batch_size, in_dims, grad_output, output)
     return torch.ops.extension_cpp.relu_backward(*batched), 0
 

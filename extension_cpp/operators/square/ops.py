@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front
+from extension_cpp.batching import first_example, to_front
 from extension_cpp.checks import (
     check_floating,
     check_same_device,
@@ -36,12 +36,16 @@ def _(input: Tensor) -> Tensor:
     return new_elementwise(input.shape, input)
 
 
-@torch.library.register_fake("extension_cpp::square_backward")
-def _(grad_output: Tensor, input: Tensor) -> Tensor:
+def _check_backward(grad_output: Tensor, input: Tensor) -> None:
     check_floating("square_backward", "grad_output", grad_output)
     check_same_dtype("square_backward", "input", input, "grad_output", grad_output)
     check_same_device("square_backward", "input", input, "grad_output", grad_output)
     check_shape("square_backward", "input", input, grad_output.shape)
+
+
+@torch.library.register_fake("extension_cpp::square_backward")
+def _(grad_output: Tensor, input: Tensor) -> Tensor:
+    _check_backward(grad_output, input)
     return new_elementwise(input.shape, grad_output, input)
 
 
@@ -85,6 +89,7 @@ def _vmap(info, in_dims, input):
 
 
 def _vmap_backward(info, in_dims, grad_output, input):
+    _check_backward(*first_example(in_dims, grad_output, input))
     batched = to_front(info.batch_size, in_dims, grad_output, input)
     return torch.ops.extension_cpp.square_backward(*batched), 0
 

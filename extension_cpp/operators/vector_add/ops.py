@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import to_front_broadcasting
+from extension_cpp.batching import first_example, to_front_broadcasting
 from extension_cpp.checks import (
     check_broadcast,
     check_floating,
@@ -31,13 +31,17 @@ def vector_add(a: Tensor, b: Tensor) -> Tensor:
     return torch.ops.extension_cpp.vector_add(a, b)
 
 
-@torch.library.register_fake("extension_cpp::vector_add")
-def _(a: Tensor, b: Tensor) -> Tensor:
+def _check(a: Tensor, b: Tensor) -> tuple[int, ...]:
+    """Returns the common shape."""
     check_floating("vector_add", "a", a)
     check_same_dtype("vector_add", "b", b, "a", a)
     check_same_device("vector_add", "b", b, "a", a)
-    shape = check_broadcast("vector_add", "b", b, "a", a.shape)
-    return new_elementwise(shape, a, b)
+    return check_broadcast("vector_add", "b", b, "a", a.shape)
+
+
+@torch.library.register_fake("extension_cpp::vector_add")
+def _(a: Tensor, b: Tensor) -> Tensor:
+    return new_elementwise(_check(a, b), a, b)
 
 
 def _setup_context(ctx, inputs, output):
@@ -56,6 +60,7 @@ register_autograd("extension_cpp::vector_add", _backward, setup_context=_setup_c
 
 
 def _vmap(info, in_dims, a, b):
+    _check(*first_example(in_dims, a, b))
     return vector_add(*to_front_broadcasting(in_dims, a, b)), 0
 
 
