@@ -241,3 +241,29 @@ import extension_cpp, extension_cpp.testing
 """
     result = python("-c", code, cwd=ROOT)
     assert (result.returncode, result.stdout) == (0, "")
+
+
+def test_import_anew():
+    # As some tools reload a package: what was registered before is replaced.
+    result = run_python(
+        """
+import sys
+import torch
+for _ in range(3):
+    import extension_cpp
+    from extension_cpp.ops import fused_op, myadd_out
+    x, out = torch.ones(2, 3, requires_grad=True), torch.zeros(2, 3)
+    fused_op(x, torch.zeros(3)).sum().backward()
+    assert torch.equal(x.grad, torch.ones(2, 3))
+    myadd_out(x, x, out)
+    try:
+        out.sum().backward()
+    except RuntimeError as error:
+        assert "extension_cpp::myadd_out: a derivative" in str(error)
+    else:
+        raise AssertionError
+    for name in [name for name in sys.modules if name.startswith("extension_cpp")]:
+        del sys.modules[name]
+"""
+    )
+    assert result.returncode == 0, result.stderr

@@ -26,8 +26,14 @@ def lookup(op: str | OpOverload) -> OpOverload:
 
 @functools.cache
 def library(namespace: str) -> torch.library.Library:
-    # Registrations live as long as this object: for good, being cached.
-    return torch.library.Library(namespace, "FRAGMENT")
+    # Registrations live as long as this object: for good, being cached. It outlives this module, so
+    # that a package that is imported anew replaces what it registered before.
+    libraries = torch.library.__dict__.setdefault("_extension_libraries", {})
+    earlier = libraries.get((__name__, namespace))
+    if earlier is not None:
+        earlier._destroy()
+    libraries[__name__, namespace] = torch.library.Library(namespace, "FRAGMENT")
+    return libraries[__name__, namespace]
 
 
 def implement(op: OpOverload, key: str, kernel: Callable[..., Any]) -> None:
