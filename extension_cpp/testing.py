@@ -38,7 +38,11 @@ from extension_cpp.battery.contracts import (
     check_traffic,
 )
 from extension_cpp.battery.cuda import check_cuda_graph, check_second_device, check_streams
-from extension_cpp.battery.errors import check_bad_inputs, check_no_gradient
+from extension_cpp.battery.errors import (
+    check_bad_inputs,
+    check_no_gradient,
+    check_wrong_tensors,
+)
 from extension_cpp.battery.registry import CHECKS
 from extension_cpp.battery.resources import check_autocast, check_determinism, check_memory
 from extension_cpp.battery.spec import (
@@ -104,6 +108,7 @@ __all__ = [
     "check_traffic",
     "check_transforms",
     "check_vmap",
+    "check_wrong_tensors",
     "devices",
     "find_specs",
 ]

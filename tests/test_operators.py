@@ -8,6 +8,7 @@ import inspect
 import sys
 
 import pytest
+from process_state import unchanged_process
 
 from extension_cpp import testing
 
@@ -18,6 +19,14 @@ def _id(value):
     if isinstance(value, testing.OpSpec):
         return value.name
     return str(value).removeprefix("torch.")
+
+
+@pytest.fixture(autouse=True)
+def _unchanged(_threads):
+    """A check leaves the process as it found it, so that none depends on those before it."""
+    # pytest has filters of its own for each phase of a test.
+    with unchanged_process("warnings' filters"):
+        yield
 
 
 def over(check):
@@ -88,6 +97,11 @@ def test_registrations(spec, device):
 @over(testing.check_bad_inputs)
 def test_bad_inputs(spec, device):
     testing.check_bad_inputs(spec, device)
+
+
+@over(testing.check_wrong_tensors)
+def test_wrong_tensors(spec, device):
+    testing.check_wrong_tensors(spec, device)
 
 
 @over(testing.check_no_gradient)

@@ -207,6 +207,46 @@ class WrongBatchingRule(FusedOp):
         return self.op("fused_op")(input.movedim(in_dims[0], 0), bias, scale), 0
 
 
+class WrongShapeForEmptyBatch(FusedOp):
+    """There is no example to take the shape of the results from."""
+
+    caught_by = "check_vmap"
+    says = "a batch of none"
+
+    def vmap(self, info, in_dims, input, bias, scale):
+        if info.batch_size == 0:
+            return input.new_empty(0), 0
+        return super().vmap(info, in_dims, input, bias, scale)
+
+
+class EmptyBatchUnchecked(FusedOp):
+    caught_by = "check_bad_inputs"
+    says = "under vmap over a batch of 0 it does not raise"
+
+    def check_batch(self, info, check, in_dims, *tensors):
+        if info.batch_size > 0:
+            super().check_batch(info, check, in_dims, *tensors)
+
+
+class BackwardUnchecked(FusedOp):
+    """Users do not call it, and it reads beyond the end of what they would pass."""
+
+    caught_by = "check_wrong_tensors"
+    says = "fused_op_backward"
+
+    def check_backward(self, grad_output, output):
+        pass
+
+
+class OtherMessageInFakeBackward(FusedOp):
+    caught_by = "check_wrong_tensors"
+    says = "kernel and fake kernel disagree on an input that may be wrong"
+
+    def fused_op_backward_fake(self, grad_output, output, scale=1.0):
+        torch._check(output is not None, lambda: "fused_op_backward: output is missing")
+        return super().fused_op_backward_fake(grad_output, output, scale)
+
+
 class LeakedTensor(FusedOp):
     caught_by = "check_memory"
     says = "memory grows over a thousand calls"
