@@ -26,6 +26,7 @@ from extension_cpp.battery.compiled import (
     check_dynamic,
     check_export,
     check_inductor,
+    check_mutation,
 )
 from extension_cpp.battery.contracts import (
     check_missing_backend,
@@ -57,6 +58,7 @@ from extension_cpp.battery.spec import (
 )
 from extension_cpp.battery.transforms import (
     check_compiled_transforms,
+    check_saved_tensors,
     check_transforms,
     check_vmap,
 )
@@ -95,11 +97,13 @@ __all__ = [
     "check_layouts",
     "check_memory",
     "check_missing_backend",
+    "check_mutation",
     "check_namespace",
     "check_no_gradient",
     "check_opcheck",
     "check_properties",
     "check_registrations",
+    "check_saved_tensors",
     "check_second_device",
     "check_side_effects",
     "check_signature",

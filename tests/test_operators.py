@@ -135,6 +135,11 @@ def test_inductor_every_layout(spec, device):
     testing.check_inductor(spec, device, thorough=True)
 
 
+@over(testing.check_mutation)
+def test_mutation(spec, device):
+    testing.check_mutation(spec, device)
+
+
 @over(testing.check_dynamic)
 def test_dynamic(spec, device):
     testing.check_dynamic(spec, device)
@@ -148,6 +153,11 @@ def test_export(spec, device):
 @over(testing.check_transforms)
 def test_transforms(spec, device):
     testing.check_transforms(spec, device)
+
+
+@over(testing.check_saved_tensors)
+def test_saved_tensors(spec, device):
+    testing.check_saved_tensors(spec, device)
 
 
 @over(testing.check_compiled_transforms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,12 @@ from typing import Any
 import torch
 import torch.autograd.forward_ad as fwAD
 from torch import Tensor
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from extension_cpp.battery.cases import (
     Case,
@@ -202,6 +209,111 @@ TRANSFORMS: dict[str, Callable[[_Point], Any]] = {
     "vmap of jvp": _vmap_of_jvp,
     "grad of vmap": _grad_of_vmap,
 }
+
+
+def _pack_nothing(tensor: Tensor) -> Any:
+    raise RuntimeError("forward mode saves a tensor for backward, through the caller's hooks")
+
+
+def _hooked(transform: Callable[[_Point], Any]) -> Callable[[_Point], Any]:
+    """Forward mode under hooks for saved tensors, which are none of its business."""
+
+    def run(p: _Point) -> Any:
+        with saved_tensors_hooks(_pack_nothing, _pack_nothing):
+            return transform(p)
+
+    return run
+
+
+def _checkpointed(p: _Point, **options: Any) -> _Point:
+    """The function computed again in the backward."""
+
+    def function(*inputs: Tensor) -> tuple[Tensor, ...]:
+        return checkpoint(p.function, *inputs, **{"use_reentrant": False, **options})
+
+    return dataclasses.replace(p, function=function)
+
+
+def _doubled(p: _Point) -> tuple[Tensor, ...]:
+    return tuple(torch.stack([x, x * 0.5]) for x in p.wanted)
+
+
+def _jvp_of_vmap(p: _Point) -> Any:
+    batch = _doubled(p)
+    return torch.func.jvp(torch.func.vmap(p.only), batch, tuple(x.cos() for x in batch))
+
+
+def _linearize_of_vmap(p: _Point) -> Any:
+    batch = _doubled(p)
+    linear = torch.func.linearize(torch.func.vmap(p.only), *batch)[1]
+    return linear(*[x.cos() for x in batch])
+
+
+def _forward_ad_of_vmap(p: _Point) -> Any:
+    with fwAD.dual_level():
+        duals = [fwAD.make_dual(x, x.cos()) for x in _doubled(p)]
+        unpacked = [fwAD.unpack_dual(o) for o in torch.func.vmap(p.only)(*duals)]
+    return [
+        (u.primal, torch.zeros_like(u.primal) if u.tangent is None else u.tangent) for u in unpacked
+    ]
+
+
+def _backward(p: _Point) -> Any:
+    leaves = [x.detach().clone().requires_grad_() for x in p.wanted]
+    pairs = [(o, c) for o, c in zip(p.only(*leaves), p.cotangents, strict=True) if o.requires_grad]
+    if pairs:
+        torch.autograd.backward([o for o, _ in pairs], [c for _, c in pairs])
+    return [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
+
+
+def _backward_of_selective_checkpoint(p: _Point) -> Any:
+    """By turns, results are kept and computed again."""
+    results = []
+    for keep in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE):
+
+        def policy(
+            ctx: Any, op: Any, *args: Any, keep: CheckpointPolicy = keep, **kwargs: Any
+        ) -> CheckpointPolicy:
+            is_view = any(value.alias_info is not None for value in op._schema.returns)
+            return CheckpointPolicy.PREFER_RECOMPUTE if is_view else keep
+
+        context_fn = functools.partial(create_selective_checkpoint_contexts, policy)
+        results.append(_backward(_checkpointed(p, context_fn=context_fn)))
+    return results
+
+
+def _backward_with_hooks(p: _Point) -> Any:
+    """Saved tensors are put elsewhere, as a copy, and come back as another."""
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> int:
+        packed.append(tensor.detach().clone())
+        return len(packed) - 1
+
+    with saved_tensors_hooks(pack, lambda index: packed[index].clone()):
+        return _backward(p)
+
+
+def _backward_with_save_on_cpu(p: _Point) -> Any:
+    with save_on_cpu():
+        return _backward(p)
+
+
+# What happens to the tensors that are saved for backward.
+_SAVING: dict[str, Callable[[_Point], Any]] = {
+    "backward with saved-tensor hooks": _backward_with_hooks,
+    "backward with save_on_cpu": _backward_with_save_on_cpu,
+    "backward of a checkpoint": lambda p: _backward(_checkpointed(p)),
+    "backward of a reentrant checkpoint": lambda p: _backward(_checkpointed(p, use_reentrant=True)),
+    "backward of a selective checkpoint": _backward_of_selective_checkpoint,
+    "jvp with saved-tensor hooks": _hooked(_jvp),
+    "forward AD with saved-tensor hooks": _hooked(_forward_ad),
+    "jvp of vmap with saved-tensor hooks": _hooked(_jvp_of_vmap),
+    "jvp of vmap of a checkpoint": lambda p: _jvp_of_vmap(_checkpointed(p)),
+    "jvp of jvp of a checkpoint": lambda p: _jvp_of_jvp(_checkpointed(p)),
+    "linearize of vmap of a checkpoint": lambda p: _linearize_of_vmap(_checkpointed(p)),
+    "forward AD of vmap of a checkpoint": lambda p: _forward_ad_of_vmap(_checkpointed(p)),
+}
 # Dynamo traces none of these: linearize traces itself, duals do not leave their level, and
 # torch.autograd.grad is for the outermost level alone.
 _NOT_COMPILED = ("linearize", "forward AD", "backward of grad")
@@ -232,9 +344,9 @@ def _points(case: Case) -> tuple[_Point, _Point]:
     )
 
 
-def _agree_transformed(case: Case, name: str, *, compiled: bool) -> None:
+def _agree_transformed(case: Case, name: str, *, compiled: bool = False) -> None:
     point, expected_point = _points(case)
-    transform = TRANSFORMS[name]
+    transform = (TRANSFORMS | _SAVING)[name]
     what = f"{name} inside torch.compile(fullgraph=True)" if compiled else name
     with warnings.catch_warnings():
         # That a batching rule is missing is for check_vmap to say.
@@ -288,7 +400,18 @@ def check_transforms(spec: OpSpec, device: str) -> None:
     """Every transform, nested ones too, against the same transform of the reference."""
     for case in _differentiable_cases(spec, device):
         for name in TRANSFORMS:
-            _agree_transformed(case, name, compiled=False)
+            _agree_transformed(case, name)
+
+
+@register(applies=differentiable)
+def check_saved_tensors(spec: OpSpec, device: str) -> None:
+    """Checkpoints, and hooks for the tensors that are saved for backward, change no derivative.
+
+    Forward mode saves none: the hooks see nothing, and checkpoints can be nested in it.
+    """
+    for case in _differentiable_cases(spec, device):
+        for name in _SAVING:
+            _agree_transformed(case, name)
 
 
 @register(applies=differentiable)

@@ -429,6 +429,60 @@ class VersionNotBumped(ScaleInPlace):
         library.register_vmap(self.qualified("scale_in_place"), self.vmap)
 
 
+class PlainMutation(ScaleInPlace):
+    """Registered with `torch.library` alone: inductor reads again what was overwritten."""
+
+    caught_by = "check_mutation"
+    says = "compiled with inductor"
+
+    def register(self):
+        library.register_vmap(self.qualified("scale_in_place"), self.vmap)
+
+
+class WritesToLeaf(ScaleInPlace):
+    """Behind autograd's back."""
+
+    caught_by = "check_mutation"
+    says = "a leaf that requires a gradient is written to, and its backward passes"
+
+    def function(self, out, factors, weight=None, *, negate=False):
+        self.reference(out.detach(), factors, weight, negate=negate)
+
+
+class SavesByTurns(FusedOp):
+    """Nothing for the second call, which a checkpoint makes in the backward."""
+
+    caught_by = "check_saved_tensors"
+    says = "backward of a checkpoint raised"
+
+    def __init__(self):
+        self.saved = None
+        super().__init__()
+
+    def setup_context(self, ctx, inputs, output):
+        ctx.scale, ctx.kept = inputs[2], self.saved
+        if self.saved is None:
+            ctx.save_for_backward(output)
+            self.saved = output.detach()
+        else:
+            self.saved = None
+
+    def backward(self, ctx, grad_output):
+        output = ctx.saved_tensors[0] if ctx.kept is None else ctx.kept
+        return *self.op("fused_op_backward")(grad_output, output, ctx.scale), None
+
+
+class SavesInForwardMode(FusedOp):
+    """Makes a graph of its own in every call."""
+
+    caught_by = "check_saved_tensors"
+    says = "jvp with saved-tensor hooks raised"
+
+    def function(self, input, bias, scale=1.0):
+        factor = torch.tensor(scale, requires_grad=True)
+        return super().function(input, bias, (factor * factor).detach().sqrt().item())
+
+
 class LosesGradient(Round):
     """PyTorch's fallback: the output does not require grad."""
 
