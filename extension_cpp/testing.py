@@ -26,6 +26,7 @@ from extension_cpp.battery.compiled import (
     check_dynamic,
     check_export,
     check_inductor,
+    check_mutation,
 )
 from extension_cpp.battery.contracts import (
     check_missing_backend,
@@ -38,7 +39,11 @@ from extension_cpp.battery.contracts import (
     check_traffic,
 )
 from extension_cpp.battery.cuda import check_cuda_graph, check_second_device, check_streams
-from extension_cpp.battery.errors import check_bad_inputs, check_no_gradient
+from extension_cpp.battery.errors import (
+    check_bad_inputs,
+    check_no_gradient,
+    check_wrong_tensors,
+)
 from extension_cpp.battery.registry import CHECKS
 from extension_cpp.battery.resources import check_autocast, check_determinism, check_memory
 from extension_cpp.battery.spec import (
@@ -53,6 +58,7 @@ from extension_cpp.battery.spec import (
 )
 from extension_cpp.battery.transforms import (
     check_compiled_transforms,
+    check_saved_tensors,
     check_transforms,
     check_vmap,
 )
@@ -91,11 +97,13 @@ __all__ = [
     "check_layouts",
     "check_memory",
     "check_missing_backend",
+    "check_mutation",
     "check_namespace",
     "check_no_gradient",
     "check_opcheck",
     "check_properties",
     "check_registrations",
+    "check_saved_tensors",
     "check_second_device",
     "check_side_effects",
     "check_signature",
@@ -104,6 +112,7 @@ __all__ = [
     "check_traffic",
     "check_transforms",
     "check_vmap",
+    "check_wrong_tensors",
     "devices",
     "find_specs",
 ]

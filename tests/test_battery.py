@@ -2,10 +2,13 @@
 
 import dataclasses
 import inspect
+import random
 
 import expecttest
 import pytest
+import torch
 from mutants import broken, sound
+from process_state import changes, process_state, unchanged_process
 
 from extension_cpp import testing
 
@@ -42,13 +45,58 @@ COSTLY = {"check_opcheck", "check_compile", "check_compiled_transforms", "check_
 
 @pytest.mark.parametrize("operator", SOUND, ids=lambda operator: operator.__name__)
 def test_sound_operator_passes(operator):
-    testing.check(spec_of(operator), checks=sorted(testing.CHECKS.keys() - COSTLY))
+    checks = sorted(testing.CHECKS.keys() - COSTLY)
+    # In an order of its own, with what compiles transforms after all others.
+    random.Random(operator.__name__).shuffle(checks)
+    run_one_by_one(operator, [*checks, "check_compiled_transforms"])
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("order", ["forwards", "backwards", "shuffled"])
 @pytest.mark.parametrize("operator", SOUND, ids=lambda operator: operator.__name__)
-def test_sound_operator_passes_everything(operator):
-    testing.check(spec_of(operator), thorough=True)
+def test_sound_operator_passes_everything(operator, order):
+    checks = list(testing.CHECKS)[:: -1 if order == "backwards" else 1]
+    if order == "shuffled":
+        random.Random(operator.__name__).shuffle(checks)
+    run_one_by_one(operator, checks, thorough=True)
+
+
+def run_one_by_one(operator, checks, **options):
+    """Each finds the process as it was, and leaves it so: no check depends on those before it."""
+    spec = spec_of(operator)
+    for check in checks:
+        with unchanged_process():
+            testing.check(spec, checks=[check], **options)
+
+
+@pytest.mark.parametrize(
+    ("leave", "name"),
+    [
+        (lambda: torch.set_grad_enabled(False), "grad mode"),
+        (lambda: torch.set_default_dtype(torch.float64), "default dtype"),
+        (lambda: torch.rand(1), "torch's generator"),
+        (lambda: torch.compile(torch.sin, backend="eager")(torch.ones(1)), "torch.compile's code"),
+        (
+            lambda: setattr(torch._dynamo.config, "capture_scalar_outputs", True),
+            "torch._dynamo.config.capture_scalar_outputs",
+        ),
+    ],
+)
+def test_what_is_left_behind_shows(leave, name):
+    before = process_state()
+    grad_mode, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
+    generator = torch.get_rng_state()
+    try:
+        with torch._dynamo.config.patch(capture_scalar_outputs=False):
+            leave()
+            found = changes(before, process_state())
+    finally:
+        torch.set_grad_enabled(grad_mode)
+        torch.set_default_dtype(dtype)
+        torch.set_rng_state(generator)
+        torch.compiler.reset()
+    assert [line.split(":")[0] for line in found] == [name]
+    assert not changes(before, process_state())
 
 
 def test_every_check_has_a_mutant():

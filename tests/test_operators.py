@@ -8,6 +8,7 @@ import inspect
 import sys
 
 import pytest
+from process_state import unchanged_process
 
 from extension_cpp import testing
 
@@ -18,6 +19,14 @@ def _id(value):
     if isinstance(value, testing.OpSpec):
         return value.name
     return str(value).removeprefix("torch.")
+
+
+@pytest.fixture(autouse=True)
+def _unchanged(_threads):
+    """A check leaves the process as it found it, so that none depends on those before it."""
+    # pytest has filters of its own for each phase of a test.
+    with unchanged_process("warnings' filters"):
+        yield
 
 
 def over(check):
@@ -90,6 +99,11 @@ def test_bad_inputs(spec, device):
     testing.check_bad_inputs(spec, device)
 
 
+@over(testing.check_wrong_tensors)
+def test_wrong_tensors(spec, device):
+    testing.check_wrong_tensors(spec, device)
+
+
 @over(testing.check_no_gradient)
 def test_no_gradient(spec, device):
     testing.check_no_gradient(spec, device)
@@ -121,6 +135,11 @@ def test_inductor_every_layout(spec, device):
     testing.check_inductor(spec, device, thorough=True)
 
 
+@over(testing.check_mutation)
+def test_mutation(spec, device):
+    testing.check_mutation(spec, device)
+
+
 @over(testing.check_dynamic)
 def test_dynamic(spec, device):
     testing.check_dynamic(spec, device)
@@ -134,6 +153,11 @@ def test_export(spec, device):
 @over(testing.check_transforms)
 def test_transforms(spec, device):
     testing.check_transforms(spec, device)
+
+
+@over(testing.check_saved_tensors)
+def test_saved_tensors(spec, device):
+    testing.check_saved_tensors(spec, device)
 
 
 @over(testing.check_compiled_transforms)

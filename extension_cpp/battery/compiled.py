@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,8 +15,10 @@ from extension_cpp.battery.cases import (
     default_dtype,
     flat,
     fresh_compiler,
+    gradients,
     main_shape,
     public_case,
+    random_like,
     samples,
     tensors_in,
     tiny_shapes,
@@ -109,6 +111,119 @@ def check_dynamic(spec: OpSpec, device: str) -> None:
 
 def _constants(sample: Sample) -> list[Any]:
     return [value for value in flat((sample.args, sample.kwargs)) if not isinstance(value, Tensor)]
+
+
+@register(applies=lambda spec, device: device in spec.devices and spec.mutates)
+def check_mutation(spec: OpSpec, device: str) -> None:
+    """What is read before a write keeps its value under inductor, in the backward too.
+
+    Inductor may compute it again from the tensor that was written to. And where gradients would be
+    lost, in a leaf, the backward says so, compiled or not.
+    """
+    for case in itertools.islice(cases(spec, device, default_dtype(spec), main_shape(spec, 2)), 2):
+        for program in (_value_around_write, _values_around_write):
+            _agree_around_write(case, program)
+        for backend in (None, "aot_eager"):
+            _check_leaf(case, backend)
+
+
+_Write = Callable[..., Any]
+_Program = Callable[[Case, _Write, Tensor, Sequence[Tensor]], Sequence[Tensor]]
+
+
+def _value_around_write(
+    case: Case, write: _Write, x: Tensor, tensors: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """Alone, as nothing else makes inductor keep what is read."""
+    difference = x - tensors[case.written.index(True)]
+    _write_after(case, write, difference, tensors)
+    return (difference * difference,)
+
+
+def _values_around_write(
+    case: Case, write: _Write, x: Tensor, tensors: Sequence[Tensor]
+) -> Sequence[Tensor]:
+    """A clone and a view as well, and behind them what has a gradient."""
+    out = tensors[case.written.index(True)]
+    hidden = x.sin() @ x.new_ones(x.shape[-1], x.shape[-1])
+    difference, clone, view = hidden - out, out.clone(), out[..., :2]
+    twice = view * 2
+    _write_after(case, write, difference, tensors)
+    after = (view * 2, hidden * out.clone())
+    return difference * difference, clone, twice, (difference.cos() + clone.sin()) * x, *after
+
+
+def _write_after(case: Case, write: _Write, value: Tensor, tensors: Sequence[Tensor]) -> None:
+    """Calls the operator with something that is made of the value, where its shapes allow it."""
+    value, tensors = value.detach(), list(tensors)
+    for i, written in enumerate(case.written):
+        if not written and tensors[i].shape == value.shape and tensors[i].dtype == value.dtype:
+            tensors[i] = tensors[i] + value * 0.125
+            break
+    sample = case.bind(tensors)
+    with torch.no_grad():
+        write(*sample.args, **sample.kwargs)
+
+
+def _agree_around_write(case: Case, program: _Program) -> None:
+    assert case.reference is not None
+    written = case.tensors[case.written.index(True)]
+    x = random_like([written], seed=4)[0]
+    wants_gradient = program is _values_around_write
+
+    def run(function: _Write, x: Tensor, tensors: Sequence[Tensor], compiled: bool) -> list[Tensor]:
+        def values(x: Tensor, *tensors: Tensor) -> Sequence[Tensor]:
+            return program(case, function, x, tensors)
+
+        tensors = [t.detach().clone() for t in tensors]
+        x = x.detach().requires_grad_(wants_gradient)
+        values = torch.compile(values, fullgraph=True) if compiled else values
+        results = [*values(x, *tensors), *itertools.compress(tensors, case.written)]
+        outputs = [o for o in results if o.requires_grad]
+        if outputs:
+            results += gradients(outputs, [x], random_like(outputs, seed=5))
+        return results
+
+    expected = run(case.reference, *_upcast(x, case.tensors), compiled=False)
+    with fresh_compiler(), case.explain("a write compiled with inductor"):
+        actual = run(case.function, x, case.tensors, compiled=True)
+    what = "what was read before and after the write, compiled with inductor,"
+    names = [f"value {i} of {program.__name__}" for i in range(len(expected))]
+    if wants_gradient:
+        names[-1] = "the gradient of what was read"
+    case.compare(actual, expected, what, names=names, order=2, see="python")
+
+
+def _upcast(x: Tensor, tensors: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
+    return to_float64([x])[0], to_float64(tensors)
+
+
+def _check_leaf(case: Case, backend: str | None) -> None:
+    """A leaf that requires a gradient has no history to keep a write in: its backward refuses."""
+    inputs = [t.detach().clone() for t in case.tensors]
+    leaf = inputs[case.written.index(True)].requires_grad_()
+
+    def write(*tensors: Tensor) -> None:
+        case(*tensors, in_place=True)
+
+    where = f"compiled with {backend}" if backend else "in eager"
+    with fresh_compiler():
+        call = torch.compile(write, backend=backend, fullgraph=True) if backend else write
+        try:
+            call(*inputs)
+            (leaf * 2).sum().backward()
+        except RuntimeError as error:
+            if case.spec.name not in str(error):
+                case.fail(
+                    f"{where}, a write to a leaf that requires a gradient: the error does not "
+                    "name the operator",
+                    detail=str(error),
+                )
+        else:
+            case.fail(
+                f"{where}, a leaf that requires a gradient is written to, and its backward passes",
+                detail="A gradient would be lost in silence: register_mutation.",
+            )
 
 
 class _Module(torch.nn.Module):

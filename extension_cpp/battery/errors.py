@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.autograd.forward_ad as fwAD
@@ -24,7 +25,9 @@ from extension_cpp.battery.cases import (
     fresh_compiler,
     main_shape,
     op_case,
+    op_cases,
     public_case,
+    tensors_in,
 )
 from extension_cpp.battery.registry import register
 from extension_cpp.battery.spec import BadInput, Make, OpSpec
@@ -92,19 +95,132 @@ def check_bad_inputs(spec: OpSpec, device: str) -> None:
 
 
 def _check_batch(case: Case) -> None:
-    """As the examples of a batch it fails too: a batching rule must not make it pass for valid."""
-    batches = [t.detach().expand(2, *t.shape) for t in case.tensors]
-    if not batches:
+    """As the examples of a batch it fails too: a batching rule must not make it pass for valid.
+
+    Not even where there is no example, unless the layout is what is bad: of memory that is empty.
+    """
+    if not case.tensors:
         return
+    for size in (2, 0) if _is_bad_in_any_layout(case) else (2,):
+        batches = [t.detach().expand(size, *t.shape) for t in case.tensors]
+        where = f"under vmap over a batch of {size}"
+        try:
+            torch.vmap(lambda *tensors: case(*tensors, in_place=True))(*batches)
+        except RuntimeError as error:
+            if case.spec.name not in str(error):
+                case.fail(f"{where}, the error does not name the operator", detail=str(error))
+        except Exception as error:
+            case.fail(f"{where}, raises {type(error).__name__}", detail=str(error))
+        else:
+            case.fail(f"{where} it does not raise: see first_example in batching.py")
+
+
+def _is_bad_in_any_layout(case: Case) -> bool:
+    """Whether the call fails for contiguous tensors too, by their shapes, dtypes and devices."""
+    mode = FakeTensorMode()
+    with mode:
+        contiguous = [torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in case.tensors]
+        try:
+            case(*contiguous, in_place=True)
+        except RuntimeError:
+            return True
+    return False
+
+
+@register()
+def check_wrong_tensors(spec: OpSpec, device: str) -> None:
+    """One tensor of a call at a time, of another dtype, device or shape, or None.
+
+    This holds for every operator that the samples reach, those of the backward included. Kernel and
+    fake kernel both take it, and give the same shapes and strides; or both raise one text, which
+    starts with the name of the operator that was called.
+    """
+    for case in op_cases(spec, device, default_dtype(spec), main_shape(spec)):
+        for i, tensor in enumerate(case.tensors):
+            for how, other in _other_tensors(spec, tensor):
+                # PyTorch needs a tensor to know the backend by, and none is missing from a list.
+                if other is None and (len(case.tensors) == 1 or "[" in case.names[i]):
+                    continue
+                inputs = [t.detach() for t in case.copies()]
+                changed = case.laid_out(f"{case.names[i]} {how}", case.tensors)
+                _check_wrong(changed, [*inputs[:i], other, *inputs[i + 1 :]])
+        if len(case.tensors) > 1:
+            _check_wrong_device(case)
+
+
+def _other_tensors(spec: OpSpec, tensor: Tensor) -> Iterator[tuple[str, Tensor | None]]:
+    """What could be passed for a tensor: a description, and the value."""
+
+    def of(shape: Sequence[int], dtype: torch.dtype = tensor.dtype) -> Tensor:
+        return torch.ones(shape, dtype=dtype, device=tensor.device)
+
+    shape = tuple(tensor.shape)
+    yield "absent", None
+    if tensor.is_cuda:
+        yield "in the host's memory", tensor.detach().cpu()
+    for dtype in (torch.int64, torch.complex64, *spec.dtypes[:1], *spec.dtypes[-1:]):
+        if dtype != tensor.dtype:
+            yield f"as {dtype}", of(shape, dtype)
+    for d, size in enumerate(shape):
+        for other in (size + 1, size - 1, 1, 0):
+            if 0 <= other != size:
+                changed = (*shape[:d], other, *shape[d + 1 :])
+                yield f"of shape {changed}", of(changed)
+    for changed in (shape[1:], shape[:-1], (), (1, *shape), (2, *shape)):
+        if changed != shape:
+            yield f"of shape {changed}", of(changed)
+
+
+def _check_wrong(case: Case, inputs: Sequence[Tensor | None]) -> None:
+    mode = FakeTensorMode()
+    fakes = [None if t is None else mode.from_tensor(t) for t in inputs]
+    got = _outcome(case, inputs, "kernel")
+    with mode:
+        faked = _outcome(case, fakes, "fake kernel")
+    if got != faked:
+        case.fail(
+            "kernel and fake kernel disagree on an input that may be wrong",
+            detail=f"kernel: {got}\nfake:   {faked}",
+            see="fake",
+        )
+
+
+def _check_wrong_device(case: Case) -> None:
+    """Fake tensors are on whatever device one says, so that one kind of device is enough."""
+    mode = FakeTensorMode()
+    elsewhere = "cuda" if case.device == "cpu" else "cpu"
+    for i, name in enumerate(case.names):
+        changed = case.laid_out(f"{name} on {elsewhere}", case.tensors)
+        with mode:
+            inputs = [
+                torch.empty(t.shape, dtype=t.dtype, device=elsewhere if j == i else case.device)
+                for j, t in enumerate(case.tensors)
+            ]
+            # A number may be on any.
+            if inputs[i].dim() and not isinstance(_outcome(changed, inputs, "fake kernel"), str):
+                changed.fail("tensors on two devices are taken for valid", see="fake")
+
+
+def _outcome(case: Case, inputs: Sequence[Tensor | None], what: str) -> str | list[Any]:
+    """The text of the error that a call raises, or what its outputs are."""
+    see = what.split()[0]
+    name = case.op._schema.name.split("::")[1]
+    sample = case.bind(inputs)
     try:
-        torch.vmap(lambda *tensors: case(*tensors, in_place=True))(*batches)
+        with torch.no_grad():
+            outputs = tensors_in(case.op(*sample.args, **sample.kwargs))
     except RuntimeError as error:
-        if case.spec.name not in str(error):
-            case.fail("under vmap, the error does not name the operator", detail=str(error))
+        text = str(error)
+        if not text.startswith(f"{name}: "):
+            case.fail(
+                f"the {what} raises what does not start with the operator's name",
+                detail=f"{type(error).__name__}: {text}",
+                see=see,
+            )
+        return text
     except Exception as error:
-        case.fail(f"under vmap, raises {type(error).__name__}", detail=str(error))
-    else:
-        case.fail("under vmap it does not raise: see first_example in batching.py")
+        case.fail(f"the {what} raises {type(error).__name__}", detail=str(error), see=see)
+    return [(tuple(o.shape), o.dtype, o.stride() if o.numel() else ()) for o in outputs]
 
 
 def _message(case: Case, tensors: Sequence[Tensor]) -> str:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.autograd.forward_ad as fwAD
 from torch import Tensor
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from extension_cpp.battery.cases import (
     Case,
+    CheckError,
     Recorder,
     cases,
     finest_dtype,
@@ -160,6 +167,13 @@ def _vmap_of_grad(p: _Point) -> Any:
     return torch.func.vmap(torch.func.grad(p.loss, p.all), in_dims)(batch, *p.wanted[1:])
 
 
+def _vmap_of_grad_of_none(p: _Point) -> Any:
+    """The same for an empty batch."""
+    batch = torch.stack([p.wanted[0]])[:0]
+    in_dims = (0,) + (None,) * (len(p.wanted) - 1)
+    return torch.func.vmap(torch.func.grad(p.loss, p.all), in_dims)(batch, *p.wanted[1:])
+
+
 def _vmap_of_jvp(p: _Point) -> Any:
     batch = tuple(torch.stack([t, 2 * t]) for t in p.tangents)
     return torch.func.vmap(lambda *t: torch.func.jvp(p.only, p.wanted, t)[1])(*batch)
@@ -191,8 +205,114 @@ TRANSFORMS: dict[str, Callable[[_Point], Any]] = {
     "jacfwd of jacrev": _jacfwd_of_jacrev,
     "backward of grad": _backward_of_grad,
     "vmap of grad (per-sample gradients)": _vmap_of_grad,
+    "vmap of grad, for a batch of none": _vmap_of_grad_of_none,
     "vmap of jvp": _vmap_of_jvp,
     "grad of vmap": _grad_of_vmap,
+}
+
+
+def _pack_nothing(tensor: Tensor) -> Any:
+    raise RuntimeError("forward mode saves a tensor for backward, through the caller's hooks")
+
+
+def _hooked(transform: Callable[[_Point], Any]) -> Callable[[_Point], Any]:
+    """Forward mode under hooks for saved tensors, which are none of its business."""
+
+    def run(p: _Point) -> Any:
+        with saved_tensors_hooks(_pack_nothing, _pack_nothing):
+            return transform(p)
+
+    return run
+
+
+def _checkpointed(p: _Point, **options: Any) -> _Point:
+    """The function computed again in the backward."""
+
+    def function(*inputs: Tensor) -> tuple[Tensor, ...]:
+        return checkpoint(p.function, *inputs, **{"use_reentrant": False, **options})
+
+    return dataclasses.replace(p, function=function)
+
+
+def _doubled(p: _Point) -> tuple[Tensor, ...]:
+    return tuple(torch.stack([x, x * 0.5]) for x in p.wanted)
+
+
+def _jvp_of_vmap(p: _Point) -> Any:
+    batch = _doubled(p)
+    return torch.func.jvp(torch.func.vmap(p.only), batch, tuple(x.cos() for x in batch))
+
+
+def _linearize_of_vmap(p: _Point) -> Any:
+    batch = _doubled(p)
+    linear = torch.func.linearize(torch.func.vmap(p.only), *batch)[1]
+    return linear(*[x.cos() for x in batch])
+
+
+def _forward_ad_of_vmap(p: _Point) -> Any:
+    with fwAD.dual_level():
+        duals = [fwAD.make_dual(x, x.cos()) for x in _doubled(p)]
+        unpacked = [fwAD.unpack_dual(o) for o in torch.func.vmap(p.only)(*duals)]
+    return [
+        (u.primal, torch.zeros_like(u.primal) if u.tangent is None else u.tangent) for u in unpacked
+    ]
+
+
+def _backward(p: _Point) -> Any:
+    leaves = [x.detach().clone().requires_grad_() for x in p.wanted]
+    pairs = [(o, c) for o, c in zip(p.only(*leaves), p.cotangents, strict=True) if o.requires_grad]
+    if pairs:
+        torch.autograd.backward([o for o, _ in pairs], [c for _, c in pairs])
+    return [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
+
+
+def _backward_of_selective_checkpoint(p: _Point) -> Any:
+    """By turns, results are kept and computed again."""
+    results = []
+    for keep in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_RECOMPUTE):
+
+        def policy(
+            ctx: Any, op: Any, *args: Any, keep: CheckpointPolicy = keep, **kwargs: Any
+        ) -> CheckpointPolicy:
+            is_view = any(value.alias_info is not None for value in op._schema.returns)
+            return CheckpointPolicy.PREFER_RECOMPUTE if is_view else keep
+
+        context_fn = functools.partial(create_selective_checkpoint_contexts, policy)
+        results.append(_backward(_checkpointed(p, context_fn=context_fn)))
+    return results
+
+
+def _backward_with_hooks(p: _Point) -> Any:
+    """Saved tensors are put elsewhere, as a copy, and come back as another."""
+    packed: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> int:
+        packed.append(tensor.detach().clone())
+        return len(packed) - 1
+
+    with saved_tensors_hooks(pack, lambda index: packed[index].clone()):
+        return _backward(p)
+
+
+def _backward_with_save_on_cpu(p: _Point) -> Any:
+    with save_on_cpu():
+        return _backward(p)
+
+
+# What happens to the tensors that are saved for backward.
+_SAVING: dict[str, Callable[[_Point], Any]] = {
+    "backward with saved-tensor hooks": _backward_with_hooks,
+    "backward with save_on_cpu": _backward_with_save_on_cpu,
+    "backward of a checkpoint": lambda p: _backward(_checkpointed(p)),
+    "backward of a reentrant checkpoint": lambda p: _backward(_checkpointed(p, use_reentrant=True)),
+    "backward of a selective checkpoint": _backward_of_selective_checkpoint,
+    "jvp with saved-tensor hooks": _hooked(_jvp),
+    "forward AD with saved-tensor hooks": _hooked(_forward_ad),
+    "jvp of vmap with saved-tensor hooks": _hooked(_jvp_of_vmap),
+    "jvp of vmap of a checkpoint": lambda p: _jvp_of_vmap(_checkpointed(p)),
+    "jvp of jvp of a checkpoint": lambda p: _jvp_of_jvp(_checkpointed(p)),
+    "linearize of vmap of a checkpoint": lambda p: _linearize_of_vmap(_checkpointed(p)),
+    "forward AD of vmap of a checkpoint": lambda p: _forward_ad_of_vmap(_checkpointed(p)),
 }
 # Dynamo traces none of these: linearize traces itself, duals do not leave their level, and
 # torch.autograd.grad is for the outermost level alone.
@@ -224,22 +344,59 @@ def _points(case: Case) -> tuple[_Point, _Point]:
     )
 
 
-def _agree_transformed(case: Case, name: str, *, compiled: bool) -> None:
+def _agree_transformed(case: Case, name: str, *, compiled: bool = False) -> None:
     point, expected_point = _points(case)
-    transform = TRANSFORMS[name]
-
-    def run(*inputs: Tensor) -> Any:
-        return transform(dataclasses.replace(point, inputs=inputs))
-
+    transform = (TRANSFORMS | _SAVING)[name]
     what = f"{name} inside torch.compile(fullgraph=True)" if compiled else name
     with warnings.catch_warnings():
         # That a batching rule is missing is for check_vmap to say.
         warnings.simplefilter("ignore")
-        with case.explain(what, see="backward"), fresh_compiler() if compiled else nullcontext():
-            function = torch.compile(run, backend="aot_eager", fullgraph=True) if compiled else run
-            results = function(*point.inputs)
+        try:
+            with case.explain(what, see="backward"):
+                results = _compiled(transform, point) if compiled else transform(point)
+        except CheckError:
+            if compiled and not _is_traceable(transform, _plain(point)):
+                return
+            raise
         expected = transform(expected_point)
     case.compare(tensors_in(results), tensors_in(expected), what, order=2, see="backward")
+
+
+def _compiled(transform: Callable[[_Point], Any], point: _Point) -> Any:
+    def run(*inputs: Tensor) -> Any:
+        return transform(dataclasses.replace(point, inputs=inputs))
+
+    with fresh_compiler():
+        return torch.compile(run, backend="aot_eager", fullgraph=True)(*point.inputs)
+
+
+def _plain(point: _Point) -> _Point:
+    """The same with PyTorch's own operators, to ask whether a transform can do it at all."""
+
+    def function(*inputs: Tensor) -> tuple[Tensor, ...]:
+        total = torch.stack([t.sin().sum() for t in inputs if t.is_floating_point()]).sum()
+        return tuple(total * cotangent for cotangent in point.cotangents)
+
+    return dataclasses.replace(point, function=function)
+
+
+def _is_traceable(transform: Callable[[_Point], Any], point: _Point) -> bool:
+    """Whether Dynamo traces a transform.
+
+    That depends on how many inputs and outputs there are: in torch 2.11, jacfwd over more than one
+    input, and jacrev of more than one output, read sizes from a tensor, which Dynamo refuses.
+    """
+    if not _works(transform, point):
+        return True  # an error has left something behind
+    return _works(functools.partial(_compiled, transform), point)
+
+
+def _works(transform: Callable[[_Point], Any], point: _Point) -> bool:
+    try:
+        transform(point)
+    except Exception:
+        return False
+    return True
 
 
 def _differentiable_cases(spec: OpSpec, device: str) -> Iterator[Case]:
@@ -253,7 +410,20 @@ def check_transforms(spec: OpSpec, device: str) -> None:
     """Every transform, nested ones too, against the same transform of the reference."""
     for case in _differentiable_cases(spec, device):
         for name in TRANSFORMS:
-            _agree_transformed(case, name, compiled=False)
+            _agree_transformed(case, name)
+
+
+@register(applies=differentiable)
+def check_saved_tensors(spec: OpSpec, device: str) -> None:
+    """Checkpoints, and hooks for the tensors that are saved for backward, change no derivative.
+
+    Forward mode saves none: the hooks see nothing, and checkpoints can be nested in it.
+    """
+    for case in _differentiable_cases(spec, device):
+        for name, transform in _SAVING.items():
+            # Whether transforms nest around a checkpoint is up to PyTorch: not yet in torch 2.11.
+            if _works(transform, _plain(_points(case)[0])):
+                _agree_transformed(case, name)
 
 
 @register(applies=differentiable)
@@ -273,7 +443,10 @@ def check_compiled_transforms(spec: OpSpec, device: str, *, thorough: bool = Fal
 
 @register()
 def check_vmap(spec: OpSpec, device: str) -> None:
-    """`vmap` over any argument and dimension, nested; no more calls for a batch of 7 than of 2."""
+    """`vmap` over any argument and dimension, nested; no more calls for a batch of 7 than of 2.
+
+    A batch of none gives results of the same shapes and dtypes, without elements.
+    """
     dtype = finest_dtype(spec)
     for shape in dict.fromkeys([main_shape(spec, max_dim=2), main_shape(spec)]):
         # The same calls with different values: what a batch consists of.
@@ -331,6 +504,14 @@ def _check_vmap_over(batch: Sequence[Case], subset: tuple[int, ...], place: str)
             f"{doing}: {counts[0]} calls for a batch of 2, {counts[1]} for one of 7",
             detail="Without a batching rule PyTorch falls back to a loop: register_vmap.",
         )
+    empty = [
+        t if dim is None else t.narrow(dim, 0, 0) for t, dim in zip(inputs, in_dims, strict=True)
+    ]
+    with case.explain(f"{doing}, a batch of none,"):
+        got = [(o.shape, o.dtype) for o in torch.func.vmap(case, tuple(in_dims))(*empty)]
+    wanted = [((0, *o.shape[1:]), o.dtype) for o in outputs]
+    if got != wanted:
+        case.fail(f"{doing}, a batch of none", detail=f"expected: {wanted}\ngot:      {got}")
 
 
 def _check_nested_vmap(batch: Sequence[Case], outer: int, inner: int) -> None:

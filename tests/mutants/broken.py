@@ -207,6 +207,46 @@ class WrongBatchingRule(FusedOp):
         return self.op("fused_op")(input.movedim(in_dims[0], 0), bias, scale), 0
 
 
+class WrongShapeForEmptyBatch(FusedOp):
+    """There is no example to take the shape of the results from."""
+
+    caught_by = "check_vmap"
+    says = "a batch of none"
+
+    def vmap(self, info, in_dims, input, bias, scale):
+        if info.batch_size == 0:
+            return input.new_empty(0), 0
+        return super().vmap(info, in_dims, input, bias, scale)
+
+
+class EmptyBatchUnchecked(FusedOp):
+    caught_by = "check_bad_inputs"
+    says = "under vmap over a batch of 0 it does not raise"
+
+    def check_batch(self, info, check, in_dims, *tensors):
+        if info.batch_size > 0:
+            super().check_batch(info, check, in_dims, *tensors)
+
+
+class BackwardUnchecked(FusedOp):
+    """Users do not call it, and it reads beyond the end of what they would pass."""
+
+    caught_by = "check_wrong_tensors"
+    says = "fused_op_backward"
+
+    def check_backward(self, grad_output, output):
+        pass
+
+
+class OtherMessageInFakeBackward(FusedOp):
+    caught_by = "check_wrong_tensors"
+    says = "kernel and fake kernel disagree on an input that may be wrong"
+
+    def fused_op_backward_fake(self, grad_output, output, scale=1.0):
+        torch._check(output is not None, lambda: "fused_op_backward: output is missing")
+        return super().fused_op_backward_fake(grad_output, output, scale)
+
+
 class LeakedTensor(FusedOp):
     caught_by = "check_memory"
     says = "memory grows over a thousand calls"
@@ -387,6 +427,60 @@ class VersionNotBumped(ScaleInPlace):
 
     def register(self):
         library.register_vmap(self.qualified("scale_in_place"), self.vmap)
+
+
+class PlainMutation(ScaleInPlace):
+    """Registered with `torch.library` alone: inductor reads again what was overwritten."""
+
+    caught_by = "check_mutation"
+    says = "compiled with inductor"
+
+    def register(self):
+        library.register_vmap(self.qualified("scale_in_place"), self.vmap)
+
+
+class WritesToLeaf(ScaleInPlace):
+    """Behind autograd's back."""
+
+    caught_by = "check_mutation"
+    says = "a leaf that requires a gradient is written to, and its backward passes"
+
+    def function(self, out, factors, weight=None, *, negate=False):
+        self.reference(out.detach(), factors, weight, negate=negate)
+
+
+class SavesByTurns(FusedOp):
+    """Nothing for the second call, which a checkpoint makes in the backward."""
+
+    caught_by = "check_saved_tensors"
+    says = "backward of a checkpoint raised"
+
+    def __init__(self):
+        self.saved = None
+        super().__init__()
+
+    def setup_context(self, ctx, inputs, output):
+        ctx.scale, ctx.kept = inputs[2], self.saved
+        if self.saved is None:
+            ctx.save_for_backward(output)
+            self.saved = output.detach()
+        else:
+            self.saved = None
+
+    def backward(self, ctx, grad_output):
+        output = ctx.saved_tensors[0] if ctx.kept is None else ctx.kept
+        return *self.op("fused_op_backward")(grad_output, output, ctx.scale), None
+
+
+class SavesInForwardMode(FusedOp):
+    """Makes a graph of its own in every call."""
+
+    caught_by = "check_saved_tensors"
+    says = "jvp with saved-tensor hooks raised"
+
+    def function(self, input, bias, scale=1.0):
+        factor = torch.tensor(scale, requires_grad=True)
+        return super().function(input, bias, (factor * factor).detach().sqrt().item())
 
 
 class LosesGradient(Round):

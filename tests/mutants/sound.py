@@ -5,6 +5,14 @@ import math
 import torch
 
 from extension_cpp import library
+from extension_cpp.checks import (
+    check_defined,
+    check_floating,
+    check_min_dim,
+    check_same_device,
+    check_same_dtype,
+    check_shape,
+)
 from extension_cpp.testing import DEFAULT_SHAPES, BadInput, OpSpec, Sample, Traffic
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -14,6 +22,13 @@ LIBRARIES = []
 
 def arithmetic(dtype):
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def check_like(op, name, tensor, like_name, like, shape):
+    check_defined(op, name, tensor)
+    check_same_dtype(op, name, tensor, like_name, like)
+    check_same_device(op, name, tensor, like_name, like)
+    check_shape(op, name, tensor, shape)
 
 
 def fresh(like, values):
@@ -111,16 +126,17 @@ class FusedOp(Operator):
         )
 
     def check(self, input, bias):
+        check_defined("fused_op", "input", input)
         torch._check(
             input.is_floating_point(),
             lambda: f"fused_op: input must be floating, got {input.dtype}",
         )
-        torch._check(
-            bias.shape == input.shape[-1:],
-            lambda: (
-                f"fused_op: bias must have shape {tuple(input.shape[-1:])}, got {tuple(bias.shape)}"
-            ),
-        )
+        check_like("fused_op", "bias", bias, "input", input, input.shape[-1:])
+
+    def check_backward(self, grad_output, output):
+        check_floating("fused_op_backward", "grad_output", grad_output)
+        shape = grad_output.shape
+        check_like("fused_op_backward", "output", output, "grad_output", grad_output, shape)
 
     def fused_op_kernel(self, input, bias, scale=1.0):
         self.check(input, bias)
@@ -135,12 +151,14 @@ class FusedOp(Operator):
         return output <= 0
 
     def fused_op_backward_kernel(self, grad_output, output, scale=1.0):
+        self.check_backward(grad_output, output)
         wide = arithmetic(output.dtype)
         grad = grad_output.to(wide).masked_fill(self.mask(output), 0)
         rows = grad.flatten(0, -2) if grad.dim() > 1 else grad[None]
         return fresh(output, grad * scale), fresh(output, rows.sum(0))
 
     def fused_op_backward_fake(self, grad_output, output, scale=1.0):
+        self.check_backward(grad_output, output)
         return output.new_empty(output.shape), output.new_empty(output.shape[-1:])
 
     def setup_context(self, ctx, inputs, output):
@@ -161,18 +179,29 @@ class FusedOp(Operator):
         return torch.where(output <= 0, 0, grad), None, None
 
     def vmap(self, info, in_dims, input, bias, scale):
+        self.check_batch(info, self.check, in_dims, input, bias)
         input = self.batch_last(info, in_dims[0], input)
         bias = self.batch_last(info, in_dims[1], bias)
         output = self.op("fused_op")(input.flatten(-2), bias.flatten(), scale)
         return output.unflatten(-1, input.shape[-2:]), output.dim()
 
     def vmap_backward(self, info, in_dims, grad_output, output, scale):
+        self.check_batch(info, self.check_backward, in_dims, grad_output, output)
         grad_output = self.batch_last(info, in_dims[0], grad_output)
         output = self.batch_last(info, in_dims[1], output)
         sizes = output.shape[-2:]
         results = self.op("fused_op_backward")(grad_output.flatten(-2), output.flatten(-2), scale)
         grad_input, grad_bias = (result.unflatten(-1, sizes) for result in results)
         return (grad_input, grad_bias), (grad_input.dim() - 1, 1)
+
+    def check_batch(self, info, check, in_dims, *tensors):
+        """Checks what an example looks like, be there one or none."""
+        check(
+            *[
+                tensor if dim is None else tensor.new_empty(tensor.movedim(dim, 0).shape[1:])
+                for dim, tensor in zip(in_dims, tensors, strict=False)
+            ]
+        )
 
     @staticmethod
     def batch_last(info, dim, tensor):
@@ -231,11 +260,16 @@ class ScaleInPlace(Operator):
             "scale_in_place: factors must not be empty",
         )
 
-    def check(self, factors):
+    def check(self, out, factors, weight):
+        check_floating("scale_in_place", "out", out)
         torch._check(len(factors) > 0, lambda: "scale_in_place: factors must not be empty")
+        for i, factor in enumerate(factors):
+            check_like("scale_in_place", f"factors[{i}]", factor, "out", out, out.shape)
+        if weight is not None:
+            check_like("scale_in_place", "weight", weight, "out", out, out.shape)
 
     def scale_in_place_kernel(self, out, factors, weight=None, *, negate=False):
-        self.check(factors)
+        self.check(out, factors, weight)
         wide = arithmetic(out.dtype)
         total = sum(factor.to(wide) for factor in factors)
         if weight is not None:
@@ -243,7 +277,7 @@ class ScaleInPlace(Operator):
         out.copy_(out.to(wide) * (-total if negate else total))
 
     def scale_in_place_fake(self, out, factors, weight=None, *, negate=False):
-        self.check(factors)
+        self.check(out, factors, weight)
 
     def vmap(self, info, in_dims, out, factors, weight, *, negate):
         def batch_first(dim, tensor):
@@ -286,7 +320,14 @@ class Centre(Operator):
             yield Sample(make(shape))
             yield Sample(make(shape), weight=make(shape[-1:]), dims=[-1])
 
+    def check(self, input, weight):
+        check_floating("centre", "input", input)
+        check_min_dim("centre", "input", input, 1)
+        if weight is not None:
+            check_like("centre", "weight", weight, "input", input, input.shape[-1:])
+
     def centre_kernel(self, input, weight=None, dims=()):
+        self.check(input, weight)
         wide = arithmetic(input.dtype)
         values = input.to(wide)
         mean = values.mean(-1, keepdim=True)
@@ -294,6 +335,7 @@ class Centre(Operator):
         return fresh(input, output), fresh(input, mean)
 
     def centre_fake(self, input, weight=None, dims=()):
+        self.check(input, weight)
         return input.new_empty(input.shape), input.new_empty((*input.shape[:-1], 1))
 
     def setup_context(self, ctx, inputs, output):
@@ -310,7 +352,9 @@ class Centre(Operator):
             grad_mean = grad_mean + (grad_output * centred).sum(-1, keepdim=True)
         else:
             grad_centred = grad_output * weight
-            grad_weight = (grad_output * centred).reshape(-1, input.shape[-1]).sum(0)
+            products = grad_output * centred
+            rows = tuple(range(input.dim() - 1))
+            grad_weight = products.sum(rows) if rows else products
         grad_mean = grad_mean - grad_centred.sum(-1, keepdim=True)
         return grad_centred + grad_mean / input.shape[-1], grad_weight, None
 
@@ -326,7 +370,7 @@ class Centre(Operator):
         ones = input.new_ones(input.shape[-1:])
         output, mean = self.op("centre")(input, ones, dims)
         weight = weight.movedim(weight_dim, 0)
-        weight = weight.reshape(info.batch_size, *[1] * (input.dim() - 2), -1)
+        weight = weight.reshape(info.batch_size, *[1] * (input.dim() - 2), input.shape[-1])
         return (output * weight, mean), (0, 0)
 
     def register(self):
@@ -355,9 +399,11 @@ class Round(Operator):
         yield Sample(make(shape), mode="down")
 
     def round_to_kernel(self, input, dtype=None, mode="nearest"):
+        check_floating("round_to", "input", input)
         return torch.empty_like(input).copy_(self.reference(input, dtype, mode))
 
     def round_to_fake(self, input, dtype=None, mode="nearest"):
+        check_floating("round_to", "input", input)
         return torch.empty_like(input)
 
     def vmap(self, info, in_dims, input, dtype, mode):
