@@ -320,7 +320,7 @@ def _autograd_kernel(
             has_tangent = [tangent is not None for tangent in tangents]
             linear = _LinearContext(signature.pad(_nest(has_tangent, call.lengths), False))
             save(linear, call, _nest(primals, call.lengths), call.output)
-            seeds = [linear.seed(output) for output in signature.flatten_output(call.output)[0]]
+            seeds = [linear._seed(output) for output in signature.flatten_output(call.output)[0]]
             input_grads = signature.flatten_grads(
                 backward_formula(linear, *_nest(seeds, call.output_lengths)),
                 len(tangents),
@@ -403,7 +403,7 @@ class _LinearContext(FunctionCtx):
     def set_materialize_grads(self, value: bool) -> None:
         self._materialize_grads = value
 
-    def seed(self, output: Any) -> Tensor | None:
+    def _seed(self, output: Any) -> Tensor | None:
         """Makes the gradient of an output at which the formula is called; its value is no matter.
 
         It requires a gradient itself if the output is differentiable.
