@@ -450,6 +450,11 @@ def parse(text: str) -> Schema:
                 f"autograd and vmap take no "
                 "formulas: move it before the '*'"
             )
+        if argument.kwarg_only and argument.name in ("self", "keyset"):
+            raise Refusal(
+                f"torch has functions with an argument '{argument.name}' of their own, so that none "
+                f"of that name can be passed by keyword: move it before the '*'"
+            )
     return schema
 
 
