@@ -306,6 +306,10 @@ TAKEN = frozenset(
         "keyword_only_inputs",
     }
 )
+# Of functions in torch and in library.py that pass an operator's keyword arguments on as theirs.
+NOT_BY_KEYWORD = frozenset(
+    {"self", "keyset", "info", "in_dims", "interpreter", "vmap_function", "op"}
+)
 # The longest for which every generated line stays within 100 columns.
 MAX_NAME = 45
 
@@ -450,10 +454,10 @@ def parse(text: str) -> Schema:
                 f"autograd and vmap take no "
                 "formulas: move it before the '*'"
             )
-        if argument.kwarg_only and argument.name in ("self", "keyset"):
+        if argument.kwarg_only and argument.name in NOT_BY_KEYWORD:
             raise Refusal(
-                f"torch has functions with an argument '{argument.name}' of their own, so that none "
-                f"of that name can be passed by keyword: move it before the '*'"
+                f"torch has functions with an argument '{argument.name}' of their own, so that "
+                f"none of that name can be passed by keyword: move it before the '*'"
             )
     return schema
 

@@ -87,7 +87,7 @@ SCHEMAS += [
     [f"python_names(Tensor output, Tensor new_elementwise, {_PYTHON}) -> Tensor"],
     [f"python_rows(Tensor inputs, {_PYTHON}) -> Tensor", "--template", "rowwise"],
     ["python_lists(Tensor i, Tensor[] entry, Tensor? element, int[] j) -> Tensor"],
-    ["by_keyword(Tensor ctx, *, float inputs, int op, int info, float args, str kwargs) -> Tensor"],
+    ["by_keyword(Tensor ctx, *, float inputs, int output, float args, str kwargs) -> Tensor"],
     [
         """strings(Tensor x, str a="a  b", str b="it's \\"q\\" \\\\ \\n", str c="??=", """
         """str d=") -> Tensor", str e="%s{}", str f="", str g='a"b', str h="//") -> Tensor"""
