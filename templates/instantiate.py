@@ -17,6 +17,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from naming import free, spell, with_stand_ins
 from schema import Argument, Refusal, Schema, parse
 
 TEMPLATES = Path(__file__).resolve().parent
@@ -131,39 +132,6 @@ class Number:
     python: str
 
 
-# What templates call their own variables. One that is also an argument's name gets an underscore.
-LOCALS = (
-    "output",
-    "grad_output",
-    "grad",
-    "result",
-    "settings",
-    "element",
-    "mean",
-    "average",
-    "term",
-    "centered",
-    "product",
-    "spread",
-    "value",
-    "f",
-    "guard",
-    "numel",
-    "rows",
-    "cols",
-    "row",
-    "col",
-    "first_col",
-    "tile",
-    "tiles",
-    "shared",
-    "left",
-    "right",
-    "i",
-    "j",
-)
-
-
 class Places:
     """The texts of one operator that depend on its schema."""
 
@@ -171,22 +139,14 @@ class Places:
         self.schema = schema
         self.kind = kind
         self.name = schema.name
-        self.camel = "".join(word.capitalize() for word in schema.name.split("_"))
+        self.camel = camel(schema.name)
         self.main = schema.main
         self.others = [a for a in schema.arguments if a.is_tensor and a is not schema.main]
         self.numbers = self._numbers()
 
-    def local(self, name: str) -> str:
-        """A variable of the template, under a name that no argument has."""
-        taken = {a.name for a in self.schema.arguments} | {self.grad_main}
-        while name in taken:
-            name += "_"
-        return name
-
     @property
     def grad_main(self) -> str:
-        name = f"grad_{self.main.name}"
-        return f"{name}_" if name in [a.name for a in self.schema.arguments] else name
+        return f"grad_{self.main.name}"
 
     def _numbers(self) -> list[Number]:
         direct = [a for a in self.schema.settings if a.info.field is not None]
@@ -202,7 +162,7 @@ class Places:
             ]
             python = f"{terms[0] if len(terms) == 1 else '(' + ' + '.join(terms) + ')'} / 10"
             host = f"static_cast<A>({self.name}_settings({names}))"
-            numbers.append(Number(self.local("settings"), "A", host, python))
+            numbers.append(Number("settings", "A", host, python))
         return numbers
 
     @property
@@ -233,19 +193,18 @@ class Places:
 
     @property
     def cpu_terms(self) -> str:
-        result, i, lines = self.local("result"), self.local("i"), []
+        lines = []
         for k, a in enumerate(self.others):
             if a.type == LIST:
-                j = self.local("j")
-                term = f"static_cast<A>({j} + 1) * static_cast<A>({a.name}[{j}][{i}])"
+                term = f"static_cast<A>(j + 1) * static_cast<A>({a.name}[j][i])"
                 lines += [
-                    f"for (int64_t {j} = 0; {j} < {a.name}.size(); ++{j}) {{",
-                    f"{result} += {weighted(k, term, 'A({})')};",
+                    f"for (int64_t j = 0; j < {a.name}.size(); ++j) {{",
+                    f"result += {weighted(k, term, 'A({})')};",
                     "}",
                 ]
                 continue
-            term = weighted(k, f"static_cast<A>({a.name}[{i}])", "A({})")
-            line = f"{result} += {term};"
+            term = weighted(k, f"static_cast<A>({a.name}[i])", "A({})")
+            line = f"result += {term};"
             if a.type == "Tensor?":
                 lines += [f"if ({a.name} != nullptr) {{", line, "}"]
             else:
@@ -256,7 +215,7 @@ class Places:
     def functor_terms(self) -> str:
         lines = []
         for k, a in enumerate(self.others):
-            line = f"{self.local('result')} += {weighted(k, a.name, 'A({})')};"
+            line = f"result += {weighted(k, a.name, 'A({})')};"
             if a.type == "Tensor?":
                 lines += [f"if (has_{a.name}) {{", line, "}"]
             else:
@@ -295,11 +254,14 @@ class Places:
     def backward_tensors(self) -> list[str]:
         """What the backward operator takes besides all arguments that are no tensors."""
         names = {"input": self.main.name}
-        return [names.get(name, self.local(name)) for name in self.kind.backward_takes]
+        return [names.get(name, name) for name in self.kind.backward_takes]
 
     @property
     def backward_schema(self) -> str:
-        arguments = [f"Tensor {name}" for name in self.backward_tensors]
+        # As naming.py spells them in Python: the operator's own arguments keep their names.
+        own = {self.main.name, *(a.name for a in self.schema.settings)}
+        names = [self.main.name if n == "input" else free(n, own) for n in self.kind.backward_takes]
+        arguments = [f"Tensor {name}" for name in names]
         arguments += [f"{a.type} {a.name}" for a in self.schema.settings]
         return f"{self.name}_backward({', '.join(arguments)}) -> Tensor"
 
@@ -311,8 +273,7 @@ class Places:
     def cpp_checks(self) -> str:
         lines = []
         for a in self.others:
-            element = self.local("element")
-            value = {"Tensor?": f"*{a.name}", LIST: element}.get(a.type, a.name)
+            value = {"Tensor?": f"*{a.name}", LIST: "element"}.get(a.type, a.name)
             like = f'"{self.main.name}", {self.main.name}'
             checks = [
                 f'check_same_dtype("{self.name}", "{a.name}", {value}, {like});',
@@ -328,7 +289,7 @@ class Places:
                 )
                 checks = [
                     f"check({length} <= kMaxPointers, {message}, {length});",
-                    f"for (const Tensor& {element} : {a.name}) {{",
+                    f"for (const Tensor& element : {a.name}) {{",
                     *checks,
                     "}",
                 ]
@@ -386,7 +347,7 @@ class Places:
         values = [n.host for n in self.numbers]
         if not suffix:
             values += [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
-        return f"const {self.camel}{suffix}<A> {self.local('f')}{{{', '.join(values)}}};"
+        return f"const {self.camel}{suffix}<A> f{{{', '.join(values)}}};"
 
     @property
     def functor_parameters(self) -> str:
@@ -435,8 +396,7 @@ class Places:
 
     @property
     def statistics(self) -> list[str]:
-        mean = self.local("mean")
-        return [mean, *(f"{mean}_{k}" for k in range(2, self.schema.outputs))]
+        return ["mean", *(f"mean_{k}" for k in range(2, self.schema.outputs))]
 
     def each_statistic(self, first: str, other: str = "", separator: str = "\n") -> str:
         """`first` for the mean; for each of the others `other`, or the same."""
@@ -447,7 +407,7 @@ class Places:
         return separator.join([first.format(name=mean), *texts])
 
     def output_list(self, template: str) -> str:
-        return template.format(", ".join([self.local("output"), *self.statistics]))
+        return template.format(", ".join(["output", *self.statistics]))
 
     @property
     def new_statistics(self) -> str:
@@ -467,7 +427,7 @@ class Places:
 
     @property
     def backward_head(self) -> str:
-        names = [self.local("grad_output"), *(f"grad_{name}" for name in self.statistics)]
+        names = ["grad_output", *(f"grad_{name}" for name in self.statistics)]
         return f"def _backward(ctx, {', '.join(names)}):"
 
     @property
@@ -542,8 +502,7 @@ class Places:
     def python_checks(self) -> str:
         lines = []
         for a in self.others:
-            element = self.local("element")
-            value = element if a.type == LIST else a.name
+            value = "element" if a.type == LIST else a.name
             like = f'"{self.main.name}", {self.main.name}'
             indent = "    " if a.type != "Tensor" else ""
             if a.type == "Tensor?":
@@ -553,7 +512,7 @@ class Places:
                     f"{self.name}: {a.name} must hold at most 64 tensors, got {{len({a.name})}}"
                 )
                 lines.append(f'torch._check(len({a.name}) <= 64, lambda: f"{message}")')
-                lines.append(f"for {element} in {a.name}:")
+                lines.append(f"for element in {a.name}:")
             lines += [
                 f'{indent}check_same_dtype("{self.name}", "{a.name}", {value}, {like})',
                 f'{indent}check_same_device("{self.name}", "{a.name}", {value}, {like})',
@@ -600,17 +559,17 @@ class Places:
 
     @property
     def input_grads(self) -> str:
-        grads, grad_output = [], self.local("grad_output")
+        grads = []
         for position, a in enumerate(a for a in self.schema.arguments if not a.kwarg_only):
             needed = f"ctx.needs_input_grad[{position}]"
             if a is self.main:
                 grads.append(self.grad_main)
             elif a.type == LIST:
-                weight = weighted(self.others.index(a), f"(j + 1) * {grad_output}")
+                weight = weighted(self.others.index(a), "(j + 1) * grad_output")
                 grads.append(f"[{weight} if needed else None for j, needed in enumerate({needed})]")
             elif a.is_tensor:
-                grad = weighted(self.others.index(a), grad_output)
-                there = f"{grad_output} is not None and " if self.schema.outputs > 1 else ""
+                grad = weighted(self.others.index(a), "grad_output")
+                there = "grad_output is not None and " if self.schema.outputs > 1 else ""
                 grads.append(f"{grad} if {there}{needed} else None")
             else:
                 grads.append("None")
@@ -762,6 +721,11 @@ class Places:
         return f"forward={read} * size + result" if self.reduces else f"forward={read + 1} * size"
 
 
+def camel(name: str) -> str:
+    """The name of the operator's functor."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
 def unpacking(targets: list[str], after: list[str], before: list[str]) -> str:
     """The statement that unpacks `inputs`, among others; "_" stands for what is not needed."""
     lines = after
@@ -788,8 +752,6 @@ def fragments(places: Places) -> list[Fragment]:
     """Everything in the templates' files that depends on the schema, in the same order for every
     schema.
     """
-    output = places.local("output")
-    f = places.local("f")
     inline = [
         # C++
         f"({places.cpp_parameters})",
@@ -803,15 +765,15 @@ def fragments(places: Places) -> list[Fragment]:
         places.functor("Backward"),
         places.functor_parameters,
         f"({places.main.name}.sizes(), {places.operands}",
-        f"({f}, {output}, {places.operands}",
-        f"({f}, {places.main.name}, {places.operands}",
+        f"(f, output, {places.operands}",
+        f"(f, {places.main.name}, {places.operands}",
         places.cpp_number_parameters,
         places.cpp_number_arguments,
         places.cpu_data,
-        places.fields(f"{output};  // [rows, cols]", flags=True),
-        places.fields(f"{output};  // [rows]", flags=True),
+        places.fields("output;  // [rows, cols]", flags=True),
+        places.fields("output;  // [rows]", flags=True),
         places.fields(f"{places.grad_main};  // [rows, cols]"),
-        places.field_values(f"{output}.mutable_data_ptr<T>()"),
+        places.field_values("output.mutable_data_ptr<T>()"),
         places.row_inputs,
         # ops.py
         f"({places.python_parameters})",
@@ -929,21 +891,13 @@ def replace(text: str, old: Places, new: Places) -> str:
         return f"\0{len(found) - 1}\0"
 
     text = expression.sub(keep, text)
-    # Names, outside of what was just written: an argument of the new operator may have any of the
-    # old ones.
+    # Names, outside of what was just written.
     names = {
         old.main.name: new.main.name,
         old.grad_main: new.grad_main,
         f"contiguous_{old.main.name}": f"contiguous_{new.main.name}",
     }
-    variables = {local: new.local(local) for local in LOCALS if new.local(local) != local}
-    for prefix, derived in (("grad_", {"mean"}), ("contiguous_", {"mean", "grad_output"})):
-        for local in derived & variables.keys():
-            variables[prefix + local] = prefix + variables[local]
-    text = "".join(
-        rename(line, names if line.lstrip().startswith(("#", "//")) else names | variables)
-        for line in text.splitlines(keepends=True)
-    )
+    text = rename(text, names)
     text = text.replace(old.name, new.name).replace(old.camel, new.camel)
     return re.sub(r"\0(\d+)\0", lambda match: found[int(match[1])], text)
 
@@ -968,7 +922,9 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
     at hand.
     """
     check_fits(kind, schema)
-    old, new = Places(parse_template(KINDS[kind].schema), KINDS[kind]), Places(schema, KINDS[kind])
+    stand_ins, names = with_stand_ins(schema)
+    old = Places(parse_template(KINDS[kind].schema), KINDS[kind])
+    new = Places(stand_ins, KINDS[kind])
     files = {}
     for path in sorted((TEMPLATES / kind).iterdir()):
         left_out = (path.name == "my_op_cpu.cpp" and not options.cpu) or (
@@ -978,11 +934,11 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
             continue
         text = adapt(path.name, path.read_text(), KINDS[kind], options)
         text = replace(text, old, new)
-        text = complete(path.name, text, new)
-        name = path.name.replace("my_op", schema.name)
-        files[name] = format_text(name, text)
-        if path.name == "my_op_cuda.cu" and options.cuda_source:
-            files[name] = take_in(*options.cuda_source, files[name])
+        files[path.name.replace("my_op", schema.name)] = complete(path.name, text, new)
+    files = {name: format_text(name, text) for name, text in spell(files, names).items()}
+    if options.cuda_source and options.cuda:
+        name = f"{schema.name}_cuda.cu"
+        files[name] = take_in(*options.cuda_source, files[name])
     return files
 
 
@@ -1194,16 +1150,24 @@ def find_tool(name: str) -> str | None:
 
 def format_text(name: str, text: str) -> str:
     """Formats one file as `make format` would."""
-    root = TEMPLATES.parent
+    place = TEMPLATES.parent / "extension_cpp" / name
     if name.endswith(".py"):
-        ruff = find_tool("ruff")
-        command = [ruff, "format", "--stdin-filename", str(root / "extension_cpp" / name), "-"]
+        stdin = ["--stdin-filename", str(place), "-"]
+        commands = [
+            ["ruff", "check", "--quiet", "--fix-only", "--select", "I", *stdin],
+            ["ruff", "format", *stdin],
+        ]
     else:
-        clang_format = find_tool("clang-format")
-        command = [clang_format, f"--assume-filename={root / 'extension_cpp' / name}"]
-    if command[0] is None:
-        return text
-    result = subprocess.run(command, input=text, capture_output=True, text=True, check=False)  # type: ignore[arg-type]
-    if result.returncode:
-        raise RuntimeError(f"{command[0]} refuses the generated {name}: {result.stderr}\n{text}")
-    return result.stdout
+        commands = [["clang-format", f"--assume-filename={place}"]]
+    for tool, *arguments in commands:
+        found = find_tool(tool)
+        if found is None:
+            continue
+        command = [found, *arguments]
+        result = subprocess.run(
+            command, input=text, capture_output=True, encoding="utf-8", check=False
+        )
+        if result.returncode:
+            raise RuntimeError(f"{found} refuses the generated {name}: {result.stderr}\n{text}")
+        text = result.stdout
+    return text

@@ -24,21 +24,24 @@ except ImportError:
 
 from instantiate import KINDS, TEMPLATES, Options, backward_schema, instantiate
 from repository import Changes, Repository
-from schema import Refusal, Schema, parse
+from schema import Refusal, Schema, parse, stop
 
 
 def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
     arguments = parse_arguments(argv)
-    repository = Repository(root)
+    changes = Changes(root)
     try:
-        if arguments.remove:
-            remove(repository, arguments.remove, arguments.dry_run)
-        else:
-            add(repository, arguments)
+        make = remove if arguments.remove else add
+        changes, closing = make(Repository(root), arguments)
+        plan = changes.show()
+        if not arguments.dry_run:
+            changes.apply()
+        print(plan, closing, sep="\n" if closing else "")
     except Refusal as refusal:
-        raise SystemExit(f"new_op.py: {refusal}") from None
+        stop(f"new_op.py: {refusal}")
     except KeyboardInterrupt:
-        raise SystemExit("new_op.py: stopped; nothing was changed") from None
+        done = "the changes were made" if changes.applied else "nothing was changed"
+        raise SystemExit(f"new_op.py: stopped; {done}") from None
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
@@ -83,7 +86,8 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def add(repository: Repository, arguments: argparse.Namespace) -> None:
+def add(repository: Repository, arguments: argparse.Namespace) -> tuple[Changes, str]:
+    """The changes, and what to say when they are made."""
     schema = parse(arguments.schema)
     kind = arguments.template or default_kind(schema, arguments.cuda is not None)
     options = Options(
@@ -100,12 +104,12 @@ def add(repository: Repository, arguments: argparse.Namespace) -> None:
     repository.check_free(names)
     check_python_names(kind, schema.name)
     files = instantiate(kind, schema, options)
+    repository.check_cpp_names(schema.name, kind, files)
     changes = repository.add(schema.name, files, schemas)
-    carry_out(changes, arguments.dry_run)
     if arguments.dry_run:
-        return
+        return changes, ""
     folder = repository.folder(schema.name).relative_to(repository.root)
-    print(
+    return changes, (
         f"\nNext: what to edit is marked EDIT: (grep -rn EDIT: {folder}). It works as it is:\n"
         "    make build\n"
         f'    make test TESTS="tests/test_operators.py -k [{schema.name}-"\n'
@@ -125,7 +129,7 @@ def read_source(path: Path | None) -> tuple[str, str] | None:
     if path is None:
         return None
     try:
-        return path.name, path.read_text()
+        return path.name, path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise Refusal(f"--cuda {path}: {error}") from None
 
@@ -141,21 +145,16 @@ def check_python_names(kind: str, name: str) -> None:
                 raise Refusal(f"{file} uses the name '{name}' for something else: choose another")
 
 
-def remove(repository: Repository, name: str, dry_run: bool) -> None:
+def remove(repository: Repository, arguments: argparse.Namespace) -> tuple[Changes, str]:
+    """The changes, and what to say when they are made."""
+    name = arguments.remove.removesuffix("/")  # as a shell completes it
     changes = repository.remove(name)
-    uses = repository.uses(name)
-    carry_out(changes, dry_run)
-    if uses:
-        print(f"\nStill using {name}:", *(f"    {use}" for use in uses), sep="\n")
-    if not dry_run:
-        print("\nNext: make build")
-
-
-def carry_out(changes: Changes, dry_run: bool) -> None:
-    plan = changes.show()
-    if not dry_run:
-        changes.apply()
-    print(plan)
+    closing = ""
+    if uses := repository.uses(name):
+        closing += "\n".join([f"\nStill using {name}:", *(f"    {use}" for use in uses)])
+    if not arguments.dry_run:
+        closing += "\nNext: make build" if not closing else "\n\nNext: make build"
+    return changes, closing
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ templates/README.md says more.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.util
 import json
 import keyword
@@ -22,7 +23,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError:
     raise SystemExit(
         f"new_project.py: {sys.executable} has no torch, whose parser reads the schemas. "
@@ -30,8 +31,9 @@ except ImportError:
     ) from None
 
 from instantiate import TEMPLATES, find_tool
+from naming import is_macro
 from repository import PACKAGE, Repository, mention
-from schema import Refusal
+from schema import CPP_KEYWORDS, Refusal, stop
 
 ORIGIN = Path("templates", "origin.json")
 BRANCH = "template"
@@ -48,7 +50,7 @@ def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
         else:
             create(source, arguments.name, arguments.target.resolve(), arguments.ops.split(","))
     except Refusal as refusal:
-        raise SystemExit(f"new_project.py: {refusal}") from None
+        stop(f"new_project.py: {refusal}")
     except KeyboardInterrupt:
         raise SystemExit("new_project.py: stopped; nothing was made") from None
 
@@ -76,7 +78,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def create(source: Repository, name: str, target: Path, ops: list[str]) -> None:
-    check_package_name(name)
+    check_package_name(name, source)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise Refusal(f"{target} exists and is not an empty folder")
     if source.root == target or source.root in target.parents:
@@ -270,7 +272,7 @@ def git(folder: Path, *arguments: str) -> str:
     return result.stdout.strip()
 
 
-def check_package_name(name: str) -> None:
+def check_package_name(name: str, source: Repository) -> None:
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise Refusal(
             f"'{name}' is no name for a package: lower-case letters, digits and single underscores"
@@ -279,8 +281,25 @@ def check_package_name(name: str) -> None:
         raise Refusal(f"'{name}' is a keyword or a module of Python: choose another name")
     if name == PACKAGE:
         raise Refusal(f"'{name}' is this package: choose another name")
+    if name in CPP_KEYWORDS or is_macro(name) or hasattr(ctypes.CDLL(None), name):
+        raise Refusal(f"'{name}' is a name of C++ or its library: choose another name")
+    top = {path.relative_to(source.root).parts[0] for path in source.files()}
+    if {name, f"{name}.py"} & top or ignores(source.root, name):
+        raise Refusal(f"'{name}' is a file or a folder beside the package: choose another name")
+    shared = "".join(path.read_text() for path in source.library.parent.rglob("*.*"))
+    if name == "my_op" or re.search(rf"\b{name}::", shared):
+        raise Refusal(f"'{name}' is used by the sources for something else: choose another name")
+    defined = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
+    if name in defined or hasattr(torch._ops._Ops, name) or name in vars(torch.ops):
+        raise Refusal(f"torch has a namespace '{name}' of its own: choose another name")
     if importlib.util.find_spec(name) is not None:
         raise Refusal(f"a package '{name}' is installed already: choose another name")
+
+
+def ignores(root: Path, name: str) -> bool:
+    """Whether git leaves out what has this name, as it does what builds leave behind."""
+    command = ["git", "check-ignore", "--quiet", f"{name}/"]
+    return subprocess.run(command, cwd=root, check=False).returncode == 0
 
 
 def show(lines: list[str], title: str) -> None:

@@ -18,10 +18,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from instantiate import format_text
+from instantiate import camel, format_text
+from naming import identifiers
 from schema import Refusal
 
 PACKAGE = "extension_cpp"
+CPP = (".h", ".cpp", ".cu", ".cuh")
 
 
 @dataclass
@@ -31,41 +33,51 @@ class Changes:
     root: Path
     files: dict[Path, str] = field(default_factory=dict)
     deleted: list[Path] = field(default_factory=list)
+    applied: bool = False
 
     def apply(self) -> None:
+        with deferred_interrupts() as checkpoint:
+            self._apply(checkpoint)
+
+    def _apply(self, checkpoint: Callable[[], None]) -> None:
         written: list[tuple[Path, bytes | None]] = []
         made: list[Path] = []
         aside: list[tuple[Path, Path]] = []
-        with tempfile.TemporaryDirectory(dir=self.root, prefix=".new_op-") as scratch:
-            try:
-                for number, folder in enumerate(self.deleted):
-                    kept = Path(scratch, f"deleted-{number}")
-                    aside.append((kept, folder))
-                    os.rename(folder, kept)
-                for path, text in self.files.items():
-                    for parent in reversed(path.parents):
-                        if not parent.exists():
-                            made.append(parent)
-                            parent.mkdir()
-                    written.append((path, path.read_bytes() if path.exists() else None))
-                    new = Path(scratch, "new")
-                    new.write_text(text, newline="\n")
-                    if path.exists():
-                        shutil.copymode(path, new)
-                    os.replace(new, path)
-            except BaseException:
-                with uninterrupted():
-                    for path, old in reversed(written):
-                        if old is None:
-                            path.unlink(missing_ok=True)
-                        else:
-                            path.write_bytes(old)
-                    for folder in reversed(made):
-                        shutil.rmtree(folder, ignore_errors=True)
-                    for kept, folder in aside:
-                        if kept.exists():
-                            os.rename(kept, folder)
-                raise
+        scratch = Path(tempfile.mkdtemp(dir=self.root, prefix=".new_op-"))
+        try:
+            for number, folder in enumerate(self.deleted):
+                checkpoint()
+                kept = scratch / f"deleted-{number}"
+                aside.append((kept, folder))
+                os.rename(folder, kept)
+            for path, text in self.files.items():
+                checkpoint()
+                for parent in reversed(path.parents):
+                    if not parent.exists():
+                        made.append(parent)
+                        parent.mkdir()
+                written.append((path, path.read_bytes() if path.exists() else None))
+                new = scratch / "new"
+                new.write_text(text, encoding="utf-8", newline="\n")
+                if path.exists():
+                    shutil.copymode(path, new)
+                os.replace(new, path)
+            checkpoint()
+            self.applied = True
+        except BaseException:
+            for path, old in reversed(written):
+                if old is None:
+                    path.unlink(missing_ok=True)
+                else:
+                    path.write_bytes(old)
+            for folder in reversed(made):
+                shutil.rmtree(folder, ignore_errors=True)
+            for kept, folder in aside:
+                if kept.exists():
+                    os.rename(kept, folder)
+            raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
     def show(self) -> str:
         """What apply() would do."""
@@ -82,11 +94,21 @@ class Changes:
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Puts Ctrl-C off: what undoes a half-done change is not to be half done itself."""
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def deferred_interrupts() -> Iterator[Callable[[], None]]:
+    """Ctrl-C waits for the next call of what this yields; one after the last of them is ignored."""
+    interrupted = False
+
+    def note(*_: object) -> None:
+        nonlocal interrupted
+        interrupted = True
+
+    def checkpoint() -> None:
+        if interrupted:
+            raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGINT, note)
     try:
-        yield
+        yield checkpoint
     finally:
         signal.signal(signal.SIGINT, previous)
 
@@ -135,14 +157,25 @@ class Repository:
         sources = [*folder.glob("*.cpp"), *folder.glob("*.cu")]
         return {n for p in sources for n in re.findall(r'm\.impl\(\s*"(\w+)"', p.read_text())}
 
+    def _owner(self, name: str, besides: str) -> str | None:
+        """The operator, another than `besides`, whose sources register kernels under a name."""
+        for folder in sorted(self.operators.iterdir()):
+            if folder.name != besides and name in self._registered(folder):
+                return folder.name
+        return None
+
+    def _stands(self, name: str) -> bool:
+        """Whether there is an operator of its own under a name, in whole or in part."""
+        there = self.folder(name).exists() or any(self.import_statements(name).values())
+        return there or self._owner(name, besides="") is not None
+
     # What is added
 
     def check_free(self, names: list[str]) -> None:
         """Refuses names that exist, in whole or in part."""
         name = names[0]
-        for other in self.operators.iterdir():
-            if other.name != name and name in self._registered(other):
-                raise Refusal(f"the operator '{name}' exists already, as a part of {other.name}")
+        if owner := self._owner(name, besides=name):
+            raise Refusal(f"the operator '{name}' exists already, as a part of {owner}")
         parts = self.parts(name)
         if all(parts.values()):
             raise Refusal(f"the operator '{name}' exists. To take it out: --remove {name}")
@@ -161,6 +194,32 @@ class Repository:
                     f"is one of csrc/checks.h: "
                     "choose another name"
                 )
+
+    def check_cpp_names(self, name: str, kind: str, files: dict[str, str]) -> None:
+        """Refuses an operator whose header or whose names in C++ would hide others, or be the same.
+
+        The linker takes two types of one name for one, without a word.
+        """
+        if (self.library.parent / f"{name}.h").exists():
+            raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
+        own = made_names(name)
+        shared = [path for path in self.library.parent.rglob("*") if path.suffix in CPP]
+        template = [p for p in (self.root / "templates" / kind).iterdir() if p.suffix in CPP]
+        used = set().union(*(declared(path.read_text()) for path in shared))
+        used |= set().union(*(identifiers(path.read_text()) for path in template))
+        made = {n: identifiers(text) & own for n, text in files.items() if Path(n).suffix in CPP}
+        for taken in sorted(set().union(*made.values()) & used):
+            raise Refusal(
+                f"the operator's name '{name}' would make a C++ name {taken}, which is used for "
+                f"something else: choose another name"
+            )
+        for header in self.operators.glob("*/*.h"):
+            for taken in sorted(made.get(f"{name}.h", set()) & identifiers(header.read_text())):
+                if header.parent.name != name and taken in made_names(header.parent.name):
+                    raise Refusal(
+                        f"the operator's name '{name}' would make a C++ name {taken}, which is one "
+                        f"of {header.parent.name}: choose another name"
+                    )
 
     def add(self, name: str, files: dict[str, str], schemas: list[str]) -> Changes:
         changes = Changes(self.root)
@@ -191,7 +250,7 @@ class Repository:
 
     @staticmethod
     def _definition(schema: str) -> str:
-        literal = schema.replace("\\", "\\\\").replace('"', '\\"')
+        literal = schema.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?")
         # With company: a lone short statement would be put beside its brace.
         text = f'TORCH_LIBRARY(a, m) {{\n  m.def("{literal}");\n  m.def("");\n}}\n'
         return "".join(format_text("library.cpp", text).splitlines(keepends=True)[1:-2])
@@ -202,14 +261,28 @@ class Repository:
         """Takes out an operator, also one that is half there.
 
         Raises:
-            Refusal: there is nothing of that name.
+            Refusal: no operator stands under that name, or it is a part of another's.
         """
+        if not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
+            raise Refusal(
+                f"{name!r} is no operator's name, which is one word: that of a folder in "
+                f"{self.operators.relative_to(self.root)}"
+            )
         folder = self.folder(name)
+        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+            raise Refusal(
+                f"{folder.relative_to(self.root)} is not a folder of this repository: take it out "
+                f"by hand"
+            )
         schemas = self.schemas()
+        if owner := self._owner(name, besides=name):
+            raise Refusal(f"'{name}' is a part of the operator '{owner}': --remove {owner}")
         statements = self.import_statements(name)
-        own = {name, f"{name}_backward"} | self._registered(folder)
+        own = {n for n in (name, *self._registered(folder)) if not self._owner(n, besides=name)}
+        if not folder.exists() and not self._stands(f"{name}_backward"):
+            own.add(f"{name}_backward")  # what is left of an operator whose sources are gone
         defined = [schemas[n] for n in schemas if n in own]
-        if not folder.exists() and not defined and not any(statements.values()):
+        if not folder.exists() and name not in schemas and not any(statements.values()):
             raise Refusal(f"there is no operator '{name}'")
         changes = Changes(self.root, deleted=[folder] if folder.exists() else [])
         library = self.library.read_text()
@@ -259,6 +332,23 @@ class Repository:
             raise Refusal(f"{self.root} is not a git repository")
         paths = [self.root / name for name in listed.stdout.split("\0") if name]
         return sorted({path for path in paths if path.is_file()})
+
+
+def declared(source: str) -> set[str]:
+    """The types and functions of a header: what its lines declare in the first column."""
+    types = r"^(?:struct|class|enum class) (\w+)|^using (?:[\w:]+::)?(\w+)(?: =|;)"
+    functions = r"^[\w:][^\n(;={]*?(\w+)\("
+    found = re.findall(f"{types}|{functions}", source, re.M)
+    return {name for names in found for name in names if name}
+
+
+def made_names(name: str) -> set[str]:
+    """The names in C++ that the templates may make of an operator's, outside of functions."""
+    found = {f"{camel(name)}{suffix}" for suffix in ("", "Backward", "Other")}
+    for n in (name, f"{name}_backward"):
+        ends = ("cpu", "cuda", "kernel", "settings", "statistics")
+        found |= {f"check_{n}", *(f"{n}_{end}" for end in ends)}
+    return found
 
 
 def mention(names: set[str], path: Path, text: str) -> re.Pattern[str]:

@@ -10,16 +10,26 @@ from __future__ import annotations
 import builtins
 import contextlib
 import functools
+import json
 import keyword
+import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import torch
 
 
 class Refusal(Exception):
     """A request that is not carried out; the message is for the user, and nothing was written."""
+
+
+def stop(message: str) -> NoReturn:
+    """Ends a tool that refuses, as argparse does where the arguments are wrong."""
+    print(message, file=sys.stderr)
+    raise SystemExit(2)
 
 
 @dataclass(frozen=True)
@@ -277,18 +287,13 @@ CPP_KEYWORDS = frozenset(
         "std",
     }
 )
-# Names that generated code uses where arguments are in scope, and cannot give up.
+# Names that generated code uses where operators are in scope, and cannot give up.
 TAKEN = frozenset(
     {
         "torch",
-        "Tensor",
-        "TensorList",
         "extension_cpp",
         "cuda",
         "cpu",
-        "std",
-        "T",
-        "A",
         "acc_t",
         "check",
         "python_name",
@@ -299,28 +304,24 @@ TAKEN = frozenset(
         "in_dims",
         "inputs",
         "keyword_only_inputs",
-        "len",
-        "sum",
-        "str",
-        "enumerate",
-        "zip",
-        "Sequence",
     }
+)
+# Of functions in torch and in library.py that pass an operator's keyword arguments on as theirs.
+NOT_BY_KEYWORD = frozenset(
+    {"self", "keyset", "info", "in_dims", "interpreter", "vmap_function", "op"}
 )
 # The longest for which every generated line stays within 100 columns.
 MAX_NAME = 45
 
 
 def check_name(what: str, name: str) -> None:
-    """Refuses what is no name in C++ or in Python, or means something else there."""
+    """Refuses what is no name in Python, or none that may stand in C++ with more underscores."""
     if name in ("l", "I", "O"):
         raise Refusal(
             f"{what} '{name}' looks like a digit, which linters refuse: choose another name"
         )
-    if name in keyword.kwlist or name in keyword.softkwlist:
+    if keyword.iskeyword(name):
         raise Refusal(f"{what} '{name}' is a keyword of Python: choose another name")
-    if name in CPP_KEYWORDS:
-        raise Refusal(f"{what} '{name}' is a keyword of C++: choose another name")
     if "__" in name or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
         raise Refusal(
             f"{what} '{name}': a name starts with a letter and goes on with letters, digits and "
@@ -332,12 +333,20 @@ def check_name(what: str, name: str) -> None:
 
 def check_operator_name(name: str) -> None:
     check_name("the operator's name", name)
+    if name in CPP_KEYWORDS:
+        raise Refusal(f"the operator's name '{name}' is a keyword of C++: choose another name")
     if name != name.lower():
         raise Refusal(f"the operator's name '{name}': operators are written in lower case")
     if name in dir(builtins):
         raise Refusal(f"the operator's name '{name}' is a built-in of Python: choose another name")
     if name in TAKEN or name.endswith("_backward_backward"):
         raise Refusal(f"the operator's name '{name}' is used by the generated code: choose another")
+    # Of the object through which operators are called, torch.ops.extension_cpp.
+    if hasattr(torch._ops._OpNamespace, name) or name in vars(torch._ops._OpNamespace("")):
+        raise Refusal(
+            f"the operator's name '{name}' is an attribute that torch.ops gives every namespace: "
+            f"choose another name"
+        )
     if name == "my_op":
         raise Refusal("the operator's name 'my_op' is that of the templates: choose another")
 
@@ -413,14 +422,15 @@ def parse(text: str) -> Schema:
         Refusal: torch's parser does not take it, or the templates do not; says why, and what to
             use instead.
     """
-    text = " ".join(text.split())
+    text = one_line(text)
     try:
         parsed = torch._C.parse_schema(text)
+    except IndexError:  # of std::stod and std::stoll
+        raise Refusal("torch cannot read the schema: a number in it is out of range") from None
     except RuntimeError as error:
-        reason = str(error).strip().splitlines() or ["?"]
-        raise Refusal(
-            f"torch cannot read the schema: {reason[0]}\n" + "\n".join(reason[1:])
-        ) from None
+        reason = " ".join(str(error).split())
+        raise Refusal(f"torch cannot read the schema: {reason}") from None
+    text = re.sub(r"^(\w+) \(", r"\1(", text)
     if "::" in parsed.name:
         raise Refusal(
             "write the schema without a namespace: the package has one for all its operators"
@@ -444,21 +454,42 @@ def parse(text: str) -> Schema:
                 f"autograd and vmap take no "
                 "formulas: move it before the '*'"
             )
-        if argument.type == "Tensor" and argument.default is not None:
-            raise Refusal(f"a Tensor has no default: use 'Tensor? {argument.name}=None'")
-        if (derived := f"contiguous_{argument.name}") in names:
+        if argument.kwarg_only and argument.name in NOT_BY_KEYWORD:
             raise Refusal(
-                f"the argument's name '{derived}' is used by the generated code: choose another"
+                f"torch has functions with an argument '{argument.name}' of their own, so that "
+                f"none of that name can be passed by keyword: move it before the '*'"
             )
     return schema
 
 
+STRING = r"""\"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
+
+
+def one_line(text: str) -> str:
+    """The schema with single spaces between its words; strings stay as they are.
+
+    Raises:
+        Refusal: it has characters that do not come through torch and C++ as they are.
+    """
+    if not text.isascii():
+        other = next(c for c in text if not c.isascii())
+        raise Refusal(
+            f"the schema holds {other!a}, which torch does not print and C++ counts as "
+            f"several characters: keep to ASCII"
+        )
+    pieces = re.split(f"({STRING})", text, flags=re.S)
+    for string in pieces[1::2]:
+        if not string.isprintable():
+            raise Refusal(
+                f"the string {string!a} holds a control character: write it as an escape, "
+                r"such as \n or \011"
+            )
+    pieces[::2] = [re.sub(r"\s+", " ", piece) for piece in pieces[::2]]
+    return "".join(pieces).strip()
+
+
 def _argument(parsed: torch._C.Argument) -> Argument:
     check_name("the argument's name", parsed.name)
-    if parsed.name in TAKEN:
-        raise Refusal(
-            f"the argument's name '{parsed.name}' is used by the generated code: choose another"
-        )
     type_ = _spell(str(parsed.real_type))
     if type_ not in TYPES:
         instead = INSTEAD.get(type_)
@@ -480,7 +511,7 @@ def _argument(parsed: torch._C.Argument) -> Argument:
         )
     default = None
     if parsed.has_default_value():
-        default = _default(type_, parsed.default_value)
+        default = _default(parsed.name, type_, parsed)
     return Argument(parsed.name, type_, default, parsed.kwarg_only, alias is not None)
 
 
@@ -493,23 +524,44 @@ def _spell(type_: str) -> str:
     return type_
 
 
-def _default(type_: str, value: object) -> str:
+def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
     """A default as Python writes it."""
+    try:
+        value = parsed.default_value
+    except UnicodeDecodeError:
+        raise Refusal(f"{name}: the default has bytes that are no text: keep to ASCII") from None
     base = type_.rstrip("?")
-    if value is None:
+    if type_ == "Tensor":
+        raise Refusal(f"a Tensor has no default: use 'Tensor? {name}=None'")
+    if value is None and type_.endswith("?"):
         return "None"
+    kinds = {"int": int, "SymInt": int, "float": float}
     if base in ("ScalarType", "Layout", "MemoryFormat"):
-        return f"torch.{_enumerators(base)[value]}"
-    if isinstance(value, torch.device):
+        if value in _enumerators(base):
+            return f"torch.{_enumerators(base)[value]}"
+    elif base == "Device" and isinstance(value, torch.device):
         index = "" if value.index is None else f", {value.index}"
         return f'torch.device("{value.type}"{index})'
-    if isinstance(value, str):
-        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, list):
-        items = ", ".join(map(repr, value))
-        return f"({items},)" if len(value) == 1 else f"({items})"
-    convert = {"bool": bool, "float": float}.get(base)
-    return repr(convert(value) if convert else value)
+    elif base == "bool":
+        if value in (0, 1):
+            return repr(bool(value))
+    elif base == "str" and isinstance(value, str):
+        if not value.isascii():
+            raise Refusal(f"{name}: the default holds {value!a}: keep to ASCII")
+        return json.dumps(value).replace("\x7f", "\\x7f")
+    elif base.endswith("[]") and isinstance(value, list):
+        kind = kinds.get(base[:-2], ())
+        if all(type(item) is kind and _is_finite(item) for item in value):
+            items = ", ".join(map(repr, value))
+            return f"({items},)" if len(value) == 1 else f"({items})"
+    elif type(value) is kinds.get(base) and _is_finite(value):
+        return repr(value)
+    raise Refusal(f"{name}: {value!r} is no default for the type '{type_}': calls would raise")
+
+
+def _is_finite(value: object) -> bool:
+    """What torch reads as a default; it reads no infinity, but a number may become one."""
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 @functools.cache

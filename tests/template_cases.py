@@ -62,6 +62,38 @@ SCHEMAS = [
     ],
 ]
 
+# Names that templates, C++ or Python use for something else, in every kind of operator.
+_CPP = "int errno, int EOF, int NULL, float NAN, float INFINITY, float M_PI, int INT_MAX, int stdin"
+_OWN = (
+    "float tag, float row, float rows, float col, float cols, float sums, float means, float mean, "
+    "float averages, float average, float A, float T, float i, float j, float f, float value"
+)
+_PYTHON = (
+    "int to_front, float check_shape, float info, float in_dims, float grad, float grad_output, "
+    "int seed, int metadata, float needs_input_grad, str name='a'"
+)
+SCHEMAS += [
+    [f"cpp_names(Tensor self, {_CPP}, int int, int register, float default, int x_) -> Tensor"],
+    *(
+        [
+            f"own_{kind}(Tensor output, Tensor contiguous_output, {_OWN}) -> Tensor",
+            *("--template", kind),
+        ]
+        for kind in ("elementwise", "rowwise", "reduction", "kernel")
+    ),
+    [f"own_several(Tensor grad_mean, Tensor output, {_OWN}) -> (Tensor, Tensor, Tensor)"],
+    [f"own_written(Tensor(a!) output, Tensor tag_, {_OWN}) -> ()"],
+    [f"own_torch(Tensor grad_output, Tensor grad_input, {_OWN}) -> Tensor", "--backward", "torch"],
+    [f"python_names(Tensor output, Tensor new_elementwise, {_PYTHON}) -> Tensor"],
+    [f"python_rows(Tensor inputs, {_PYTHON}) -> Tensor", "--template", "rowwise"],
+    ["python_lists(Tensor i, Tensor[] entry, Tensor? element, int[] j) -> Tensor"],
+    ["by_keyword(Tensor ctx, *, float inputs, int output, float args, str kwargs) -> Tensor"],
+    [
+        """strings(Tensor x, str a="a  b", str b="it's \\"q\\" \\\\ \\n", str c="??=", """
+        """str d=") -> Tensor", str e="%s{}", str f="", str g='a"b', str h="//") -> Tensor"""
+    ],
+]
+
 
 def name(case: list[str]) -> str:
     return case[0].partition("(")[0]

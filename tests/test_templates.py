@@ -1,15 +1,21 @@
 """templates/: what the tools write, refuse, undo and take out; test_templates_built.py builds it."""
 
+import ast
 import inspect
+import io
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
+import torch
 from expecttest import assert_expected_inline
 from scratch import ROOT, copy_repository
 from template_cases import KINDS, SCHEMAS, name
@@ -17,6 +23,7 @@ from template_cases import KINDS, SCHEMAS, name
 sys.path.insert(0, str(ROOT / "templates"))
 
 import instantiate
+import naming
 import new_op
 import new_project
 import repository
@@ -56,11 +63,20 @@ def generate(text, *options):
 
 
 def refusal(root, *arguments):
-    before = git(root, "status", "--porcelain")
-    with pytest.raises(SystemExit) as stopped:
-        new_op.main(list(arguments), root)
-    assert git(root, "status", "--porcelain") == before, "something was written"
-    return str(stopped.value).removeprefix("new_op.py: ")
+    """The message of a refusal: one line, status 2, and nothing was touched."""
+    before = git(root, "status", "--porcelain", "--ignored")
+    message = stops(new_op.main, arguments, root)
+    assert git(root, "status", "--porcelain", "--ignored") == before, "something was written"
+    return message.removeprefix("new_op.py: ")
+
+
+def stops(main, arguments, root):
+    with pytest.raises(SystemExit) as stopped, redirect_stderr(io.StringIO()) as written:
+        main(list(arguments), root)
+    assert stopped.value.code == 2
+    lines = written.getvalue().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
 
 
 @pytest.mark.parametrize("kind", instantiate.KINDS)
@@ -303,7 +319,8 @@ REFUSED = [
     ("class(Tensor x) -> Tensor", "torch cannot read the schema: expected ident but found 'class'"),
     ("lambda(Tensor x) -> Tensor", "the operator's name 'lambda' is a keyword of Python"),
     ("template(Tensor x) -> Tensor", "the operator's name 'template' is a keyword of C++"),
-    ("f(Tensor x, int register) -> Tensor", "the argument's name 'register' is a keyword of C++"),
+    ("f(Tensor x, int register) -> Tensor", None),
+    ("f(Tensor x, int contiguous_x) -> Tensor", None),
     ("f(Tensor x, int lambda) -> Tensor", "the argument's name 'lambda' is a keyword of Python"),
     ("Gelu(Tensor x) -> Tensor", "the operator's name 'Gelu': operators are written in lower case"),
     ("sum(Tensor x) -> Tensor", "the operator's name 'sum' is a built-in of Python"),
@@ -314,7 +331,22 @@ REFUSED = [
     ("_f(Tensor x) -> Tensor", "the operator's name '_f': a name starts with a letter"),
     ("f(Tensor x, Tensor x) -> Tensor", "two arguments are called 'x'"),
     ("f(Tensor x, int torch) -> Tensor", "the argument's name 'torch' is used by the generated"),
-    ("f(Tensor x, int contiguous_x) -> Tensor", "the argument's name 'contiguous_x' is used by"),
+    ("f(Tensor x, str len='a') -> Tensor", "the argument's name 'len' is used by the generated"),
+    ("name(Tensor x) -> Tensor", "the operator's name 'name' is an attribute that torch.ops gives"),
+    ("checks(Tensor x) -> Tensor", "the operator's name 'checks' is that of the header csrc/check"),
+    ("half(Tensor x) -> Tensor", "the operator's name 'half' would make a C++ name Half, which is"),
+    ("t(Tensor x) -> Tensor", "the operator's name 't' would make a C++ name T, which is used for"),
+    ("relu_(Tensor x) -> Tensor", "the operator's name 'relu_' would make a C++ name Relu, which"),
+    ("f(Tensor x, float a=1e400) -> Tensor", "torch cannot read the schema: a number in it is out"),
+    ("f(Tensor x, int a=9223372036854775808) -> Tensor", "torch cannot read the schema: a number"),
+    ("\u00fc(Tensor x) -> Tensor", "the schema holds '\\xfc', which torch does not print and C++"),
+    (r'f(Tensor x, str s="\303\251") -> Tensor', "s: the default holds '\\xe9': keep to ASCII"),
+    (r'f(Tensor x, str s="\377") -> Tensor', "s: the default has bytes that are no text: keep to"),
+    ('f(Tensor x, str s="a\tb") -> Tensor', "the string '\"a\\tb\"' holds a control character"),
+    ("f(Tensor x, int a=None) -> Tensor", "a: None is no default for the type 'int': calls would"),
+    ("f(Tensor x, int a=1.5) -> Tensor", "a: 1.5 is no default for the type 'int': calls would"),
+    ("f(Tensor x, bool a=2) -> Tensor", "a: 2 is no default for the type 'bool': calls would"),
+    ("f(Tensor x, ScalarType a=99) -> Tensor", "a: 99 is no default for the type 'ScalarType'"),
     ("f(Tensor x, int l) -> Tensor", "the argument's name 'l' looks like a digit"),
     ("ns::f(Tensor x) -> Tensor", "write the schema without a namespace"),
     ("f.out(Tensor x) -> Tensor", "overloads are not supported: call it f_out"),
@@ -436,6 +468,168 @@ def test_an_existing_kernel_is_taken_in_as_it_is(checkout, tmp_path):
     assert git(checkout, "status", "--porcelain") == ""
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("..", ".", "/", "*", ".*", "(", "relu|square", "../csrc", "../../../victim", "/abs/path"),
+        *(
+            "relu//",
+            "relu/relu.h",
+            "extension_cpp/operators/relu",
+            "__pycache__",
+            " relu",
+            "relu\n",
+        ),
+    ],
+)
+def test_only_a_name_is_removed(name, checkout):
+    assert "is no operator's name, which is one word" in refusal(checkout, "--remove", name)
+
+
+def test_a_part_of_an_operator_is_not_removed(checkout):
+    assert refusal(checkout, "--remove", "relu_backward") == (
+        "'relu_backward' is a part of the operator 'relu': --remove relu"
+    )
+    new_op.main(["--remove", "relu/", "--dry-run"], checkout)  # as a shell completes it
+
+
+def test_a_link_is_not_removed(checkout, tmp_path):
+    (tmp_path / "file").touch()
+    link = checkout / "extension_cpp" / "operators" / "linked"
+    link.symlink_to(tmp_path)
+    try:
+        assert "is not a folder of this repository" in refusal(checkout, "--remove", "linked")
+    finally:
+        link.unlink()
+    assert (tmp_path / "file").exists()
+
+
+def test_an_operator_owns_what_its_sources_register(checkout):
+    """Not what its name suggests."""
+    new_op.main(["foo(Tensor x) -> Tensor", "--no-grad"], checkout)
+    before = git(checkout, "status", "--porcelain")
+    library = (checkout / "extension_cpp/csrc/library.cpp").read_text()
+    new_op.main(["--remove", "foo"], checkout)
+    new_op.main(["foo_backward(Tensor x) -> Tensor"], checkout)
+    alone = (checkout / "extension_cpp/csrc/library.cpp").read_text()
+    new_op.main(["foo(Tensor x) -> Tensor", "--no-grad"], checkout)
+    new_op.main(["--remove", "foo"], checkout)
+    assert (checkout / "extension_cpp/csrc/library.cpp").read_text() == alone
+    new_op.main(["foo(Tensor x) -> Tensor", "--no-grad"], checkout)
+    shutil.rmtree(checkout / "extension_cpp/operators/foo")
+    new_op.main(["--remove", "foo"], checkout)
+    assert (checkout / "extension_cpp/csrc/library.cpp").read_text() == alone
+    new_op.main(["foo(Tensor x) -> Tensor", "--no-grad"], checkout)
+    new_op.main(["--remove", "foo_backward"], checkout)
+    assert (checkout / "extension_cpp/csrc/library.cpp").read_text() == library
+    assert git(checkout, "status", "--porcelain") == before
+    new_op.main(["--remove", "foo"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_operators_of_one_cpp_name_are_refused(checkout):
+    """The linker would take the functors of both for one."""
+    new_op.main(["f1(Tensor x) -> Tensor"], checkout)
+    try:
+        assert refusal(checkout, "f_1(Tensor x) -> Tensor") == (
+            "the operator's name 'f_1' would make a C++ name F1, which is one of f1: choose "
+            "another name"
+        )
+    finally:
+        new_op.main(["--remove", "f1"], checkout)
+
+
+def schemas():
+    """Each with a mark: + for accepted, - for refused."""
+    lines = (Path(__file__).parent / "schemas.txt").read_text().splitlines()
+    return [(line[0] == "+", line[2:]) for line in lines]
+
+
+def test_a_schema_is_refused_or_makes_an_operator(checkout, monkeypatch, subtests):
+    """Never a half of it: an error of Python, files that are none, or a default that changed."""
+    made = []
+
+    def record(*arguments):
+        made.append(instantiate.instantiate(*arguments))
+        return made[-1]
+
+    monkeypatch.setattr(instantiate, "find_tool", lambda _: None)
+    monkeypatch.setattr(new_op, "instantiate", record)
+    for accepted, text in schemas():
+        with subtests.test(text):
+            if not accepted:
+                stops(new_op.main, [text], checkout)
+                continue
+            new_op.main([text, "--dry-run"], checkout)
+            parsed = schema.parse(text)
+            assert_is_an_operator(text, parsed, made[-1])
+            for definition in (parsed.text, new_op.backward_schema("elementwise", parsed)):
+                torch._C.parse_schema(definition)
+    assert git(checkout, "status", "--porcelain", "--ignored") == ""
+
+
+def assert_is_an_operator(text, parsed, files):
+    names = [argument.name for argument in parsed.arguments]
+    for file, source in files.items():
+        assert "zqarg" not in source or "zqarg" in text, file
+        if file.endswith(".py"):
+            compile(source, file, "exec")
+            continue
+        for parameters in re.findall(rf"\b{parsed.name}_(?:cpu|cuda)\((.*?)\) {{", source, re.S):
+            spelled = [re.search(r"\w+$", p)[0] for p in parameters.split(", ")]
+            assert len(set(spelled)) == len(names)
+            assert [s.rstrip("_") for s in spelled] == [n.rstrip("_") for n in names]
+            used = set(spelled)
+            assert not used & schema.CPP_KEYWORDS
+            assert not any(map(naming.is_macro, used))
+    function = inspect.signature(load(files["ops.py"], parsed.name))
+    assert list(function.parameters) == names
+    for argument in torch._C.parse_schema(text).arguments:
+        default = function.parameters[argument.name].default
+        if isinstance(default, str):
+            assert default == argument.default_value
+
+
+def load(source, name):
+    """The public function, without what stands around it."""
+    tree = ast.parse(source)
+    kept = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
+    scope = {"torch": torch, "Tensor": torch.Tensor, "Sequence": Sequence}
+    exec(compile(ast.Module(kept, []), "ops.py", "exec"), scope)
+    return scope[name]
+
+
+def test_macros_are_known():
+    """Those that sources see: an argument of such a name is spelled in another way."""
+    include = Path(torch.__file__).parent / "include"
+    headers = "".join(f'#include "{h}"\n' for h in ("cpu/loops.h", "cpu/rows.h", "arguments.h"))
+    command = ["c++", "-dM", "-E", "-xc++", "-", "-I", ROOT / "extension_cpp/csrc", "-I", include]
+    command += ["-DEXTENSION_CPP_STABLE_ABI=1", "-DTORCH_TARGET_VERSION=0x020b000000000000"]
+    result = subprocess.run(
+        [*command, "-I", include / "torch/csrc/api/include"],
+        input=headers,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    macros = re.findall(r"^#define ([A-Za-z]\w*) ", result.stdout, re.M)
+    assert "errno" in macros
+    # Names that guard headers end in an underscore; arguments have no "__" in theirs.
+    unknown = [m for m in macros if not naming.is_macro(m) and "__" not in m and m[-1] != "_"]
+    assert unknown == []
+
+
+def test_names_that_the_code_uses_give_way():
+    """In C++ the argument, in Python the template's own."""
+    text = "f(Tensor x, Tensor to_front, float tag, float errno, float i) -> Tensor"
+    files = generate(text, "--template", "rowwise")
+    assert "double tag_, double errno_, double i_) {" in " ".join(files["f_cpu.cpp"].split())
+    assert 'check_shape("f", "to_front", to_front, x.sizes());' in files["f.h"]
+    assert "from extension_cpp.batching import to_front as to_front_\n" in files["ops.py"]
+    assert "x, to_front = to_front_(info.batch_size, in_dims[:2], x, to_front)" in files["ops.py"]
+    assert "def reference(x, to_front, tag, errno, i):" in files["spec.py"]
+
+
 def test_dry_run_shows_and_writes_nothing(checkout, capsys):
     new_op.main(["f(Tensor x, float a) -> Tensor", "--dry-run"], checkout)
     assert git(checkout, "status", "--porcelain") == ""
@@ -492,6 +686,37 @@ def test_a_removal_that_fails_is_undone(checkout, monkeypatch):
     with pytest.raises(OSError, match="in the middle"):
         new_op.main(["--remove", "fused_op"], checkout)
     assert git(checkout, "status", "--porcelain", "--ignored") == ""
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        ("os.rename", "stopped; nothing was changed"),
+        ("os.replace", "stopped; nothing was changed"),
+        ("shutil.rmtree", None),  # when all is done
+        ("print", "stopped; the changes were made"),
+    ],
+)
+def test_an_interrupted_removal_says_what_it_did(function, message, checkout, monkeypatch):
+    module = {"os": os, "shutil": shutil}.get(function.partition(".")[0], new_op)
+    name = function.rpartition(".")[2]
+    original = getattr(module, name, print)
+
+    def interrupted(*arguments, **options):
+        monkeypatch.undo()
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments, **options)
+
+    monkeypatch.setattr(module, name, interrupted, raising=False)
+    if message is None:
+        new_op.main(["--remove", "fused_op"], checkout)
+    else:
+        with pytest.raises(SystemExit, match=message):
+            new_op.main(["--remove", "fused_op"], checkout)
+    changed = git(checkout, "status", "--porcelain", "--ignored")
+    assert ".new_op-" not in changed
+    assert ("operators/fused_op" in changed) == (message != "stopped; nothing was changed")
+    git(checkout, "checkout", "--quiet", ".")
 
 
 def test_removal_lists_what_still_uses_the_operator(checkout, capsys):
@@ -648,7 +873,19 @@ The end.
         (["My-Kernels", "{}"], "'My-Kernels' is no name for a package"),
         (["extension_cpp", "{}"], "'extension_cpp' is this package"),
         (["json", "{}"], "'json' is a keyword or a module of Python"),
-        (["torch", "{}"], "a package 'torch' is installed already"),
+        (["torch", "{}"], "'torch' is used by the sources for something else"),
+        (["numpy", "{}"], "a package 'numpy' is installed already"),
+        *(
+            ([name, "{}"], f"'{name}' is a file or a folder beside the package")
+            for name in ("tests", "templates", "benchmarks", "examples", "setup", "build")
+        ),
+        *(
+            ([name, "{}"], f"'{name}' is a name of C++ or its library")
+            for name in ("int", "namespace", "double", "linux", "printf")
+        ),
+        (["detail", "{}"], "'detail' is used by the sources for something else"),
+        (["aten", "{}"], "torch has a namespace 'aten' of its own"),
+        (["loaded_libraries", "{}"], "torch has a namespace 'loaded_libraries' of its own"),
         (["mine", "{}/full"], "exists and is not an empty folder"),
         (["mine", "{}", "--ops", "nothing"], "there is no operator 'nothing'; there are: "),
         (["mine", "{}", "--ops", ""], "--ops names no operator"),
@@ -660,9 +897,8 @@ def test_refused_projects(arguments, message, checkout, tmp_path):
     (target / "full").mkdir(parents=True)
     (target / "full" / "file").touch()
     place = target if "full" in arguments[1] or arguments[0] == "--update" else tmp_path / "new"
-    with pytest.raises(SystemExit, match=r"new_project\.py") as stopped:
-        new_project.main([argument.format(place) for argument in arguments], checkout)
-    assert message in str(stopped.value)
+    message_ = stops(new_project.main, [a.format(place) for a in arguments], checkout)
+    assert message in message_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["target"]
 
 

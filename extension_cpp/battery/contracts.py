@@ -291,7 +291,7 @@ def _check_fake_signature(case: Case) -> None:
         given = tensors_in([local[name] for name in names])
         if not given or not fakes or given[0] is not fakes[0]:
             continue
-        if names[0] == "self":
+        if names[0] == "self" != arguments[0].name:  # a method
             names = names[1:]
         see = f"{code.co_filename}:{code.co_firstlineno}"
         _compare_names(case.spec, what, names, case.op, see)

@@ -41,7 +41,7 @@ class Sample:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
         object.__setattr__(self, "args", args)
         object.__setattr__(self, "kwargs", kwargs)
 

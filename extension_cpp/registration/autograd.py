@@ -142,7 +142,7 @@ def autograd_kernel(
             has_tangent = [tangent is not None for tangent in tangents]
             linear = LinearContext(signature.pad(nest(has_tangent, call.lengths), False))
             save(linear, call, nest(primals, call.lengths), call.output)
-            seeds = [linear.seed(output) for output in signature.flatten_output(call.output)[0]]
+            seeds = [linear._seed(output) for output in signature.flatten_output(call.output)[0]]
             input_grads = signature.flatten_grads(
                 backward_formula(linear, *nest(seeds, call.output_lengths)),
                 len(tangents),

@@ -49,7 +49,7 @@ class LinearContext(FunctionCtx):
     def set_materialize_grads(self, value: bool) -> None:
         self._materialize_grads = value
 
-    def seed(self, output: Any) -> Tensor | None:
+    def _seed(self, output: Any) -> Tensor | None:
         """Makes the gradient of an output at which the formula is called; its value is no matter.
 
         It requires a gradient itself if the output is differentiable.
