@@ -306,7 +306,7 @@ TAKEN = frozenset(
         "keyword_only_inputs",
     }
 )
-# Of functions in torch and in library.py that pass an operator's keyword arguments on as theirs.
+# Of functions in torch and in registration/ that pass an operator's keyword arguments on as theirs.
 NOT_BY_KEYWORD = frozenset(
     {"self", "keyset", "info", "in_dims", "interpreter", "vmap_function", "op"}
 )

@@ -245,8 +245,7 @@ import extension_cpp, extension_cpp.testing
 
 def test_import_anew():
     # As some tools reload a package: what was registered before is replaced.
-    result = run_python(
-        """
+    code = """
 import sys
 import torch
 for _ in range(3):
@@ -265,5 +264,5 @@ for _ in range(3):
     for name in [name for name in sys.modules if name.startswith("extension_cpp")]:
         del sys.modules[name]
 """
-    )
-    assert result.returncode == 0, result.stderr
+    result = python("-c", code, cwd=ROOT)
+    assert result.returncode == 0, result.stdout

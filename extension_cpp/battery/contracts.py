@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from extension_cpp import library
+from extension_cpp import registration
 from extension_cpp.battery.cases import (
     Case,
     CheckError,
@@ -43,7 +43,8 @@ from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.tolerance import same_bits
 
 _REGISTER_AUTOGRAD = (
-    "Call register_autograd, register_no_autograd or register_mutation of extension_cpp.library."
+    "Call register_autograd, register_no_autograd or register_mutation of "
+    "extension_cpp.registration."
 )
 _OPCHECK_TESTS = (
     "test_schema",
@@ -267,8 +268,9 @@ def _check_fake_signature(case: Case) -> None:
 
     def watch(frame: FrameType, event: str, _: Any) -> None:
         module = frame.f_globals.get("__name__", "")
-        # library.py stands between the dispatcher and the fake kernel.
-        if event == "call" and module != library.__name__ and module.split(".")[0] != "torch":
+        # The registration of derivatives stands between the dispatcher and the fake kernel.
+        others = "torch.", f"{registration.__name__}."
+        if event == "call" and not f"{module}.".startswith(others):
             entered.append((frame.f_code, dict(frame.f_locals)))
 
     previous = sys.getprofile()

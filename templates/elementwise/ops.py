@@ -12,7 +12,7 @@ from extension_cpp.checks import (
     check_shape,
 )
 from extension_cpp.layout import new_elementwise
-from extension_cpp.library import register_autograd, register_vmap
+from extension_cpp.registration import register_autograd, register_vmap
 
 
 def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:

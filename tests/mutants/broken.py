@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from extension_cpp import library
+from extension_cpp import registration
 from extension_cpp.testing import Traffic
 from mutants.sound import Centre, FusedOp, Round, ScaleInPlace, arithmetic, fresh
 
@@ -160,7 +160,7 @@ class NoFormulaForBackward(FusedOp):
     says = "fused_op_backward has no Autograd kernel"
 
     def register_autograd(self):
-        library.register_autograd(
+        registration.register_autograd(
             self.qualified("fused_op"), self.backward, setup_context=self.setup_context
         )
 
@@ -426,7 +426,7 @@ class VersionNotBumped(ScaleInPlace):
         super().scale_in_place_kernel(out.data, factors, weight, negate=negate)
 
     def register(self):
-        library.register_vmap(self.qualified("scale_in_place"), self.vmap)
+        registration.register_vmap(self.qualified("scale_in_place"), self.vmap)
 
 
 class PlainMutation(ScaleInPlace):
@@ -436,7 +436,7 @@ class PlainMutation(ScaleInPlace):
     says = "compiled with inductor"
 
     def register(self):
-        library.register_vmap(self.qualified("scale_in_place"), self.vmap)
+        registration.register_vmap(self.qualified("scale_in_place"), self.vmap)
 
 
 class WritesToLeaf(ScaleInPlace):
@@ -490,7 +490,7 @@ class LosesGradient(Round):
     says = "a derivative is lost in silence"
 
     def register(self):
-        library.register_vmap(self.qualified("round_to"), self.vmap)
+        registration.register_vmap(self.qualified("round_to"), self.vmap)
 
 
 class NoAutocast(FusedOp):
@@ -509,7 +509,7 @@ class OtherAutocast(FusedOp):
     def register(self):
         self.register_autograd()
         self.register_vmap()
-        library.register_autocast(self.qualified("fused_op"), "float32")
+        registration.register_autocast(self.qualified("fused_op"), "float32")
 
 
 class ReferenceInFloat32(FusedOp):

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from extension_cpp import library
+from extension_cpp import registration
 from extension_cpp.checks import (
     check_defined,
     check_floating,
@@ -213,21 +213,21 @@ class FusedOp(Operator):
     def register(self):
         self.register_autograd()
         self.register_vmap()
-        library.register_autocast(self.qualified("fused_op"), "lower_precision")
+        registration.register_autocast(self.qualified("fused_op"), "lower_precision")
 
     def register_autograd(self):
-        library.register_autograd(
+        registration.register_autograd(
             self.qualified("fused_op"), self.backward, setup_context=self.setup_context
         )
-        library.register_autograd(
+        registration.register_autograd(
             self.qualified("fused_op_backward"),
             self.backward_backward,
             setup_context=self.setup_context_backward,
         )
 
     def register_vmap(self):
-        library.register_vmap(self.qualified("fused_op"), self.vmap)
-        library.register_vmap(self.qualified("fused_op_backward"), self.vmap_backward)
+        registration.register_vmap(self.qualified("fused_op"), self.vmap)
+        registration.register_vmap(self.qualified("fused_op_backward"), self.vmap_backward)
 
 
 class ScaleInPlace(Operator):
@@ -293,8 +293,8 @@ class ScaleInPlace(Operator):
         return None, None
 
     def register(self):
-        library.register_mutation(self.qualified("scale_in_place"))
-        library.register_vmap(self.qualified("scale_in_place"), self.vmap)
+        registration.register_mutation(self.qualified("scale_in_place"))
+        registration.register_vmap(self.qualified("scale_in_place"), self.vmap)
 
 
 class Centre(Operator):
@@ -374,10 +374,10 @@ class Centre(Operator):
         return (output * weight, mean), (0, 0)
 
     def register(self):
-        library.register_autograd(
+        registration.register_autograd(
             self.qualified("centre"), self.backward, setup_context=self.setup_context
         )
-        library.register_vmap(self.qualified("centre"), self.vmap)
+        registration.register_vmap(self.qualified("centre"), self.vmap)
 
 
 class Round(Operator):
@@ -410,5 +410,5 @@ class Round(Operator):
         return self.op("round_to")(input, dtype, mode), in_dims[0]
 
     def register(self):
-        library.register_no_autograd(self.qualified("round_to"))
-        library.register_vmap(self.qualified("round_to"), self.vmap)
+        registration.register_no_autograd(self.qualified("round_to"))
+        registration.register_vmap(self.qualified("round_to"), self.vmap)

@@ -11,7 +11,7 @@ from extension_cpp.checks import (
     check_same_dtype,
     check_shape,
 )
-from extension_cpp.library import register_mutation, register_vmap
+from extension_cpp.registration import register_mutation, register_vmap
 
 
 def myadd_out(a: Tensor, b: Tensor, out: Tensor) -> None:

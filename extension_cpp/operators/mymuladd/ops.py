@@ -12,8 +12,8 @@ from extension_cpp.checks import (
     check_shape,
 )
 from extension_cpp.layout import new_elementwise
-from extension_cpp.library import register_autocast, register_autograd, register_vmap
 from extension_cpp.operators.mymul.ops import mymul
+from extension_cpp.registration import register_autocast, register_autograd, register_vmap
 
 
 def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:

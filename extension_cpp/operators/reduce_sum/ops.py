@@ -8,7 +8,7 @@ from torch import Tensor
 
 from extension_cpp.batching import first_example
 from extension_cpp.checks import check_dims, check_floating
-from extension_cpp.library import register_autocast, register_autograd, register_vmap
+from extension_cpp.registration import register_autocast, register_autograd, register_vmap
 
 
 def reduce_sum(

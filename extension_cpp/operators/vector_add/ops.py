@@ -11,7 +11,7 @@ from extension_cpp.checks import (
     check_same_dtype,
 )
 from extension_cpp.layout import new_elementwise
-from extension_cpp.library import register_autocast, register_autograd, register_vmap
+from extension_cpp.registration import register_autocast, register_autograd, register_vmap
 
 
 def vector_add(a: Tensor, b: Tensor) -> Tensor:

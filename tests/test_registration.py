@@ -1,4 +1,4 @@
-"""Checks extension_cpp/library.py on small operators written in Python."""
+"""Checks extension_cpp/registration on small operators written in Python."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torch.func import (
 )
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from extension_cpp.library import (
+from extension_cpp.registration import (
     register_autocast,
     register_autograd,
     register_mutation,
