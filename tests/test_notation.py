@@ -13,7 +13,7 @@ from extension_cpp.notation import DtypeRule, NotationError, parse_notation
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = """
-#include "notation.h"
+#include "notation.cpp"
 
 extern "C" const char* refusal(const char* schema, const char* line) {
   static std::string text;

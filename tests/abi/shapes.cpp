@@ -1,6 +1,7 @@
 // Operators of many shapes, whose kernels check their inputs and allocate their outputs; tests/test_shapes.py compares
 // them with what follows from the same lines in Python.
-#include "operator.h"
+#include "notation.cpp"
+#include "operator.cpp"
 
 namespace {
 
