@@ -71,10 +71,12 @@ ScalarType CheckedInputs::dtype(size_t output) const {
 }
 
 Tensor CheckedInputs::new_output(size_t output) const {
-  const Sizes shape = sizes(output);
-  if (!notation_.elementwise || is_absent(notation_.outputs[output])) {
-    return new_empty(*first_, shape, other_dtype(output));
+  const Shape& described = notation_.outputs[output];
+  if (!notation_.elementwise || is_absent(described)) {
+    return new_empty(*first_, sizes(output), other_dtype(output));
   }
+  // Nothing, or what a star stands for.
+  const Slice shape = described.dims.empty() ? Slice{nullptr, 0} : bound_[described.dims[0].symbol];
   size_t count = 0;
   for (size_t k = 0; k < notation_.inputs.size(); ++k) {
     count += given_[k].count;
@@ -87,7 +89,7 @@ Tensor CheckedInputs::new_output(size_t output) const {
     }
   }
   const std::vector<int64_t> strides =
-      elementwise_strides(static_cast<int64_t>(shape.size()), shape.data(), operands.data(), count);
+      elementwise_strides(static_cast<int64_t>(shape.size), shape.data, operands.data(), count);
   return empty_with_strides(*first_, shape, strides, other_dtype(output));
 }
 
