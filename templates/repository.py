@@ -113,6 +113,10 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, previous)
 
 
+# A schema that stands in an operator's folder, with its line of shapes.
+DECLARATION = r'\bOperator \w+\{\s*"(\w+)\('
+
+
 class Repository:
     """A checkout of the package."""
 
@@ -129,7 +133,7 @@ class Repository:
     # What there is
 
     def schemas(self) -> dict[str, str]:
-        """The statement that defines each schema, by name."""
+        """The statement in library.cpp that defines each schema, by name."""
         literals = r'(?:"(?:\\.|[^"\\])*"\s*)*'
         pattern = rf'^[ \t]*m\.def\(\s*(?="(\w+)\(){literals}\);\n'
         return {
@@ -144,18 +148,25 @@ class Repository:
     def parts(self, name: str) -> dict[str, bool]:
         return {
             f"the folder {self.folder(name).relative_to(self.root)}": self.folder(name).exists(),
-            "its schema in csrc/library.cpp": name in self.schemas(),
+            "its schema in csrc/library.cpp": name
+            in {
+                *self.schemas(),
+                *self._named(self.folder(name), DECLARATION),
+            },
             "its import in ops.py": bool(self.import_statements(name)[self.imports["ops"]]),
         }
 
     def folder(self, name: str) -> Path:
         return self.operators / name
 
+    def _registered(self, folder: Path) -> set[str]:
+        """The operators that the sources of a folder declare or register kernels of."""
+        return self._named(folder, DECLARATION) | self._named(folder, r'm\.impl\(\s*"(\w+)"')
+
     @staticmethod
-    def _registered(folder: Path) -> set[str]:
-        """The operators that the sources of a folder register kernels of."""
-        sources = [*folder.glob("*.cpp"), *folder.glob("*.cu")]
-        return {n for p in sources for n in re.findall(r'm\.impl\(\s*"(\w+)"', p.read_text())}
+    def _named(folder: Path, pattern: str) -> set[str]:
+        sources = [path for suffix in ("h", "cpp", "cu") for path in folder.glob(f"*.{suffix}")]
+        return {n for p in sources for n in re.findall(pattern, p.read_text())}
 
     def _owner(self, name: str, besides: str) -> str | None:
         """The operator, another than `besides`, whose sources register kernels under a name."""

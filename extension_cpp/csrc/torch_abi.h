@@ -61,6 +61,7 @@ namespace extension_cpp {
 #include <torch/csrc/stable/tensor.h>
 
 #define TORCH_LIBRARY(ns, m) STABLE_TORCH_LIBRARY(ns, m)
+#define TORCH_LIBRARY_FRAGMENT(ns, m) STABLE_TORCH_LIBRARY_FRAGMENT(ns, m)
 #define TORCH_LIBRARY_IMPL(ns, key, m) STABLE_TORCH_LIBRARY_IMPL(ns, key, m)
 
 namespace extension_cpp {
@@ -99,12 +100,17 @@ inline ScalarType dtype_of(const Tensor& tensor) {
   }
 }
 
-// Uninitialised, with the dtype and device of `like`.
-inline Tensor empty_with_strides(const Tensor& like, IntArrayRef sizes, IntArrayRef strides) {
+// Uninitialised, with the device of `like` and, unless another is given, its dtype.
+inline Tensor empty_with_strides(
+    const Tensor& like, IntArrayRef sizes, IntArrayRef strides, std::optional<ScalarType> other_dtype = std::nullopt) {
   int32_t dtype = 0;
   int32_t device_type = 0;
   AtenTensorHandle result = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  if (other_dtype.has_value()) {
+    dtype = torch::stable::detail::to<int32_t>(torch::stable::detail::from(*other_dtype));
+  } else {
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  }
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
       static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), dtype, device_type, like.get_device_index(),
@@ -166,8 +172,9 @@ inline Tensor call_contiguous(const Tensor& tensor) { return tensor.contiguous()
 
 inline ScalarType dtype_of(const Tensor& tensor) { return tensor.scalar_type(); }
 
-inline Tensor empty_with_strides(const Tensor& like, IntArrayRef sizes, IntArrayRef strides) {
-  return at::empty_strided(sizes, strides, like.options());
+inline Tensor empty_with_strides(
+    const Tensor& like, IntArrayRef sizes, IntArrayRef strides, std::optional<ScalarType> dtype = std::nullopt) {
+  return at::empty_strided(sizes, strides, like.options().dtype(dtype.value_or(like.scalar_type())));
 }
 
 inline void copy_into(Tensor& destination, const Tensor& source) { destination.copy_(source); }

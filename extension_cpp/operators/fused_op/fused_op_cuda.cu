@@ -41,11 +41,11 @@ struct FusedOpBackward {
 };
 
 Tensor fused_op_cuda(const Tensor& input, const Tensor& bias, double scale) {
-  check_fused_op(input, bias);
+  const CheckedInputs inputs = kFusedOp.check(input, bias);
   const DeviceGuard guard(input);
   const Tensor x = as_contiguous(input);
   const Tensor b = as_contiguous(bias);
-  Tensor output = new_empty(x, x.sizes());
+  Tensor output = inputs.new_output();
   dispatch_floating(x.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     cuda::launch_elementwise(
@@ -56,14 +56,14 @@ Tensor fused_op_cuda(const Tensor& input, const Tensor& bias, double scale) {
 }
 
 std::tuple<Tensor, Tensor> fused_op_backward_cuda(const Tensor& grad_output, const Tensor& output, double scale) {
-  check_fused_op_backward(grad_output, output);
+  const CheckedInputs inputs = kFusedOpBackward.check(grad_output, output);
   const DeviceGuard guard(grad_output);
   const Tensor grad = as_contiguous(grad_output);
   const Tensor out = as_contiguous(output);
   const int64_t cols = grad.size(grad.dim() - 1);
   const int64_t rows = cols == 0 ? 0 : grad.numel() / cols;
-  Tensor grad_input = new_empty(grad, grad.sizes());
-  Tensor grad_bias = new_empty(grad, {cols});
+  Tensor grad_input = inputs.new_output(0);
+  Tensor grad_bias = inputs.new_output(1);
   dispatch_floating(grad.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     const FusedOpBackward<T> f{
@@ -79,6 +79,6 @@ std::tuple<Tensor, Tensor> fused_op_backward_cuda(const Tensor& grad_output, con
 }  // namespace extension_cpp
 
 TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) {
-  m.impl("fused_op", TORCH_BOX(&extension_cpp::fused_op_cuda));
-  m.impl("fused_op_backward", TORCH_BOX(&extension_cpp::fused_op_backward_cuda));
+  m.impl(extension_cpp::kFusedOp.name(), TORCH_BOX(&extension_cpp::fused_op_cuda));
+  m.impl(extension_cpp::kFusedOpBackward.name(), TORCH_BOX(&extension_cpp::fused_op_backward_cuda));
 }

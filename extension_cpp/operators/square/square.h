@@ -1,9 +1,13 @@
-// What valid inputs of square are, and what it computes, for both backends; ops.py says the former to fake tensors.
+// What square is and computes, for both backends.
 #pragma once
 
-#include "checks.h"
+#include "operator.h"
 
 namespace extension_cpp {
+
+inline const Operator kSquare{"square(Tensor input) -> Tensor", "*shape -> *shape"};
+inline const Operator kSquareBackward{
+    "square_backward(Tensor grad_output, Tensor input) -> Tensor", "*shape, *shape -> *shape"};
 
 template <class A>
 struct Square {
@@ -14,14 +18,5 @@ template <class A>
 struct SquareBackward {
   HOST_DEVICE A operator()(A grad_output, A input) const { return A(2) * input * grad_output; }
 };
-
-inline void check_square(const Tensor& input) { check_floating("square", "input", input); }
-
-inline void check_square_backward(const Tensor& grad_output, const Tensor& input) {
-  check_floating("square_backward", "grad_output", grad_output);
-  check_same_dtype("square_backward", "input", input, "grad_output", grad_output);
-  check_same_device("square_backward", "input", input, "grad_output", grad_output);
-  check_shape("square_backward", "input", input, grad_output.sizes());
-}
 
 }  // namespace extension_cpp

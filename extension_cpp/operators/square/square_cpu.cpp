@@ -6,8 +6,8 @@ namespace extension_cpp {
 namespace {
 
 Tensor square_cpu(const Tensor& input) {
-  check_square(input);
-  Tensor output = new_elementwise(input.sizes(), input);
+  const CheckedInputs inputs = kSquare.check(input);
+  Tensor output = inputs.new_output();
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     cpu::elementwise<T>(Square<acc_t<T>>{}, output, input);
@@ -16,8 +16,8 @@ Tensor square_cpu(const Tensor& input) {
 }
 
 Tensor square_backward_cpu(const Tensor& grad_output, const Tensor& input) {
-  check_square_backward(grad_output, input);
-  Tensor grad_input = new_elementwise(input.sizes(), grad_output, input);
+  const CheckedInputs inputs = kSquareBackward.check(grad_output, input);
+  Tensor grad_input = inputs.new_output();
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     cpu::elementwise<T>(SquareBackward<acc_t<T>>{}, grad_input, grad_output, input);
@@ -28,7 +28,12 @@ Tensor square_backward_cpu(const Tensor& grad_output, const Tensor& input) {
 }  // namespace
 }  // namespace extension_cpp
 
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(extension_cpp::kSquare.schema());
+  m.def(extension_cpp::kSquareBackward.schema());
+}
+
 TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) {
-  m.impl("square", TORCH_BOX(&extension_cpp::square_cpu));
-  m.impl("square_backward", TORCH_BOX(&extension_cpp::square_backward_cpu));
+  m.impl(extension_cpp::kSquare.name(), TORCH_BOX(&extension_cpp::square_cpu));
+  m.impl(extension_cpp::kSquareBackward.name(), TORCH_BOX(&extension_cpp::square_backward_cpu));
 }
