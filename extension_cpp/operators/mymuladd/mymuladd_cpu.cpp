@@ -1,6 +1,6 @@
 #include "mymuladd.h"
 
-#include "cpu/loops.h"
+#include "cpu/elementwise.h"
 
 namespace extension_cpp {
 namespace {

@@ -1,6 +1,8 @@
 #include "vector_add.h"
 
-#include "cpu/loops.h"
+#include "cpu/clones.h"
+#include "dispatch.h"
+#include "layout.h"
 
 namespace extension_cpp {
 namespace {
