@@ -94,38 +94,34 @@ void elementwise(
   const bool short_rows = indexing.dims > 1 && 2 * cols <= kChunk;
   const bool in_place = !short_rows && rows_in_place(indexing);
   parallel_for(0, indexing.numel, kGrain, [=](int64_t begin, int64_t end) CPU_CLONES {
-    std::array<T*, M> to = outputs;
-    if (in_place) {
-      const auto& row_strides = where->strides[1];  // zeros, where there is one row
-      int64_t row = begin / cols;
-      int64_t place = begin - row * cols;
-      while (begin < end) {
-        const int64_t count = std::min(cols - place, end - begin);
-        for (size_t m = 0; m < M; ++m) {
-          to[m] = outputs[m] + begin;
-        }
-        apply(f, count, to, kOutputs, (inputs[I] + row * row_strides[I + 1] + place)...);
-        begin += count;
-        ++row;
-        place = 0;
-      }
-      return;
-    }
     alignas(64) T buffers[K + M][kChunk];
     std::array<Reader<T, K + 1>, K> readers{Reader<T, K + 1>(*where, static_cast<int>(I) + 1, inputs[I])...};
-    // Chunks end where rows do, so that as many operands as can be are read in place: several short rows, or equal
-    // parts of a long one.
-    const int64_t parts = (cols + kChunk - 1) / kChunk;
+    // Chunks end where rows do, so that as many operands as can be are read in place: several short rows, one row, or
+    // equal parts of a long one.
+    const int64_t parts = in_place ? 1 : (cols + kChunk - 1) / kChunk;
     const int64_t longest = short_rows ? kChunk / cols * cols : (cols + parts - 1) / parts;
+    const auto& row_strides = where->strides[1];  // zeros, where there is one row
+    int64_t row = in_place ? begin / cols : 0;
+    int64_t place = in_place ? begin - row * cols : 0;
     while (begin < end) {
-      int64_t offsets[K + 1];
-      const int64_t place = where->locate(begin, offsets);
-      const int64_t rest = short_rows && place == 0 ? longest : cols - place;
-      const int64_t count = std::min({longest, rest, end - begin});
+      std::array<T*, M> to = outputs;
+      std::array<const T*, K> from;
+      int64_t count = 0;
+      if (in_place) {
+        count = std::min(cols - place, end - begin);
+        from = {(inputs[I] + row * row_strides[I + 1] + place)...};
+        ++row;
+        place = 0;
+      } else {
+        int64_t offsets[K + 1];
+        const int64_t at = where->locate(begin, offsets);
+        count = std::min({longest, short_rows && at == 0 ? longest : cols - at, end - begin});
+        from = {readers[I].read(begin, count, at, offsets[I + 1], buffers[I])...};
+      }
       for (size_t m = 0; m < M; ++m) {
         to[m] = where->linear[0] ? outputs[m] + begin : buffers[K + m];
       }
-      apply(f, count, to, kOutputs, readers[I].read(begin, count, place, offsets[I + 1], buffers[I])...);
+      apply(f, count, to, kOutputs, from[I]...);
       for (size_t m = 0; m < M && !where->linear[0]; ++m) {
         scatter(*where, to[m], begin, count, outputs[m]);
       }
