@@ -806,7 +806,7 @@ def test_a_project_has_its_own_name_and_operators(checkout, tmp_path, capsys):
     origin = json.loads((target / "templates" / "origin.json").read_text())
     assert origin["operators"] == ["fused_op"]
     assert origin["commit"] == git(checkout, "rev-parse", "HEAD").strip()
-    assert "zoo_kernels/operators/fused_op/fused_op.h" in files
+    assert "zoo_kernels/operators/fused_op/fused_op.cpp" in files
     assert "examples/quickstart.py" in files
     spelled = re.compile(repository.PACKAGE.replace("_", "[_-]"), re.I)
     for file in files:

@@ -544,9 +544,8 @@ def _place(spec: OpSpec, see: str, device: str) -> str:
     with contextlib.suppress(ValueError):
         path = path.relative_to(Path.cwd())
     suffix = "_cuda.cu" if device.startswith("cuda") else "_cpu.cpp"
-    kernel = path.with_name(spec.name + suffix)
-    if not kernel.exists():
-        kernel = path
+    candidates = [path.with_name(spec.name + end) for end in (suffix, ".cpp")]
+    kernel = next((file for file in candidates if file.exists()), path)
     return {
         "kernel": f"the kernel in {kernel}",
         "backward": f"the derivative formula in {path}, and its kernel in {kernel}",

@@ -2,18 +2,14 @@
 // operands that broadcast. Free of torch, so that tests/test_index_math.py compiles it by itself, without a GPU.
 #pragma once
 
+#include "host_device.h"
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
-
-#ifdef __CUDACC__
-#define HOST_DEVICE __host__ __device__
-#else
-#define HOST_DEVICE
-#endif
 
 namespace extension_cpp {
 
@@ -232,21 +228,29 @@ struct Indexing {
   // Sizes of operands are those of the output or 1, and may lack leading dimensions.
   explicit Indexing(const std::array<Geometry, K>& operands) {
     const Geometry& output = operands[0];
-    std::vector<int64_t> order;
-    for (int64_t d = output.dim - 1; d >= 0; --d) {
+    for (int64_t d = 0; d < output.dim; ++d) {
       numel *= output.sizes[d];
-      if (output.sizes[d] != 1) {
-        order.push_back(d);
-      }
     }
     if (numel == 0) {
       return;
     }
-    std::stable_sort(
-        order.begin(), order.end(), [&](int64_t a, int64_t b) { return output.strides[a] < output.strides[b]; });
+    // Fewer than 64 dimensions are larger than 1. Insertion sort, in place: the operators of small tensors take little
+    // longer than an allocation.
+    int64_t order[64];
+    int ordered = 0;
+    for (int64_t d = output.dim - 1; d >= 0; --d) {
+      if (output.sizes[d] != 1) {
+        int at = ordered++;
+        for (; at > 0 && output.strides[order[at - 1]] > output.strides[d]; --at) {
+          order[at] = order[at - 1];
+        }
+        order[at] = d;
+      }
+    }
 
     int64_t extent[kMaxDims];
-    for (const int64_t d : order) {
+    for (int j = 0; j < ordered; ++j) {
+      const int64_t d = order[j];
       int64_t along[K];
       bool merges = dims > 0;
       for (int k = 0; k < K; ++k) {

@@ -3,14 +3,6 @@
 #include "torch_abi.h"
 
 TORCH_LIBRARY(extension_cpp, m) {
-  m.def("vector_add(Tensor a, Tensor b) -> Tensor");
-  m.def("relu(Tensor input) -> Tensor");
-  m.def("relu_backward(Tensor grad_output, Tensor output) -> Tensor");
-  m.def("mymuladd(Tensor a, Tensor b, float c) -> Tensor");
-  m.def("mymul(Tensor a, Tensor b) -> Tensor");
-  m.def("myadd_out(Tensor a, Tensor b, Tensor(a!) out) -> ()");
-  m.def("affine(Tensor a, Tensor x, Tensor b) -> Tensor");
-  m.def("affine_backward(Tensor grad_output, Tensor a, Tensor x) -> (Tensor, Tensor, Tensor)");
   m.def("reduce_sum(Tensor input, int[]? dim=None, bool keepdim=False) -> Tensor");
   m.def(
       "fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> (Tensor, Tensor, "

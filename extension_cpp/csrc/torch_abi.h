@@ -63,6 +63,7 @@ namespace extension_cpp {
 #define TORCH_LIBRARY(ns, m) STABLE_TORCH_LIBRARY(ns, m)
 #define TORCH_LIBRARY_FRAGMENT(ns, m) STABLE_TORCH_LIBRARY_FRAGMENT(ns, m)
 #define TORCH_LIBRARY_IMPL(ns, key, m) STABLE_TORCH_LIBRARY_IMPL(ns, key, m)
+#define TORCH_LIBRARY_FRAGMENT(ns, m) STABLE_TORCH_LIBRARY_FRAGMENT(ns, m)
 
 namespace extension_cpp {
 
@@ -76,6 +77,7 @@ using torch::stable::Device;
 using torch::stable::new_empty;
 using torch::stable::parallel_for;
 using torch::stable::Tensor;
+using Library = torch::stable::detail::StableLibrary;
 using IntArrayRef = torch::headeronly::IntHeaderOnlyArrayRef;
 using FloatArrayRef = torch::headeronly::HeaderOnlyArrayRef<double>;
 using OptionalIntArrayRef = std::optional<IntArrayRef>;
@@ -162,6 +164,7 @@ using at::ScalarType;
 using at::Tensor;
 using at::TensorList;
 using FloatArrayRef = at::ArrayRef<double>;
+using Library = torch::Library;
 using String = std::string;
 
 inline Tensor new_empty(const Tensor& like, IntArrayRef sizes, std::optional<ScalarType> dtype = std::nullopt) {
@@ -181,6 +184,14 @@ inline void copy_into(Tensor& destination, const Tensor& source) { destination.c
 
 }  // namespace extension_cpp
 
+#endif
+
+// A source that is compiled for both backends says its schemas twice, and PyTorch takes each once: those of the CPU
+// library, which is always loaded. Here they are a function that nobody calls.
+#ifdef __CUDACC__
+#undef TORCH_LIBRARY_FRAGMENT
+#define TORCH_LIBRARY_FRAGMENT(ns, m) \
+  [[maybe_unused]] static void C10_CONCATENATE(unused_schemas_of_##ns##_, C10_UID)(extension_cpp::Library & m)
 #endif
 
 namespace extension_cpp {

@@ -1,6 +1,6 @@
 #include "my_op.h"
 
-#include "cpu/loops.h"
+#include "cpu/elementwise.h"
 #include "dispatch.h"
 
 namespace extension_cpp {

@@ -1,5 +1,6 @@
 #include "my_op.h"
 
+#include "cpu/elementwise.h"
 #include "cpu/rows.h"
 #include "dispatch.h"
 

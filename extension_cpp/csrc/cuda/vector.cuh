@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dispatch.h"
+#include "values.h"
 
 #include <cuda_runtime.h>
 
@@ -15,12 +16,12 @@ constexpr int kVector = kAccessBytes / static_cast<int>(sizeof(T));
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kAccessBytes == 0; }
 
-template <class A, int N>
-struct Values {
-  A values[N];
+using extension_cpp::Values;
 
-  __device__ A& operator[](int k) { return values[k]; }
-  __device__ const A& operator[](int k) const { return values[k]; }
+// Pointers among the parameters of a kernel: std::array has no device functions.
+template <class T, size_t K>
+struct PointerArray {
+  T* data[K];
 };
 
 namespace detail {

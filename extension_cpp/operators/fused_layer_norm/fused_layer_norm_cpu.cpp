@@ -1,5 +1,7 @@
 #include "fused_layer_norm.h"
 
+#include "cpu/columns.h"
+#include "cpu/elementwise.h"
 #include "cpu/rows.h"
 #include "dispatch.h"
 

@@ -265,8 +265,8 @@ void layer_norm(
   T* const out = output.mutable_data_ptr<T>();
   A* const means = mean.mutable_data_ptr<A>();
   A* const rstds = rstd.mutable_data_ptr<A>();
-  const cuda::Parameter<T> w(weight, A(1));
-  const cuda::Parameter<T> b(bias, A(0));
+  const cuda::Parameter<T> w(weight, A(1), cols);
+  const cuda::Parameter<T> b(bias, A(0), cols);
   LayerNorm<T> f{w, b, out, means, rstds, static_cast<A>(eps), {}, nullptr};
   const cuda::Split split = cuda::Split::even(cols);
   if (split.segments == 1 || rows >= cuda::multiprocessors()) {
@@ -298,7 +298,7 @@ void layer_norm_backward(
   const A* const means = mean.const_data_ptr<A>();
   const A* const rstds = rstd.const_data_ptr<A>();
   T* const out = grad_input.mutable_data_ptr<T>();
-  const cuda::Parameter<T> w(weight, A(1));
+  const cuda::Parameter<T> w(weight, A(1), cols);
   const std::array parameter_grads{grad_weight, grad_bias};
   if (cuda::launch_rows_and_column_sums(
           input, LayerNormBackward<T>{means, rstds, w, out}, inputs, rows, cols, parameter_grads)) {

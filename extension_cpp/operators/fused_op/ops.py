@@ -5,8 +5,13 @@ from torch import Tensor
 
 from extension_cpp.batching import to_front
 from extension_cpp.checks import check_number
-from extension_cpp.registration import register_autocast, register_autograd, register_vmap
-from extension_cpp.shapes import batching_rule, fake_kernel, operator
+from extension_cpp.registration import (
+    register_autocast,
+    register_autograd,
+    register_fake,
+    register_vmap,
+)
+from extension_cpp.shapes import batching_rule, operator
 
 
 def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
@@ -33,10 +38,8 @@ def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
     return torch.ops.extension_cpp.fused_op(input, bias, scale)
 
 
-torch.library.register_fake("extension_cpp::fused_op", fake_kernel("extension_cpp::fused_op"))
-torch.library.register_fake(
-    "extension_cpp::fused_op_backward", fake_kernel("extension_cpp::fused_op_backward")
-)
+register_fake("extension_cpp::fused_op")
+register_fake("extension_cpp::fused_op_backward")
 
 
 # The mask of relu can be read off the output: saving that, and not the input, costs no memory where

@@ -1,5 +1,6 @@
 #include "reduce_sum.h"
 
+#include "cpu/columns.h"
 #include "cpu/rows.h"
 
 namespace extension_cpp {

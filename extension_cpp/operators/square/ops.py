@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.registration import register_autograd, register_vmap
-from extension_cpp.shapes import batching_rule, fake_kernel
+from extension_cpp.registration import register_autograd, register_fake, register_vmap
 
 
 def square(input: Tensor) -> Tensor:
@@ -23,10 +22,8 @@ def square(input: Tensor) -> Tensor:
     return torch.ops.extension_cpp.square(input)
 
 
-torch.library.register_fake("extension_cpp::square", fake_kernel("extension_cpp::square"))
-torch.library.register_fake(
-    "extension_cpp::square_backward", fake_kernel("extension_cpp::square_backward")
-)
+register_fake("extension_cpp::square")
+register_fake("extension_cpp::square_backward")
 
 
 def _setup_context(ctx, inputs, output):
@@ -64,7 +61,7 @@ register_autograd(
 )
 
 
-register_vmap("extension_cpp::square", batching_rule("extension_cpp::square"))
-register_vmap("extension_cpp::square_backward", batching_rule("extension_cpp::square_backward"))
+register_vmap("extension_cpp::square")
+register_vmap("extension_cpp::square_backward")
 
 # No autocast rule: like torch.square it runs in the dtype that comes.
