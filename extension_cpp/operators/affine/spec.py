@@ -45,7 +45,7 @@ def bad_inputs(make):
     yield BadInput(
         "b that does not broadcast",
         Sample(make((3, 1)), make((4,)), make((3,))),
-        "affine: b must broadcast with a * x of shape (3, 4), got (3,)",
+        "affine: b must broadcast with a and x of shape (3, 4), got (3,)",
     )
 
 
