@@ -95,6 +95,7 @@ class Example:
     shape: Sizes
     dtype: torch.dtype
     device: torch.device
+    layout: torch.layout
 
     def dim(self) -> int:
         """As of a tensor."""
@@ -727,7 +728,7 @@ def _example(tensor: Any, dim: int | None) -> Any:
     if tensor is None or dim is None:
         return tensor
     shape = tuple(tensor.shape)
-    return Example(shape[:dim] + shape[dim + 1 :], tensor.dtype, tensor.device)
+    return Example(shape[:dim] + shape[dim + 1 :], tensor.dtype, tensor.device, tensor.layout)
 
 
 def _as_returned(outputs: list[Any]) -> Any:
