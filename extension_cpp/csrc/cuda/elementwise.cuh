@@ -11,6 +11,7 @@
 #include "vector.cuh"
 
 #include <array>
+#include <type_traits>
 #include <utility>
 
 namespace extension_cpp::cuda {
@@ -139,6 +140,68 @@ __global__ void __launch_bounds__(kBlock)
   });
 }
 
+template <int N, class T>
+__device__ Chunk<T, N> repeat(const Chunk<T, 1>& value) {
+  Chunk<T, N> chunk;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    chunk.values[n] = value.values[0];
+  }
+  return chunk;
+}
+
+// Rows that one thread of a tile kernel computes, in flight at once: as many as registers allow.
+template <size_t Inputs>
+constexpr int kTileRows = Inputs <= 2 ? 4 : 2;
+
+// Where every access is aligned: a thread takes the same N columns of several rows. It divides nothing, and reads what
+// is the same for all rows once. `lanes` threads, a power of two, lie along a row.
+template <int N, class F, class T, size_t M, size_t... I>
+__device__ void compute_tile(
+    const F& f, int64_t rows, int64_t cols, int lanes, int64_t blocks_along_row, const PointerArray<T, M>& outputs,
+    const MatrixInput<T> (&inputs)[sizeof...(I)], std::index_sequence<I...>) {
+  constexpr int kRows = kTileRows<sizeof...(I)>;
+  const int teams = kBlock / lanes;
+  const int64_t tile = static_cast<int64_t>(blockIdx.x) / blocks_along_row;
+  const int64_t block_along_row = static_cast<int64_t>(blockIdx.x) - tile * blocks_along_row;
+  const int64_t col = (block_along_row * lanes + static_cast<int>(threadIdx.x) % lanes) * N;
+  const int64_t first_row = tile * teams * kRows + static_cast<int>(threadIdx.x) / lanes;
+  if (col >= cols) {
+    return;
+  }
+  Chunk<T, N> chunks[kRows][sizeof...(I)];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = first_row + r * teams;
+#pragma unroll
+    for (size_t k = 0; k < sizeof...(I); ++k) {
+      const MatrixInput<T>& input = inputs[k];
+      if (r > 0 && input.row_stride == 0) {
+        chunks[r][k] = chunks[0][k];
+      } else if (row < rows) {
+        const T* const address = input.data + row * input.row_stride + col * input.col_stride;
+        chunks[r][k] = input.col_stride == 1 ? load_chunk<N>(address) : repeat<N>(load_chunk<1>(address));
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const int64_t row = first_row + r * teams;
+    if (row < rows) {
+      store_results<N>(f, row * cols + col, outputs, to_values(chunks[r][I])...);
+    }
+  }
+}
+
+template <int N, class F, class T, size_t M, class... Inputs>
+__global__ void __launch_bounds__(kBlock) tile_kernel(
+    F f, int64_t rows, int64_t cols, int lanes, int64_t blocks_along_row, PointerArray<T, M> outputs,
+    Inputs... inputs) {
+  const MatrixInput<T> operands[] = {inputs...};
+  compute_tile<N>(
+      f, rows, cols, lanes, blocks_along_row, outputs, operands, std::make_index_sequence<sizeof...(Inputs)>());
+}
+
 template <class T>
 int elements_before(const T* output) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(output) % kAccessBytes / sizeof(T));
@@ -153,6 +216,39 @@ bool is_matrix(const Indexing<K>& indexing) {
     is = is && (indexing.strides[0][k] == 0 || indexing.strides[0][k] == 1);
   }
   return is;
+}
+
+// Whether accesses to N elements are aligned from the first element of every row on.
+template <int N, class T>
+bool rows_are_aligned(const MatrixInput<T>& input) {
+  return input.col_stride == 0 || (is_aligned(input.data) && input.row_stride % N == 0);
+}
+
+template <class T, size_t M, class F, class... Inputs>
+void launch_matrix(
+    const F& f, int64_t numel, const Divider& cols, int before, const PointerArray<T, M>& outputs, cudaStream_t stream,
+    const Inputs&... inputs) {
+  constexpr int N = kVector<T>;
+  // Of float64 the other kernel will do: fewer kernels to compile.
+  if constexpr (!std::is_same_v<T, double>) {
+    if (before == 0 && cols.divisor() % N == 0 && (rows_are_aligned<N>(inputs) && ...)) {
+      const int64_t rows = numel / cols.divisor();
+      const int64_t chunks = cols.divisor() / N;
+      int lanes = 1;
+      while (lanes < kBlock && lanes < chunks) {
+        lanes *= 2;
+      }
+      const int64_t blocks_along_row = ceil_div(chunks, lanes);
+      const int64_t blocks = blocks_along_row * ceil_div(rows, int64_t{kBlock / lanes} * kTileRows<sizeof...(Inputs)>);
+      if (blocks <= kMaxGridX) {
+        tile_kernel<N><<<static_cast<unsigned>(blocks), kBlock, 0, stream>>>(
+            f, rows, cols.divisor(), lanes, blocks_along_row, outputs, inputs...);
+        return;
+      }
+    }
+  }
+  const auto blocks = static_cast<unsigned>(ceil_div(before + numel, int64_t{kBlock} * N));
+  matrix_kernel<N><<<blocks, kBlock, 0, stream>>>(f, numel, cols, before, outputs, inputs...);
 }
 
 template <class T, size_t M, class F, size_t... I>
@@ -171,8 +267,8 @@ void elementwise(
   } else if (aligned_alike && is_matrix(indexing)) {
     const int64_t* const cols = indexing.strides[0];
     const int64_t* const rows = indexing.strides[indexing.dims - 1];
-    matrix_kernel<N><<<blocks, kBlock, 0, stream>>>(
-        f, indexing.numel, indexing.sizes[0], before, outputs,
+    launch_matrix<T>(
+        f, indexing.numel, indexing.sizes[0], before, outputs, stream,
         MatrixInput<T>{inputs[I], indexing.dims == 1 ? 0 : rows[I + 1], cols[I + 1]}...);
   } else {
     strided_kernel<N><<<blocks, kBlock, 0, stream>>>(f, indexing, outputs, inputs[I]...);
