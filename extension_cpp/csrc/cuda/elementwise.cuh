@@ -53,6 +53,16 @@ struct PerColumn {
 
 namespace detail {
 
+template <int N, class A>
+__device__ Values<A, N> repeat(A value) {
+  Values<A, N> values;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    values[n] = value;
+  }
+  return values;
+}
+
 // What a matrix kernel knows of an input: where element (row, col) of the output finds its own.
 template <class T>
 struct MatrixInput {
@@ -61,21 +71,24 @@ struct MatrixInput {
   int64_t col_stride;  // 1; 0: one value for a whole row
 
   template <int N>
+  __device__ Values<acc_t<T>, N> aligned_at(int64_t row, int64_t col) const {
+    if (col_stride == 1) {
+      return load<N>(data + row * row_stride + col);
+    }
+    return repeat<N>(load<1>(data + row * row_stride)[0]);
+  }
+
+  template <int N>
   __device__ Values<acc_t<T>, N> at(int64_t row, int64_t col, int64_t cols) const {
-    const T* address = data + row * row_stride + col * col_stride;
-    Values<acc_t<T>, N> result;
+    const T* address = data + row * row_stride + (col_stride == 0 ? 0 : col);
     // Rows that follow one another are as one.
     if (col + N <= cols || row_stride == col_stride * cols) {
       if (col_stride == 1) {
         return load_unaligned<N>(address);
       }
-      const auto value = load<1>(address)[0];
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        result[n] = value;
-      }
-      return result;
+      return repeat<N>(load<1>(address)[0]);
     }
+    Values<acc_t<T>, N> result;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       result[n] = load<1>(address)[0];
@@ -140,66 +153,18 @@ __global__ void __launch_bounds__(kBlock)
   });
 }
 
-template <int N, class T>
-__device__ Chunk<T, N> repeat(const Chunk<T, 1>& value) {
-  Chunk<T, N> chunk;
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    chunk.values[n] = value.values[0];
-  }
-  return chunk;
-}
-
-// Rows that one thread of a tile kernel computes, in flight at once: as many as registers allow.
-template <size_t Inputs>
-constexpr int kTileRows = Inputs <= 2 ? 4 : 2;
-
-// Where every access is aligned: a thread takes the same N columns of several rows. It divides nothing, and reads what
-// is the same for all rows once. `lanes` threads, a power of two, lie along a row.
-template <int N, class F, class T, size_t M, size_t... I>
-__device__ void compute_tile(
-    const F& f, int64_t rows, int64_t cols, int lanes, int64_t blocks_along_row, const PointerArray<T, M>& outputs,
-    const MatrixInput<T> (&inputs)[sizeof...(I)], std::index_sequence<I...>) {
-  constexpr int kRows = kTileRows<sizeof...(I)>;
-  const int teams = kBlock / lanes;
-  const int64_t tile = static_cast<int64_t>(blockIdx.x) / blocks_along_row;
-  const int64_t block_along_row = static_cast<int64_t>(blockIdx.x) - tile * blocks_along_row;
-  const int64_t col = (block_along_row * lanes + static_cast<int>(threadIdx.x) % lanes) * N;
-  const int64_t first_row = tile * teams * kRows + static_cast<int>(threadIdx.x) / lanes;
-  if (col >= cols) {
-    return;
-  }
-  Chunk<T, N> chunks[kRows][sizeof...(I)];
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int64_t row = first_row + r * teams;
-#pragma unroll
-    for (size_t k = 0; k < sizeof...(I); ++k) {
-      const MatrixInput<T>& input = inputs[k];
-      if (r > 0 && input.row_stride == 0) {
-        chunks[r][k] = chunks[0][k];
-      } else if (row < rows) {
-        const T* const address = input.data + row * input.row_stride + col * input.col_stride;
-        chunks[r][k] = input.col_stride == 1 ? load_chunk<N>(address) : repeat<N>(load_chunk<1>(address));
-      }
-    }
-  }
-#pragma unroll
-  for (int r = 0; r < kRows; ++r) {
-    const int64_t row = first_row + r * teams;
-    if (row < rows) {
-      store_results<N>(f, row * cols + col, outputs, to_values(chunks[r][I])...);
-    }
-  }
-}
-
+// Where every access is aligned: no thread divides, nor asks whether its elements lie in one row. 2^lane_bits threads
+// lie along a row, in blocks.divisor() blocks. Threads that take several rows each were slower.
 template <int N, class F, class T, size_t M, class... Inputs>
 __global__ void __launch_bounds__(kBlock) tile_kernel(
-    F f, int64_t rows, int64_t cols, int lanes, int64_t blocks_along_row, PointerArray<T, M> outputs,
-    Inputs... inputs) {
-  const MatrixInput<T> operands[] = {inputs...};
-  compute_tile<N>(
-      f, rows, cols, lanes, blocks_along_row, outputs, operands, std::make_index_sequence<sizeof...(Inputs)>());
+    F f, int64_t rows, int64_t cols, int lane_bits, Divider blocks, PointerArray<T, M> outputs, Inputs... inputs) {
+  const int lane = static_cast<int>(threadIdx.x) & ((1 << lane_bits) - 1);
+  const int64_t tile = blocks.divide(blockIdx.x);
+  const int64_t row = (tile * kBlock + threadIdx.x) >> lane_bits;
+  const int64_t col = (((blockIdx.x - tile * blocks.divisor()) << lane_bits) + lane) * N;
+  if (row < rows && col < cols) {
+    store_results<N>(f, row * cols + col, outputs, inputs.template aligned_at<N>(row, col)...);
+  }
 }
 
 template <class T>
@@ -234,15 +199,15 @@ void launch_matrix(
     if (before == 0 && cols.divisor() % N == 0 && (rows_are_aligned<N>(inputs) && ...)) {
       const int64_t rows = numel / cols.divisor();
       const int64_t chunks = cols.divisor() / N;
-      int lanes = 1;
-      while (lanes < kBlock && lanes < chunks) {
-        lanes *= 2;
+      int lane_bits = 0;
+      while (1 << lane_bits < kBlock && 1 << lane_bits < chunks) {
+        ++lane_bits;
       }
-      const int64_t blocks_along_row = ceil_div(chunks, lanes);
-      const int64_t blocks = blocks_along_row * ceil_div(rows, int64_t{kBlock / lanes} * kTileRows<sizeof...(Inputs)>);
+      const int64_t along_row = ceil_div(chunks, 1 << lane_bits);
+      const int64_t blocks = along_row * ceil_div(rows, kBlock >> lane_bits);
       if (blocks <= kMaxGridX) {
         tile_kernel<N><<<static_cast<unsigned>(blocks), kBlock, 0, stream>>>(
-            f, rows, cols.divisor(), lanes, blocks_along_row, outputs, inputs...);
+            f, rows, cols.divisor(), lane_bits, Divider(along_row), outputs, inputs...);
         return;
       }
     }
