@@ -837,10 +837,17 @@ def _dual(f: Callable[..., Any], x: Tensor) -> Any:
 def test_checkpoint_in_forward_mode(transform: str) -> None:
     x, w = inputs((2, 3), (3,))
 
-    def checkpointed(x: Tensor) -> Tensor:
-        return torch.utils.checkpoint.checkpoint(ops.gate, x, w, use_reentrant=False)
+    def checkpointed(function: Callable[..., Tensor]) -> Any:
+        def run(x: Tensor) -> Tensor:
+            return torch.utils.checkpoint.checkpoint(function, x, w, use_reentrant=False)
 
-    actual = CHECKPOINTED_TRANSFORMS[transform](checkpointed, x)
+        return CHECKPOINTED_TRANSFORMS[transform](run, x)
+
+    try:
+        checkpointed(torch.mul)
+    except (RuntimeError, NotImplementedError) as error:
+        pytest.skip(f"PyTorch does not transform a checkpoint of its own operator so: {error}")
+    actual = checkpointed(ops.gate)
     expected = CHECKPOINTED_TRANSFORMS[transform](lambda x: gate_reference(x, w), x)
     torch.testing.assert_close(actual, expected)
 
@@ -1144,11 +1151,12 @@ def test_gradients_around_a_mutation_under_inductor() -> None:
             ops.myadd_out(mean, d * 0.1, mean)
         return (d * d * mean).sum()
 
-    gradients = []
+    results = []
     for run in (program, torch.compile(program, fullgraph=True)):
         mean, x, w = inputs((4, 3), (4, 2), (2, 3))
-        gradients.append(torch.autograd.grad(run(mean, x, w.requires_grad_()), w))
-    torch.testing.assert_close(*gradients)
+        gradients = torch.autograd.grad(run(mean, x, w.requires_grad_()), w)
+        results.append((*gradients, mean))  # the backward writes nothing to it
+    torch.testing.assert_close(*results)
 
 
 def test_mutation_in_an_exported_program_under_inductor(tmp_path: Any) -> None:
