@@ -90,16 +90,13 @@ struct String : std::string {
 
 inline Tensor call_contiguous(const Tensor& tensor) { return torch::stable::contiguous(tensor); }
 
-// scalar_type() throws where the shims have no name for the dtype (bits8, uint4): then torch's number for it, which is
-// that of ScalarType, names it in a message.
+// scalar_type() throws where the shims have no name for the dtype (bits8, uint4), by way of a stream, which crashes
+// where the library has a C++ runtime of its own. Torch's number for it, which is that of ScalarType, names it in a
+// message.
 inline ScalarType dtype_of(const Tensor& tensor) {
-  try {
-    return tensor.scalar_type();
-  } catch (const std::runtime_error&) {
-    int32_t dtype = 0;
-    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
-    return static_cast<ScalarType>(dtype);
-  }
+  int32_t dtype = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(tensor.get(), &dtype));
+  return static_cast<ScalarType>(dtype);
 }
 
 // Uninitialised, with the device of `like` and, unless another is given, its dtype.
