@@ -46,16 +46,8 @@ from extension_cpp.battery.errors import (
 )
 from extension_cpp.battery.registry import CHECKS
 from extension_cpp.battery.resources import check_autocast, check_determinism, check_memory
-from extension_cpp.battery.spec import (
-    DEFAULT_SHAPES,
-    BadInput,
-    Make,
-    OpSpec,
-    Sample,
-    Traffic,
-    devices,
-    find_specs,
-)
+from extension_cpp.battery.samples import DEFAULT_SHAPES, BadInput, Make, Sample, Traffic
+from extension_cpp.battery.spec import OpSpec, devices, find_specs
 from extension_cpp.battery.transforms import (
     check_compiled_transforms,
     check_saved_tensors,

@@ -13,19 +13,16 @@ from extension_cpp.battery.cases import (
     Case,
     cases,
     default_dtype,
-    flat,
     fresh_compiler,
-    gradients,
     main_shape,
     public_case,
-    random_like,
     samples,
-    tensors_in,
     tiny_shapes,
-    to_float64,
 )
 from extension_cpp.battery.registry import register
-from extension_cpp.battery.spec import OpSpec, Sample
+from extension_cpp.battery.samples import Sample
+from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tensors import flat, gradients, random_like, tensors_in, to_float64
 
 
 def _agree_compiled(case: Case, backend: str) -> None:

@@ -18,28 +18,30 @@ from extension_cpp.battery.cases import (
     Case,
     CheckError,
     arguments_of,
-    as_leaves,
     cases,
     default_dtype,
-    exact_copies,
     fail,
     fresh_compiler,
-    gradients,
     main_shape,
     name_of,
     op_case,
     op_cases,
     op_name,
-    random_like,
-    replace_tensors,
     samples,
     small_shapes,
-    tensors_in,
     tiny_shapes,
 )
 from extension_cpp.battery.layouts import is_dense, same_strides
 from extension_cpp.battery.registry import register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tensors import (
+    as_leaves,
+    exact_copies,
+    gradients,
+    random_like,
+    replace_tensors,
+    tensors_in,
+)
 from extension_cpp.battery.tolerance import same_bits
 
 _REGISTER_AUTOGRAD = (

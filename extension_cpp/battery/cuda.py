@@ -8,18 +8,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from extension_cpp.battery.cases import (
-    Case,
-    as_leaves,
-    cases,
-    default_dtype,
-    gradients,
-    main_shape,
-    random_like,
-    to_float64,
-)
+from extension_cpp.battery.cases import Case, cases, default_dtype, main_shape
 from extension_cpp.battery.registry import on_cuda, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tensors import as_leaves, gradients, random_like, to_float64
 
 
 def _shapes(spec: OpSpec) -> list[tuple[int, ...]]:

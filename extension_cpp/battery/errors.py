@@ -18,7 +18,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from extension_cpp.battery.cases import (
     Case,
-    as_leaves,
     cases,
     default_dtype,
     fail,
@@ -27,20 +26,26 @@ from extension_cpp.battery.cases import (
     op_case,
     op_cases,
     public_case,
-    tensors_in,
 )
 from extension_cpp.battery.registry import register
-from extension_cpp.battery.spec import BadInput, Make, OpSpec
+from extension_cpp.battery.samples import BadInput, Make
+from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tensors import as_leaves, tensors_in
+from extension_cpp.shapes import other_tensors
 
 
 @register()
 def check_bad_inputs(spec: OpSpec, device: str) -> None:
-    """One text: from public function, operator, fake kernel, torch.compile, and in the spec."""
+    """One text: from public function, operator, fake kernel, torch.compile, and in the spec.
+
+    Or in place of the spec, from the line of shapes.
+    """
     dtype = default_dtype(spec)
     bad_inputs = list(spec.bad_inputs(Make(device, dtype)))
     names = [bad.name for bad in bad_inputs]
     if len(set(names)) < len(names):
         fail(spec, f"two bad inputs have one name: {sorted(names)}", see="spec")
+    compiled = set()
     for bad in bad_inputs:
         case = op_case(spec, device, dtype, bad.sample).laid_out(bad.name, ())
         public = public_case(spec, device, dtype, bad.sample).laid_out(bad.name, ())
@@ -69,6 +74,12 @@ def check_bad_inputs(spec: OpSpec, device: str) -> None:
                 "the message does not start with the operator's name", detail=text, see="kernel"
             )
         if text != bad.message:
+            if bad.follows:
+                case.fail(
+                    "the message is not the one that follows from the line of shapes",
+                    detail=f"expected: {bad.message}\ngot:      {text}",
+                    see="kernel",
+                )
             if os.environ.get("EXPECTTEST_ACCEPT"):
                 _accept(case, bad, text)
             else:
@@ -78,20 +89,28 @@ def check_bad_inputs(spec: OpSpec, device: str) -> None:
                     "EXPECTTEST_ACCEPT=1 pytest -k bad_inputs writes it into the spec.",
                     see="kernel",
                 )
-        with fresh_compiler():
-            compiled = torch.compile(case, backend="eager", fullgraph=True)
-            try:
-                compiled(*case.tensors, in_place=True)
-            except Exception as error:
-                if text not in str(error):
-                    case.fail(
-                        "the error of torch.compile does not contain the message",
-                        detail=f"expected: {text}\ngot: {error}",
-                        see="fake",
-                    )
-            else:
-                case.fail("torch.compile does not raise", see="fake")
         _check_batch(case)
+        # Of the many that follow from a line, one for each thing to say.
+        kind = text.partition(", got")[0] if bad.follows else text
+        if kind not in compiled:
+            compiled.add(kind)
+            _check_compiled(case, text)
+
+
+def _check_compiled(case: Case, text: str) -> None:
+    with fresh_compiler():
+        compiled = torch.compile(case, backend="eager", fullgraph=True)
+        try:
+            compiled(*case.tensors, in_place=True)
+        except Exception as error:
+            if text not in str(error):
+                case.fail(
+                    "the error of torch.compile does not contain the message",
+                    detail=f"expected: {text}\ngot: {error}",
+                    see="fake",
+                )
+        else:
+            case.fail("torch.compile does not raise", see="fake")
 
 
 def _check_batch(case: Case) -> None:
@@ -135,9 +154,13 @@ def check_wrong_tensors(spec: OpSpec, device: str) -> None:
     fake kernel both take it, and give the same shapes and strides; or both raise one text, which
     starts with the name of the operator that was called.
     """
+
+    def of(shape: Sequence[int], *, dtype: torch.dtype) -> Tensor:
+        return torch.ones(shape, dtype=dtype, device=device)
+
     for case in op_cases(spec, device, default_dtype(spec), main_shape(spec)):
         for i, tensor in enumerate(case.tensors):
-            for how, other in _other_tensors(spec, tensor):
+            for how, other in other_tensors(tensor, of):
                 # PyTorch needs a tensor to know the backend by, and none is missing from a list.
                 if other is None and (len(case.tensors) == 1 or "[" in case.names[i]):
                     continue
@@ -146,29 +169,6 @@ def check_wrong_tensors(spec: OpSpec, device: str) -> None:
                 _check_wrong(changed, [*inputs[:i], other, *inputs[i + 1 :]])
         if len(case.tensors) > 1:
             _check_wrong_device(case)
-
-
-def _other_tensors(spec: OpSpec, tensor: Tensor) -> Iterator[tuple[str, Tensor | None]]:
-    """What could be passed for a tensor: a description, and the value."""
-
-    def of(shape: Sequence[int], dtype: torch.dtype = tensor.dtype) -> Tensor:
-        return torch.ones(shape, dtype=dtype, device=tensor.device)
-
-    shape = tuple(tensor.shape)
-    yield "absent", None
-    if tensor.is_cuda:
-        yield "in the host's memory", tensor.detach().cpu()
-    for dtype in (torch.int64, torch.complex64, *spec.dtypes[:1], *spec.dtypes[-1:]):
-        if dtype != tensor.dtype:
-            yield f"as {dtype}", of(shape, dtype)
-    for d, size in enumerate(shape):
-        for other in (size + 1, size - 1, 1, 0):
-            if 0 <= other != size:
-                changed = (*shape[:d], other, *shape[d + 1 :])
-                yield f"of shape {changed}", of(changed)
-    for changed in (shape[1:], shape[:-1], (), (1, *shape), (2, *shape)):
-        if changed != shape:
-            yield f"of shape {changed}", of(changed)
 
 
 def _check_wrong(case: Case, inputs: Sequence[Tensor | None]) -> None:
@@ -182,6 +182,22 @@ def _check_wrong(case: Case, inputs: Sequence[Tensor | None]) -> None:
             "kernel and fake kernel disagree on an input that may be wrong",
             detail=f"kernel: {got}\nfake:   {faked}",
             see="fake",
+        )
+    line = case.spec.lines.get(case.op._schema.name)
+    if line is None:
+        return
+    said = None
+    sample = case.bind(inputs)
+    try:
+        line.check(*sample.args, **sample.kwargs)
+    except RuntimeError as error:
+        said = str(error)
+    # Kernels may refuse more than a line can say: for the values of numbers.
+    if said is not None and said != got:
+        case.fail(
+            "kernel and line of shapes disagree on an input that may be wrong",
+            detail=f"kernel: {got}\nline:   {said}",
+            see="kernel",
         )
 
 

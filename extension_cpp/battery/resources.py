@@ -14,18 +14,17 @@ import torch
 
 from extension_cpp.battery.cases import (
     Case,
-    as_leaves,
     cases,
     default_dtype,
-    gradients,
     main_shape,
     op_case,
     public_case,
-    random_like,
     samples,
 )
 from extension_cpp.battery.registry import register
-from extension_cpp.battery.spec import Make, OpSpec
+from extension_cpp.battery.samples import Make
+from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tensors import as_leaves, gradients, random_like
 from extension_cpp.battery.tolerance import same_bits
 
 

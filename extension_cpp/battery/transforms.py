@@ -27,12 +27,10 @@ from extension_cpp.battery.cases import (
     finest_dtype,
     fresh_compiler,
     main_shape,
-    random_like,
-    tensors_in,
-    to_float64,
 )
 from extension_cpp.battery.registry import differentiable, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tensors import random_like, tensors_in, to_float64
 
 _Function = Callable[..., tuple[Tensor, ...]]
 

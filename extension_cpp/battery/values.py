@@ -21,11 +21,11 @@ from extension_cpp.battery.cases import (
     public_case,
     samples,
     small_shapes,
-    to_float64,
 )
 from extension_cpp.battery.layouts import LAYOUTS, strided
 from extension_cpp.battery.registry import differentiable, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tensors import to_float64
 
 
 @register(per_dtype=True)
