@@ -9,19 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from extension_cpp.battery.cases import (
-    Case,
-    cases,
-    default_dtype,
-    fresh_compiler,
-    main_shape,
-    public_case,
-    samples,
-    tiny_shapes,
-)
+from extension_cpp.battery.calls import cases, samples
+from extension_cpp.battery.case import Case, public_case
+from extension_cpp.battery.choices import default_dtype, main_shape, tiny_shapes
 from extension_cpp.battery.registry import register
 from extension_cpp.battery.samples import Sample
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.surroundings import fresh_compiler
 from extension_cpp.battery.tensors import flat, gradients, random_like, tensors_in, to_float64
 
 

@@ -81,7 +81,7 @@ class OpSpec:
                     f"{self!r}: samples are missing. They follow from a line of shapes alone, and "
                     "the operator is declared without (see csrc/notation.h)"
                 )
-            object.__setattr__(self, "samples", _Follows(follows.samples, self.line))
+            object.__setattr__(self, "samples", _Follows(follows.samples_of, self.line))
         given = self.bad_inputs
         if isinstance(given, _Follows):
             (given,) = given.args
@@ -99,7 +99,7 @@ class OpSpec:
         if given is not None:
             yield from given(make)
         if self.line is not None:
-            yield from follows.bad_inputs(self.line, make)
+            yield from follows.bad_inputs_of(self.line, make)
 
     @property
     def line(self) -> Operator | None:

@@ -10,21 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from extension_cpp.battery.cases import (
-    Case,
-    cases,
-    fail,
-    main_shape,
-    op_case,
-    op_cases,
-    poisoned,
-    public_case,
-    samples,
-    small_shapes,
-)
+from extension_cpp.battery.calls import cases, op_cases, samples
+from extension_cpp.battery.case import Case, op_case, public_case
+from extension_cpp.battery.choices import main_shape, small_shapes
+from extension_cpp.battery.failure import fail
 from extension_cpp.battery.layouts import LAYOUTS, strided
 from extension_cpp.battery.registry import differentiable, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.surroundings import poisoned
 from extension_cpp.battery.tensors import to_float64
 
 
