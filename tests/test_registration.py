@@ -837,10 +837,17 @@ def _dual(f: Callable[..., Any], x: Tensor) -> Any:
 def test_checkpoint_in_forward_mode(transform: str) -> None:
     x, w = inputs((2, 3), (3,))
 
-    def checkpointed(x: Tensor) -> Tensor:
-        return torch.utils.checkpoint.checkpoint(ops.gate, x, w, use_reentrant=False)
+    def checkpointed(function: Callable[..., Tensor]) -> Any:
+        def run(x: Tensor) -> Tensor:
+            return torch.utils.checkpoint.checkpoint(function, x, w, use_reentrant=False)
 
-    actual = CHECKPOINTED_TRANSFORMS[transform](checkpointed, x)
+        return CHECKPOINTED_TRANSFORMS[transform](run, x)
+
+    try:
+        checkpointed(torch.mul)
+    except (RuntimeError, NotImplementedError) as error:
+        pytest.skip(f"PyTorch does not transform a checkpoint of its own operator so: {error}")
+    actual = checkpointed(ops.gate)
     expected = CHECKPOINTED_TRANSFORMS[transform](lambda x: gate_reference(x, w), x)
     torch.testing.assert_close(actual, expected)
 
