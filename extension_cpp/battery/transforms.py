@@ -51,7 +51,9 @@ class _Point:
     def loss(self, *wanted: Tensor) -> Tensor:
         """A scalar whose second derivative involves the outputs' first."""
         outputs = self.only(*wanted)
-        terms = [(c * o.sin()).sum() for c, o in zip(self.cotangents, outputs, strict=True)]
+        pairs = zip(self.cotangents, outputs, strict=True)
+        # With a dimension: vmap over none multiplies no number with a tensor in torch 2.11.
+        terms = [(c.unsqueeze(0) * o.unsqueeze(0).sin()).sum() for c, o in pairs]
         return torch.stack(terms).sum()
 
     @property
