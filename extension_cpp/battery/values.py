@@ -95,10 +95,12 @@ def check_gradcheck(spec: OpSpec, device: str) -> None:
     """Derivatives of both modes and orders, and batched, against finite differences in float64."""
     if torch.float64 not in spec.dtypes:
         return
-    # It draws from the global generator.
+    # It draws from the global generator of the device, and torch.manual_seed seeds those of all.
     devices = [torch.cuda.current_device()] if device == "cuda" else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(0)
         for case in cases(spec, device, torch.float64, main_shape(spec, max_dim=2)):
             for laid_out in itertools.islice(case.layouts(), 2):
                 _gradcheck(laid_out)
