@@ -86,7 +86,7 @@ def declared(source: str) -> set[str]:
     constants = r"^(?:inline |static )*(?:constexpr|const) [\w:<>, ]*?(\w+)(?:\[|\{| =)"
     functions = r"^[\w:][^\n(;={]*?(\w+)\("
     found = [n for names in re.findall(f"{types}|{functions}", source, re.M) for n in names if n]
-    if re.search(r"^namespace \w+ \{", source, re.M):  # not in cuda:: or cpu::
+    if re.search(r"^namespace extension_cpp \{", source, re.M):  # not cuda::, cpu::
         found += re.findall(constants, source, re.M)
     spaces = re.findall(r"^namespace ([\w:]+)", source, re.M)
     return {*found, *(name for space in spaces for name in space.split("::"))}
