@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -502,19 +501,11 @@ class Operator:
 
     # ----- for tests and benchmarks
 
-    def traffic(self, /, *args: Any, **kwargs: Any) -> int:
-        """The bytes of all inputs and outputs; what is written to counts once."""
-        inputs = self.check(*args, **kwargs)
-        tensors = [tensor for tensors in inputs.tensors for tensor in tensors]
-        return sum(t.numel() * t.dtype.itemsize for t in tensors) + sum(
-            math.prod(sizes) * dtype.itemsize for sizes, dtype in self.output_shapes(inputs)
-        )
-
     def samples(self, make: Callable[..., Tensor], shape: Sequence[int]) -> Iterator[Call]:
         """Calls whose first tensor has a shape; none where it cannot have it.
 
-        One leaves out what has defaults, others give other numbers, leave out optional tensors,
-        broadcast, and have float32 for a ``:wide`` half.
+        One leaves out what has defaults, others give other numbers, by keyword, leave out optional
+        tensors, broadcast, and have float32 for a ``:wide`` half.
 
         Args:
             make: makes a tensor of a shape and ``dtype=`` (see ``Make`` of the battery).
@@ -538,10 +529,10 @@ class Operator:
                 yield self._sample(make, sizes, without=[k])
         if broadcasts and sizes.get("..."):
             full = sizes["..."]
-            yield self._sample(make, sizes, others=full[1:])
-            yield self._sample(
-                make, sizes, others=tuple(1 if d % 2 == 0 else n for d, n in enumerate(full))
-            )
+            # A row, every other size, a column among them, and more dimensions than the first has.
+            every_other = (n if d % 2 else 1 for d, n in enumerate(reversed(full)))
+            for others in (full[1:], tuple(every_other)[::-1], (2, *full)):
+                yield self._sample(make, sizes, others=others)
         if any(s.rule is DtypeRule.WIDE for s in self.notation.inputs):
             yield self._sample(make, sizes, wide=torch.float32)
 
@@ -573,9 +564,7 @@ class Operator:
             given = values[position]
             i = len(given) - 1 if argument.is_list else 0
             tensor = given[i] if argument.is_list else given
-            for what, bad in self._spoilt(
-                make, self.notation.inputs[k], k == self.notation.leader, tensor
-            ):
+            for what, bad in other_tensors(tensor, make):
                 # Where no tensor is left, torch finds no kernel to ask.
                 if bad is None and (not argument.always_given or len(self.tensor_positions) == 1):
                     continue
@@ -585,29 +574,6 @@ class Operator:
                     self.check(*call[0], **call[1])
                 except RuntimeError as error:
                     yield f"{self.label(k, i)} {what}", call, str(error)
-
-    @staticmethod
-    def _spoilt(
-        make: Callable[..., Tensor], shape: Shape, leads: bool, tensor: Tensor
-    ) -> Iterator[tuple[str, Tensor | None]]:
-        sizes = tuple(tensor.shape)
-        yield "is None", None
-        dtypes = (
-            [torch.int64, torch.bool, torch.complex64] if leads else [torch.float32, torch.float64]
-        )
-        if shape.rule is DtypeRule.EXACT:
-            dtypes = [torch.float32, torch.int32]
-        for dtype in dtypes:
-            if dtype != tensor.dtype:
-                yield f"of {str(dtype).removeprefix('torch.')}", make(sizes, dtype=dtype)
-        for d in range(len(sizes)):
-            larger = (*sizes[:d], sizes[d] + 1, *sizes[d + 1 :])
-            yield f"too large in dimension {d}", make(larger, dtype=tensor.dtype)
-        yield "with one dimension more", make((2, *sizes), dtype=tensor.dtype)
-        if sizes:
-            yield "with one dimension less", make(sizes[1:], dtype=tensor.dtype)
-        if shape.single and shape.star is not None:
-            yield "with too few dimensions", make(sizes[: shape.single - 1], dtype=tensor.dtype)
 
     def _with_value(self, call: Call, position: int, value: Any) -> Call:
         args, kwargs = call
@@ -694,6 +660,7 @@ class Operator:
                 continue
             else:
                 value = self._number(argument, other=numbers)
+                positional = positional and not numbers
             if positional and not argument.kwarg_only:
                 args.append(value)
             else:
@@ -722,6 +689,40 @@ class Operator:
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
     """The type of the arithmetic on elements of a dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def other_tensors(
+    tensor: Tensor, make: Callable[..., Tensor]
+) -> Iterator[tuple[str, Tensor | None]]:
+    """What could be passed for a tensor by mistake, not always a wrong one.
+
+    Args:
+        tensor: the right one.
+        make: makes a tensor of a shape and ``dtype=``, on the device of the right one.
+
+    Yields:
+        A description, and the value: None, on another device, of another dtype, of another shape.
+    """
+    shape = tuple(tensor.shape)
+    yield "absent", None
+    if tensor.is_cuda:
+        yield "in the host's memory", tensor.detach().cpu()
+    for dtype in (
+        *(torch.bool, torch.int32, torch.int64, torch.complex64),
+        *(torch.float64, torch.float32, torch.bfloat16),
+    ):
+        if dtype != tensor.dtype:
+            yield f"as {dtype}", make(shape, dtype=dtype)
+    shapes = [
+        (*shape[:d], other, *shape[d + 1 :])
+        for d, size in enumerate(shape)
+        for other in (size + 1, size - 1, 1, 0)
+        if other >= 0
+    ]
+    shapes += [shape[1:], shape[:-1], (), (1, *shape), (2, *shape)]
+    for other_shape in dict.fromkeys(shapes):
+        if other_shape != shape:
+            yield f"of shape {other_shape}", make(other_shape, dtype=tensor.dtype)
 
 
 def _example(tensor: Any, dim: int | None) -> Any:

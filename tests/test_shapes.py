@@ -19,7 +19,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from extension_cpp import _loader
-from extension_cpp.battery.spec import Make
 from extension_cpp.registration import register_vmap
 from extension_cpp.shapes import (
     Operator,
@@ -29,6 +28,7 @@ from extension_cpp.shapes import (
     operators,
     read_operators,
 )
+from extension_cpp.testing import Make
 
 NAMESPACE = "extension_cpp_shapes"
 DTYPES = (torch.float32, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool)
@@ -464,7 +464,7 @@ def test_what_is_written_has_to_be_batched():
         torch.vmap(call, (0, None))(torch.ones(2, 3), torch.zeros(3))
 
 
-# ----- samples and traffic
+# ----- samples
 
 
 def test_samples_leave_out_broadcast_and_widen():
@@ -493,7 +493,7 @@ def test_samples_leave_out_broadcast_and_widen():
 
     op = Operator("nowhere", "f(Tensor x, Tensor y) -> Tensor", "..., ... -> ...")
     shapes = [args[1].shape for args, _ in op.samples(make, (2, 3, 4))]
-    assert shapes == [(2, 3, 4), (3, 4), (1, 3, 1)]
+    assert shapes == [(2, 3, 4), (3, 4), (1, 3, 1), (2, 2, 3, 4)]
 
     op = Operator("nowhere", "f(Tensor x, str mode) -> Tensor", "*s -> *s")
     with pytest.raises(NotImplementedError, match="'mode' has no default"):
@@ -505,12 +505,6 @@ def test_a_fake_kernel_has_the_parameters_of_its_schema():
     fake = Operator("nowhere", schema, "*s -> *s").fake_kernel()
     assert str(inspect.signature(fake)) == "(self, c=1.5, *, flip=False)"
     assert fake(torch.ones(2), flip=True).shape == (2,)
-
-
-def test_traffic_is_inputs_and_outputs():
-    op = operator("extension_cpp::fused_op_backward")
-    x = torch.ones(3, 4)
-    assert op.traffic(x, x) == 4 * (3 * 12 + 4)
 
 
 def test_an_operator_without_a_line():

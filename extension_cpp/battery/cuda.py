@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from extension_cpp.battery.cases import (
-    Case,
-    as_leaves,
-    cases,
-    default_dtype,
-    gradients,
-    main_shape,
-    random_like,
-    to_float64,
-)
+from extension_cpp.battery.calls import cases
+from extension_cpp.battery.case import Case
+from extension_cpp.battery.choices import default_dtype, main_shape
 from extension_cpp.battery.registry import on_cuda, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tensors import as_leaves, gradients, random_like, to_float64
 
 
 def _shapes(spec: OpSpec) -> list[tuple[int, ...]]:
@@ -94,6 +89,18 @@ def check_cuda_graph(spec: OpSpec, device: str) -> None:
             _check_replay(case, other)
 
 
+@contextlib.contextmanager
+def _spare_generator() -> Iterator[None]:
+    """Another state for the device's generator: one that saw a capture fail draws nothing more."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device()]
+    state = generator.graphsafe_get_state()
+    generator.graphsafe_set_state(generator.clone_state())
+    try:
+        yield
+    finally:
+        generator.graphsafe_set_state(state)
+
+
 def _check_replay(case: Case, other: Case) -> None:
     inputs = as_leaves(t.detach().clone().requires_grad_(t.requires_grad) for t in case.tensors)
     cotangents = random_like(case(*inputs))
@@ -114,7 +121,7 @@ def _check_replay(case: Case, other: Case) -> None:
                 run()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with _spare_generator(), torch.cuda.graph(graph):
             outputs, grads = run()
         with torch.no_grad():
             for place, value in zip(inputs, other.tensors, strict=True):

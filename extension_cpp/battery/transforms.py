@@ -19,20 +19,14 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from extension_cpp.battery.cases import (
-    Case,
-    CheckError,
-    Recorder,
-    cases,
-    finest_dtype,
-    fresh_compiler,
-    main_shape,
-    random_like,
-    tensors_in,
-    to_float64,
-)
+from extension_cpp.battery.calls import Recorder, cases
+from extension_cpp.battery.case import Case
+from extension_cpp.battery.choices import finest_dtype, main_shape
+from extension_cpp.battery.failure import CheckError
 from extension_cpp.battery.registry import differentiable, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.surroundings import fresh_compiler
+from extension_cpp.battery.tensors import random_like, tensors_in, to_float64
 
 _Function = Callable[..., tuple[Tensor, ...]]
 
@@ -57,7 +51,9 @@ class _Point:
     def loss(self, *wanted: Tensor) -> Tensor:
         """A scalar whose second derivative involves the outputs' first."""
         outputs = self.only(*wanted)
-        terms = [(c * o.sin()).sum() for c, o in zip(self.cotangents, outputs, strict=True)]
+        pairs = zip(self.cotangents, outputs, strict=True)
+        # With a dimension: vmap over none multiplies no number with a tensor in torch 2.11.
+        terms = [(c.unsqueeze(0) * o.unsqueeze(0).sin()).sum() for c, o in pairs]
         return torch.stack(terms).sum()
 
     @property

@@ -10,22 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from extension_cpp.battery.cases import (
-    Case,
-    cases,
-    fail,
-    main_shape,
-    op_case,
-    op_cases,
-    poisoned,
-    public_case,
-    samples,
-    small_shapes,
-    to_float64,
-)
+from extension_cpp.battery.calls import cases, op_cases, samples
+from extension_cpp.battery.case import Case, op_case, public_case
+from extension_cpp.battery.choices import main_shape, small_shapes
+from extension_cpp.battery.failure import fail
 from extension_cpp.battery.layouts import LAYOUTS, strided
 from extension_cpp.battery.registry import differentiable, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.surroundings import poisoned
+from extension_cpp.battery.tensors import to_float64
 
 
 @register(per_dtype=True)
@@ -102,10 +95,12 @@ def check_gradcheck(spec: OpSpec, device: str) -> None:
     """Derivatives of both modes and orders, and batched, against finite differences in float64."""
     if torch.float64 not in spec.dtypes:
         return
-    # It draws from the global generator.
+    # It draws from the global generator of the device, and torch.manual_seed seeds those of all.
     devices = [torch.cuda.current_device()] if device == "cuda" else []
     with torch.random.fork_rng(devices):
-        torch.manual_seed(0)
+        torch.default_generator.manual_seed(0)
+        for index in devices:
+            torch.cuda.default_generators[index].manual_seed(0)
         for case in cases(spec, device, torch.float64, main_shape(spec, max_dim=2)):
             for laid_out in itertools.islice(case.layouts(), 2):
                 _gradcheck(laid_out)

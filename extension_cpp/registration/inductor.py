@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from torch._guards import TracingContext
 from torch._ops import OpOverload
 
 from extension_cpp.registration.signature import Signature
@@ -13,10 +14,12 @@ from extension_cpp.registration.signature import Signature
 class Lowering:
     """How inductor, the default backend of torch.compile, lowers an operator that mutates.
 
-    By itself it gets two things wrong, with operators of ``torch.library.custom_op`` too. It
+    By itself it gets three things wrong, with operators of ``torch.library.custom_op`` too. It
     computes values that were read from a tensor before the write when they are used, which may be
-    after it. And it takes a copy that was made before the write for superfluous
-    (pytorch/pytorch#198031).
+    after it. It takes a copy that was made before the write for superfluous
+    (pytorch/pytorch#198031). And where what was written is saved for backward, it takes that for a
+    tensor of its own, although it is an argument of the compiled function by then, and lets the
+    backward put other values there.
     """
 
     def __init__(self, op: OpOverload, signature: Signature) -> None:
@@ -58,9 +61,19 @@ class Lowering:
 
             inputs = tuple(map(read, inputs))
             keyword_only = {name: read(value) for name, value in keyword_only.items()}
+            if not V.graph.is_backward and buffers & V.graph.graph_inputs.keys():
+                _keep_saved_tensors()
             for buffer in buffers:
                 V.graph.mark_buffer_mutated(buffer)  # computes what reads it, before the write
             return fallback(*inputs, **keyword_only)
 
         inductor.add_needs_realized_inputs(self._op)
         inductor.register_lowering(self._op, type_promotion_kind=None)(lower)
+
+
+def _keep_saved_tensors() -> None:
+    """Lets the backward, which is compiled next, reuse the memory of no saved tensor."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        # AOTAutograd's own records of the function share the list.
+        (context.fw_metadata.bw_donated_idxs or []).clear()

@@ -99,6 +99,7 @@ def bad_inputs(make):
     )
 
 
+# Without the rows' statistics, which are saved for backward: an ideal one has them from the input.
 def traffic(sample):
     input = sample.args[0]
     parameters = [

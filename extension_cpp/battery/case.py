@@ -1,57 +1,29 @@
-"""Cases: one call of an operator, or of its public function, ready to be tested in many ways."""
+"""One call of an operator, or of its public function, ready to be tested in many ways."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import inspect
-import math
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
-import torch.compiler.config
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from extension_cpp.battery.failure import CheckError, fail, name_of, op_name, show
 from extension_cpp.battery.layouts import LAYOUTS
-from extension_cpp.battery.spec import Make, OpSpec, Sample, is_written
+from extension_cpp.battery.samples import Sample
+from extension_cpp.battery.spec import OpSpec, is_written
+from extension_cpp.battery.tensors import (
+    as_leaves,
+    exact_copies,
+    gradients,
+    random_like,
+    replace_tensors,
+    tensors_in,
+    to_float64,
+)
 from extension_cpp.battery.tolerance import difference, tolerance
-
-Shape = tuple[int, ...]
-
-
-class CheckError(AssertionError):
-    """What a check found."""
-
-
-# ----- tensors within arguments
-
-
-def flat(tree: Any) -> list[Any]:
-    """The values in nested tuples, lists and dictionaries."""
-    if isinstance(tree, dict):
-        tree = list(tree.values())
-    if isinstance(tree, (tuple, list)):
-        return [leaf for item in tree for leaf in flat(item)]
-    return [tree]
-
-
-def tensors_in(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in flat(tree) if isinstance(leaf, Tensor)]
-
-
-def replace_tensors(tree: Any, tensors: Iterator[Any]) -> Any:
-    """The tree with other values in the places of its tensors."""
-    if isinstance(tree, Tensor):
-        return next(tensors)
-    if isinstance(tree, (tuple, list)):
-        return type(tree)(replace_tensors(item, tensors) for item in tree)
-    if isinstance(tree, dict):
-        return {key: replace_tensors(item, tensors) for key, item in tree.items()}
-    return tree
 
 
 def arguments_of(op: Any, sample: Sample) -> list[tuple[Any, Any]]:
@@ -60,65 +32,6 @@ def arguments_of(op: Any, sample: Sample) -> list[tuple[Any, Any]]:
     by_name = {argument.name: argument for argument in arguments}
     pairs = list(zip(arguments, sample.args, strict=False))
     return pairs + [(by_name[name], value) for name, value in sample.kwargs.items()]
-
-
-def as_leaves(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Leaves on the same memory, and thus in the same layout."""
-    return [t.detach().requires_grad_(t.requires_grad) for t in tensors]
-
-
-def to_float64(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Leaves with the same (rounded) values in float64."""
-    return [
-        t.detach().to(torch.float64).requires_grad_(t.requires_grad)
-        if t.is_floating_point()
-        else t.detach().clone()
-        for t in tensors
-    ]
-
-
-def exact_copies(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Copies down to strides, offset and gaps; what shares memory still does."""
-    wholes: dict[int, Tensor] = {}
-    copies = []
-    for tensor in tensors:
-        storage = tensor.untyped_storage()
-        memory = storage.data_ptr() or id(tensor)  # empty tensors have no memory to share
-        if memory not in wholes:
-            whole = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-            whole.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
-            wholes[memory] = whole.clone()
-        whole = wholes[memory].view(tensor.dtype)
-        copy = whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
-        copies.append(copy.detach().requires_grad_(tensor.requires_grad))
-    return copies
-
-
-def random_like(tensors: Iterable[Tensor], seed: int = 1) -> list[Tensor]:
-    """Cotangents or tangents: values in [-1, 1), the same on every device."""
-    generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.rand(t.shape, generator=generator, dtype=torch.float64).mul(2).sub(1).to(t.detach())
-        for t in tensors
-    ]
-
-
-def gradients(
-    outputs: Sequence[Tensor],
-    inputs: Sequence[Tensor],
-    cotangents: Sequence[Tensor],
-    *,
-    create_graph: bool = False,
-) -> list[Tensor]:
-    """`torch.autograd.grad` with zeros for what an output does not depend on."""
-    return list(
-        torch.autograd.grad(
-            outputs, inputs, cotangents, create_graph=create_graph, materialize_grads=True
-        )
-    )
-
-
-# ----- cases
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,9 +145,9 @@ class Case:
 
     def __str__(self) -> str:
         values = iter(self.tensors)
-        args = [_show(replace_tensors(value, values)) for value in self.sample.args]
+        args = [show(replace_tensors(value, values)) for value in self.sample.args]
         kwargs = [
-            f"{key}={_show(replace_tensors(value, values))}"
+            f"{key}={show(replace_tensors(value, values))}"
             for key, value in self.sample.kwargs.items()
         ]
         return f"{self.label}({', '.join(args + kwargs)})"
@@ -366,13 +279,6 @@ class Case:
         self.compare(actual, wanted, "double backward", names=names, order=2, see="backward")
 
 
-def samples(
-    spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape, **options: Any
-) -> list[Sample]:
-    """The spec's samples of a shape; options are those of `Make`."""
-    return list(spec.samples(Make(device, dtype, **options), shape))
-
-
 def public_case(spec: OpSpec, device: str, dtype: torch.dtype, sample: Sample) -> Case:
     label = name_of(spec.function)
     return Case(spec, device, dtype, spec.op, label, spec.function, spec.reference, sample)
@@ -383,197 +289,3 @@ def op_case(spec: OpSpec, device: str, dtype: torch.dtype, sample: Sample, op: A
     reference = None if op not in (None, spec.op) else spec.op_reference or spec.reference
     op = op or spec.op
     return Case(spec, device, dtype, op, op_name(op), op, reference, sample)
-
-
-def cases(
-    spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape, **options: Any
-) -> Iterator[Case]:
-    """Every sample of a shape, through the public function and through the operator."""
-    for sample in samples(spec, device, dtype, shape, **options):
-        yield public_case(spec, device, dtype, sample)
-        yield op_case(spec, device, dtype, sample)
-
-
-class Recorder(TorchDispatchMode):
-    """Records the calls of a namespace's operators."""
-
-    def __init__(self, namespace: str) -> None:
-        super().__init__()
-        self.namespace = namespace
-        self.calls: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func.namespace == self.namespace:
-            self.calls.append((func, args, kwargs))
-        return func(*args, **kwargs)
-
-
-def op_cases(spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape) -> list[Case]:
-    """The operators that samples of a shape call in forward, backward and double backward.
-
-    One case for every operator and kind of call, of those the one where most inputs require grad.
-    """
-    recorder = Recorder(spec.namespace)
-    for case in cases(spec, device, dtype, shape):
-        inputs = as_leaves(case.tensors)
-        with recorder, case.explain("forward, backward or double backward", see="backward"):
-            outputs = [o for o in case(*inputs) if o.requires_grad]
-            if not outputs or not spec.differentiable:
-                continue
-            inputs = [t for t in inputs if t.requires_grad]
-            cotangents = [c.requires_grad_() for c in random_like(outputs)]
-            grads = gradients(outputs, inputs, cotangents, create_graph=True)
-            grads = [g for g in grads if g.requires_grad]
-            if grads:
-                gradients(grads, inputs + cotangents, random_like(grads, seed=2))
-    found: dict[str, Case] = {}
-    for op, args, kwargs in recorder.calls:
-        copies = iter(
-            t.detach().clone().requires_grad_(t.requires_grad) for t in tensors_in((args, kwargs))
-        )
-        sample = Sample(*replace_tensors(args, copies), **replace_tensors(kwargs, copies))
-        case = op_case(spec, device, dtype, sample, op)
-        kind = _kind_of_call(op, sample)
-        if kind not in found or len(found[kind].wanted) < len(case.wanted):
-            found[kind] = case
-    return list(found.values())
-
-
-def _kind_of_call(op: Any, sample: Sample) -> str:
-    """What may lead to code of its own: absent tensors, flags, modes, lists; not which number."""
-    values = {argument.name: argument.default_value for argument in op._schema.arguments}
-    values.update((argument.name, value) for argument, value in arguments_of(op, sample))
-    kinds = [type(value) if isinstance(value, (Tensor, float)) else value for value in flat(values)]
-    return f"{op} {kinds}"
-
-
-# ----- which shapes and dtype for which checks
-
-
-def default_dtype(spec: OpSpec) -> torch.dtype:
-    """For checks that are not about dtypes."""
-    return torch.float32 if torch.float32 in spec.dtypes else spec.dtypes[0]
-
-
-def finest_dtype(spec: OpSpec) -> torch.dtype:
-    """For checks of derivatives."""
-    return torch.float64 if torch.float64 in spec.dtypes else default_dtype(spec)
-
-
-def main_shape(spec: OpSpec, max_dim: int = 4) -> Shape:
-    """For costly checks: small, of the highest rank up to `max_dim`, no size below two if any."""
-    usable = [shape for shape in spec.shapes if len(shape) <= max_dim and math.prod(shape) > 0]
-    usable = [shape for shape in usable if all(size > 1 for size in shape)] or usable
-    dim = max(map(len, usable))
-    return min((shape for shape in usable if len(shape) == dim), key=math.prod)
-
-
-def tiny_shapes(spec: OpSpec) -> list[Shape]:
-    """Zero-sized, and of one element."""
-    return [shape for shape in spec.shapes if math.prod(shape) <= 1]
-
-
-def small_shapes(spec: OpSpec) -> list[Shape]:
-    """One shape of every kind: by rank; zero-sized; with a size of one; of one element."""
-    kinds: dict[Any, Shape] = {}
-    for shape in sorted(spec.shapes, key=math.prod):
-        if math.prod(shape) <= 200:
-            by_kind = math.prod(shape) == 1 or (1 in shape, len(shape))
-            kinds.setdefault(shape if 0 in shape else by_kind, shape)
-    return list(kinds.values())
-
-
-# ----- surroundings
-
-
-@contextlib.contextmanager
-def poisoned() -> Iterator[None]:
-    """Fills uninitialised memory with NaN, or the largest integer: what is never written shows."""
-    before = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        # torch.utils.deterministic.fill_uninitialized_memory, on by default, works in this mode.
-        torch.use_deterministic_algorithms(True, warn_only=True)
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(before, warn_only=warn_only)
-
-
-@contextlib.contextmanager
-def fresh_compiler() -> Iterator[None]:
-    """Nothing compiled before is used, from memory or disk, or counts towards a limit."""
-    torch.compiler.reset()
-    no_caches = torch.compiler.config.patch(force_disable_caches=True)  # type: ignore[attr-defined]
-    try:
-        with no_caches, warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "dynamo_pgo force disabled")
-            yield
-    finally:
-        torch.compiler.reset()
-
-
-# ----- words
-
-
-def fail(
-    spec: OpSpec,
-    problem: str,
-    *,
-    call: str = "",
-    detail: str = "",
-    see: str = "python",
-    device: str = "cpu",
-) -> NoReturn:
-    """Raises for what is not about one call; see `Case.fail`."""
-    lines = [f"{spec.name}: {problem}"]
-    if call:
-        lines.append(f"  call: {call}")
-    lines += [f"  {line}" for line in detail.splitlines()]
-    lines.append(f"  look at: {_place(spec, see, device)}")
-    raise CheckError("\n".join(lines))
-
-
-def _place(spec: OpSpec, see: str, device: str) -> str:
-    file = inspect.getsourcefile(inspect.unwrap(spec.function)) or "?"
-    path = Path(file)
-    with contextlib.suppress(ValueError):
-        path = path.relative_to(Path.cwd())
-    suffix = "_cuda.cu" if device.startswith("cuda") else "_cpu.cpp"
-    candidates = [path.with_name(spec.name + end) for end in (suffix, ".cpp")]
-    kernel = next((file for file in candidates if file.exists()), path)
-    return {
-        "kernel": f"the kernel in {kernel}",
-        "backward": f"the derivative formula in {path}, and its kernel in {kernel}",
-        "fake": f"the fake kernel in {path}, and what the kernel allocates in {kernel}",
-        "python": str(path),
-        "spec": f"the spec of {name_of(spec.function)}",
-    }.get(see, see)
-
-
-def name_of(function: Callable[..., Any]) -> str:
-    function = inspect.unwrap(function)
-    name = getattr(function, "__qualname__", repr(function))
-    return f"{getattr(function, '__module__', '?')}.{name}"
-
-
-def op_name(op: Any) -> str:
-    namespace, name = op._schema.name.split("::")
-    return f"torch.ops.{namespace}.{name}"
-
-
-def _show(value: Any) -> str:
-    if isinstance(value, Tensor):
-        text = f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
-        if not value.is_contiguous() or 1 in value.shape:
-            text += f" strides {value.stride()}"
-        if value.storage_offset():
-            text += f" offset {value.storage_offset()}"
-        return text
-    if isinstance(value, (tuple, list)):
-        return f"[{', '.join(map(_show, value))}]"
-    return repr(value)

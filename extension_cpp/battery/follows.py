@@ -1,0 +1,20 @@
+"""What follows from an operator's line of shapes: samples, and calls that must fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from extension_cpp.battery.samples import BadInput, Make, Sample
+from extension_cpp.shapes import Operator
+
+
+def samples_of(line: Operator, make: Make, shape: tuple[int, ...]) -> Iterator[Sample]:
+    """Calls of which the first tensor has a shape."""
+    for args, kwargs in line.samples(make, shape):
+        yield Sample(*args, **kwargs)
+
+
+def bad_inputs_of(line: Operator, make: Make) -> Iterator[BadInput]:
+    """Each tensor in turn is another, with the message of the line's check in Python."""
+    for name, (args, kwargs), message in line.bad_inputs(make):
+        yield BadInput(name, Sample(*args, **kwargs), message, follows=True)
