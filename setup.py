@@ -320,12 +320,13 @@ def cpu_sources() -> list[str]:
 
 
 def shared_sources() -> list[str]:
-    """What is compiled for both backends: the `x.cpp` of operators."""
+    """What is compiled for both backends: the `x.cpp` of operators, which may be called `x_cpu`."""
     operators = f"{PACKAGE}/operators/"
     return [
         file
         for file in sources(".cpp")
-        if file.startswith(operators) and not file.endswith("_cpu.cpp")
+        if file.startswith(operators)
+        and (not file.endswith("_cpu.cpp") or Path(file).stem == Path(file).parent.name)
     ]
 
 
