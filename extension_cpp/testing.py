@@ -59,6 +59,7 @@ from extension_cpp.battery.values import (
     check_gradcheck,
     check_layouts,
     check_properties,
+    check_wanted,
 )
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "check_traffic",
     "check_transforms",
     "check_vmap",
+    "check_wanted",
     "check_wrong_tensors",
     "devices",
     "find_specs",

@@ -72,6 +72,7 @@ def changes(before, after):
 @contextlib.contextmanager
 def unchanged_process(*but):
     """Fails where the state after differs from that before, in more than what is named."""
+    torch.compiler.reset()  # what tests before this one compiled is not to be kept
     before = process_state()
     yield
     found = [line for line in changes(before, process_state()) if line.split(":")[0] not in but]

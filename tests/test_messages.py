@@ -183,3 +183,28 @@ def test_devices():
             messages("fused_op", call),
             """fused_op: bias must be on the device of input, cpu, got cuda:0""",
         )
+
+
+def test_layer_norm():
+    """Parameters may be wider than what they scale; any of them may be left out."""
+    half = tensor(3, 4, dtype=HALF)
+    assert_expected_inline(
+        messages(
+            "fused_layer_norm",
+            [tensor(3, 4, dtype=torch.int64)],
+            [tensor(3, 4, dtype=torch.complex64)],
+            [tensor()],
+            [tensor(3, 4), tensor(4, dtype=HALF)],
+            [half, None, tensor(4, dtype=DOUBLE)],
+            [tensor(3, 4), tensor(3)],
+            [tensor(3, 4), None, tensor(3, 4)],
+        ),
+        """\
+fused_layer_norm: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.int64
+fused_layer_norm: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.complex64
+fused_layer_norm: input must have at least 1 dimension, got shape ()
+fused_layer_norm: weight must have the dtype of input, torch.float32, got torch.float16
+fused_layer_norm: bias must have the dtype of input, torch.float16, or torch.float32, got torch.float64
+fused_layer_norm: weight must have shape (4,), got (3,)
+fused_layer_norm: bias must have shape (4,), got (3, 4)""",
+    )

@@ -220,6 +220,7 @@ class Case:
         order: int = 0,
         run: Callable[..., Sequence[Tensor]] | None = None,
         cotangent_layout: Callable[[Tensor], Tensor | None] | None = None,
+        constant_cotangents: bool = False,
     ) -> None:
         """Compares the call with its reference.
 
@@ -227,6 +228,7 @@ class Case:
             order: 0 for the outputs, 1 for gradients too, 2 for gradients of gradients too.
             run: what to call instead of the function itself, with the tensors.
             cotangent_layout: the layout of the outputs' gradients.
+            constant_cotangents: whether the outputs' gradients have no gradients of their own.
         """
         inputs, upcast = self.copies(), to_float64(self.tensors)
         with contextlib.nullcontext() if order else torch.no_grad():
@@ -249,7 +251,7 @@ class Case:
             cotangents = [
                 c if new is None else new for c, new in zip(cotangents, laid_out, strict=True)
             ]
-        cotangents = [c.requires_grad_(order > 1) for c in cotangents]
+        cotangents = [c.requires_grad_(order > 1 and not constant_cotangents) for c in cotangents]
         upcast_cotangents = to_float64(cotangents)
         inputs, upcast = [inputs[i] for i in self.wanted], [upcast[i] for i in self.wanted]
         names = [f"the gradient of {self.names[i]}" for i in self.wanted]
@@ -271,11 +273,13 @@ class Case:
         if not pairs:
             return
         second = random_like((a for a, _ in pairs), seed=2)
+        differentiated = [c for c in cotangents if c.requires_grad]
+        upcast_cotangents = [c for c in upcast_cotangents if c.requires_grad]
         with self.explain("double backward", see="backward"):
-            actual = gradients([a for a, _ in pairs], inputs + cotangents, second)
+            actual = gradients([a for a, _ in pairs], inputs + differentiated, second)
         wanted = gradients([e for _, e in pairs], upcast + upcast_cotangents, to_float64(second))
         names = [f"the second-order gradient of {self.names[i]}" for i in self.wanted]
-        names += ["the second-order gradient of the output's gradient"] * len(cotangents)
+        names += ["the second-order gradient of the output's gradient"] * len(differentiated)
         self.compare(actual, wanted, "double backward", names=names, order=2, see="backward")
 
 

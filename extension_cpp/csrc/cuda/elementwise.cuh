@@ -11,6 +11,7 @@
 #include "vector.cuh"
 
 #include <array>
+#include <type_traits>
 #include <utility>
 
 namespace extension_cpp::cuda {
@@ -52,6 +53,16 @@ struct PerColumn {
 
 namespace detail {
 
+template <int N, class A>
+__device__ Values<A, N> repeat(A value) {
+  Values<A, N> values;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    values[n] = value;
+  }
+  return values;
+}
+
 // What a matrix kernel knows of an input: where element (row, col) of the output finds its own.
 template <class T>
 struct MatrixInput {
@@ -60,21 +71,24 @@ struct MatrixInput {
   int64_t col_stride;  // 1; 0: one value for a whole row
 
   template <int N>
+  __device__ Values<acc_t<T>, N> aligned_at(int64_t row, int64_t col) const {
+    if (col_stride == 1) {
+      return load<N>(data + row * row_stride + col);
+    }
+    return repeat<N>(load<1>(data + row * row_stride)[0]);
+  }
+
+  template <int N>
   __device__ Values<acc_t<T>, N> at(int64_t row, int64_t col, int64_t cols) const {
-    const T* address = data + row * row_stride + col * col_stride;
-    Values<acc_t<T>, N> result;
+    const T* address = data + row * row_stride + (col_stride == 0 ? 0 : col);
     // Rows that follow one another are as one.
     if (col + N <= cols || row_stride == col_stride * cols) {
       if (col_stride == 1) {
         return load_unaligned<N>(address);
       }
-      const auto value = load<1>(address)[0];
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        result[n] = value;
-      }
-      return result;
+      return repeat<N>(load<1>(address)[0]);
     }
+    Values<acc_t<T>, N> result;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       result[n] = load<1>(address)[0];
@@ -139,6 +153,20 @@ __global__ void __launch_bounds__(kBlock)
   });
 }
 
+// Where every access is aligned: no thread divides, nor asks whether its elements lie in one row. 2^lane_bits threads
+// lie along a row, in blocks.divisor() blocks. Threads that take several rows each were slower.
+template <int N, class F, class T, size_t M, class... Inputs>
+__global__ void __launch_bounds__(kBlock) tile_kernel(
+    F f, int64_t rows, int64_t cols, int lane_bits, Divider blocks, PointerArray<T, M> outputs, Inputs... inputs) {
+  const int lane = static_cast<int>(threadIdx.x) & ((1 << lane_bits) - 1);
+  const int64_t tile = blocks.divide(blockIdx.x);
+  const int64_t row = (tile * kBlock + threadIdx.x) >> lane_bits;
+  const int64_t col = (((blockIdx.x - tile * blocks.divisor()) << lane_bits) + lane) * N;
+  if (row < rows && col < cols) {
+    store_results<N>(f, row * cols + col, outputs, inputs.template aligned_at<N>(row, col)...);
+  }
+}
+
 template <class T>
 int elements_before(const T* output) {
   return static_cast<int>(reinterpret_cast<uintptr_t>(output) % kAccessBytes / sizeof(T));
@@ -153,6 +181,39 @@ bool is_matrix(const Indexing<K>& indexing) {
     is = is && (indexing.strides[0][k] == 0 || indexing.strides[0][k] == 1);
   }
   return is;
+}
+
+// Whether accesses to N elements are aligned from the first element of every row on.
+template <int N, class T>
+bool rows_are_aligned(const MatrixInput<T>& input) {
+  return input.col_stride == 0 || (is_aligned(input.data) && input.row_stride % N == 0);
+}
+
+template <class T, size_t M, class F, class... Inputs>
+void launch_matrix(
+    const F& f, int64_t numel, const Divider& cols, int before, const PointerArray<T, M>& outputs, cudaStream_t stream,
+    const Inputs&... inputs) {
+  constexpr int N = kVector<T>;
+  // Of float64 the other kernel will do: fewer kernels to compile.
+  if constexpr (!std::is_same_v<T, double>) {
+    if (before == 0 && cols.divisor() % N == 0 && (rows_are_aligned<N>(inputs) && ...)) {
+      const int64_t rows = numel / cols.divisor();
+      const int64_t chunks = cols.divisor() / N;
+      int lane_bits = 0;
+      while (1 << lane_bits < kBlock && 1 << lane_bits < chunks) {
+        ++lane_bits;
+      }
+      const int64_t along_row = ceil_div(chunks, 1 << lane_bits);
+      const int64_t blocks = along_row * ceil_div(rows, kBlock >> lane_bits);
+      if (blocks <= kMaxGridX) {
+        tile_kernel<N><<<static_cast<unsigned>(blocks), kBlock, 0, stream>>>(
+            f, rows, cols.divisor(), lane_bits, Divider(along_row), outputs, inputs...);
+        return;
+      }
+    }
+  }
+  const auto blocks = static_cast<unsigned>(ceil_div(before + numel, int64_t{kBlock} * N));
+  matrix_kernel<N><<<blocks, kBlock, 0, stream>>>(f, numel, cols, before, outputs, inputs...);
 }
 
 template <class T, size_t M, class F, size_t... I>
@@ -171,8 +232,8 @@ void elementwise(
   } else if (aligned_alike && is_matrix(indexing)) {
     const int64_t* const cols = indexing.strides[0];
     const int64_t* const rows = indexing.strides[indexing.dims - 1];
-    matrix_kernel<N><<<blocks, kBlock, 0, stream>>>(
-        f, indexing.numel, indexing.sizes[0], before, outputs,
+    launch_matrix<T>(
+        f, indexing.numel, indexing.sizes[0], before, outputs, stream,
         MatrixInput<T>{inputs[I], indexing.dims == 1 ? 0 : rows[I + 1], cols[I + 1]}...);
   } else {
     strided_kernel<N><<<blocks, kBlock, 0, stream>>>(f, indexing, outputs, inputs[I]...);

@@ -73,11 +73,7 @@ def _backward(ctx, grad_output):
     a, x = ctx.saved_tensors
     needs_a, needs_x, needs_b = ctx.needs_input_grad
     if ctx.is_layer:
-        grads = torch.ops.extension_cpp.affine_backward(grad_output, a, x)
-        return tuple(
-            grad if needed else None
-            for grad, needed in zip(grads, ctx.needs_input_grad, strict=True)
-        )
+        return torch.ops.extension_cpp.affine_backward(grad_output, a, x)
     shape_a, shape_x, shape_b = ctx.shapes
     return (
         _sum_of_products(grad_output, x, shape_a) if needs_a else None,

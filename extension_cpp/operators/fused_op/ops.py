@@ -51,14 +51,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     (output,) = ctx.saved_tensors
-    grad_input, grad_bias = torch.ops.extension_cpp.fused_op_backward(
-        grad_output, output, ctx.scale
-    )
-    return (
-        grad_input if ctx.needs_input_grad[0] else None,
-        grad_bias if ctx.needs_input_grad[1] else None,
-        None,
-    )
+    return *torch.ops.extension_cpp.fused_op_backward(grad_output, output, ctx.scale), None
 
 
 register_autograd("extension_cpp::fused_op", _backward, setup_context=_setup_context)
