@@ -536,8 +536,16 @@ class Operator:
         if any(s.rule is DtypeRule.WIDE for s in self.notation.inputs):
             yield self._sample(make, sizes, wide=torch.float32)
 
-    def bad_inputs(self, make: Callable[..., Tensor]) -> Iterator[tuple[str, Call, str]]:
+    def bad_inputs(
+        self,
+        make: Callable[..., Tensor],
+        samples: Callable[[Callable[..., Tensor], Any], Iterator[Call]] | None = None,
+    ) -> Iterator[tuple[str, Call, str]]:
         """Calls that must fail: each tensor of another dtype, None, of another size or rank.
+
+        Args:
+            make: as for :meth:`samples`.
+            samples: in place of that method where none follow.
 
         Yields:
             A name, the call, and the message that the checks in Python give.
@@ -555,13 +563,20 @@ class Operator:
                 main[at] = dim.size
             elif dim.is_name and not dim.is_star:
                 main[at] = main[places[first.dims.index(dim)]]
-        good = next(iter(self.samples(make, main)), None)
+        try:
+            good = next(self.samples(make, main), None)
+        except NotImplementedError:
+            if samples is None:
+                raise
+            good = next(samples(make, tuple(main)), None)
         if good is None:
             return
         values = self.values(*good)
         for k, position in enumerate(self.tensor_positions):
             argument = self.notation.arguments[k]
             given = values[position]
+            if given is None:
+                continue
             i = len(given) - 1 if argument.is_list else 0
             tensor = given[i] if argument.is_list else given
             for what, bad in other_tensors(tensor, make):

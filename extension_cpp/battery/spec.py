@@ -99,7 +99,7 @@ class OpSpec:
         if given is not None:
             yield from given(make)
         if self.line is not None:
-            yield from follows.bad_inputs_of(self.line, make)
+            yield from follows.bad_inputs_of(self.line, make, self.samples)
 
     @property
     def line(self) -> Operator | None:
