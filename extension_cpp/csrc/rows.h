@@ -1,7 +1,8 @@
 // Row operators, for both backends: what is done with each row of a [rows, cols] matrix (layer norm, softmax, ...).
 //
 // A functor says what happens to one row; each backend lends it the row in its own way. cuda/rows.cuh and cpu/rows.h
-// say how; row.sum, row.max, row.write and row.add_to_columns are the same.
+// say how; row.sum, row.max, row.write and row.add_to_columns are the same. A functor may also be given segments of
+// rows (Split), so that few long rows keep all of the machine busy, and leave partial results for a second launch.
 //
 //   template <class T>
 //   struct Softmax {
@@ -24,6 +25,8 @@
 
 #ifdef __CUDACC__
 #include "cuda/rows.cuh"
+#include "cuda/vector.cuh"
 #else
 #include "cpu/rows.h"
+#include "cpu/vector.h"
 #endif

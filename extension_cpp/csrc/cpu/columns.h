@@ -17,7 +17,7 @@ namespace extension_cpp::cpu {
 // Row blocks and column tiles have fixed sizes, so that the order of the additions depends on the shape alone, not on
 // the number of threads: equal bits from run to run. Blocks are short, which also keeps the rounding error down.
 template <class A, size_t K, class Out, class F>
-void column_sums(int64_t batch, int64_t rows, int64_t cols, F f, std::array<Out*, K> sums) {
+void column_sums(int64_t batch, int64_t rows, int64_t cols, F f, const std::array<Out, K>& sums) {
   constexpr int64_t kTile = 256;
   constexpr int64_t kBlock = 512;
   const int64_t tiles = (cols + kTile - 1) / kTile;
@@ -28,7 +28,8 @@ void column_sums(int64_t batch, int64_t rows, int64_t cols, F f, std::array<Out*
   const int64_t job_size = std::max<int64_t>(1, std::min(kBlock, rows) * std::min(kTile, cols));
 
   parallel_for(
-      0, batch * blocks * tiles, std::max<int64_t>(1, kGrain / job_size), [=](int64_t begin, int64_t end) CPU_CLONES {
+      0, batch * blocks * tiles, std::max<int64_t>(1, kGrain / job_size),
+      [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
         for (int64_t job = begin; job < end; ++job) {
           const int64_t b = job / (blocks * tiles);
           const int64_t block = job / tiles % blocks;
@@ -52,7 +53,7 @@ void column_sums(int64_t batch, int64_t rows, int64_t cols, F f, std::array<Out*
           for (size_t k = 0; k < K; ++k) {
             if (partials == nullptr) {
               for (int64_t j = 0; j < width; ++j) {
-                sums[k][b * cols + first_col + j] = static_cast<Out>(acc[k][j]);
+                detail::store_sum(sums[k], b * cols + first_col + j, acc[k][j]);
               }
             } else {
               std::copy_n(acc[k], width, partials + ((b * blocks + block) * K + k) * cols + first_col);
@@ -62,12 +63,26 @@ void column_sums(int64_t batch, int64_t rows, int64_t cols, F f, std::array<Out*
       });
 
   for (int64_t b = 0; partials != nullptr && b < batch; ++b) {
-    std::array<Out*, K> outputs = sums;
-    for (Out*& output : outputs) {
-      output += b * cols;
-    }
-    add_partials<A>(blocks, cols, partials + b * blocks * K * cols, outputs);
+    add_partials<A>(blocks, cols, partials + b * blocks * K * cols, sums, b * cols);
   }
+}
+
+// column_sums for a functor of the form that cuda/columns.cuh asks for: f.operator()<N>(i, row, col, sums), with N = 1.
+template <class T, size_t K, class F, class Out>
+void launch_column_sums(
+    const Tensor& /*like*/, const F& f, int64_t batch, int64_t rows, int64_t cols, bool /*aligned*/,
+    const std::array<Out, K>& outputs) {
+  using A = acc_t<T>;
+  column_sums<A>(
+      batch, rows, cols,
+      [=](int64_t i, int64_t row, int64_t col, A(&terms)[K]) {
+        Values<A, 1> sums[K] = {};
+        f.template operator()<1>(i, row, col, sums);
+        for (size_t k = 0; k < K; ++k) {
+          terms[k] += sums[k][0];
+        }
+      },
+      outputs);
 }
 
 // An input of [rows, cols], or of one row for all.

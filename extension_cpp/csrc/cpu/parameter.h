@@ -3,6 +3,7 @@
 
 #include "dispatch.h"
 #include "torch_abi.h"
+#include "values.h"
 
 #include <memory>
 #include <optional>
@@ -30,7 +31,15 @@ class Parameter {
     }
   }
 
-  A at(int64_t col) const { return data_[col]; }
+  // Of N neighbouring columns.
+  template <int N>
+  Values<A, N> at(int64_t col) const {
+    Values<A, N> result;
+    for (int k = 0; k < N; ++k) {
+      result[k] = data_[col + k];
+    }
+    return result;
+  }
 
  private:
   void own(std::vector<A> values) {

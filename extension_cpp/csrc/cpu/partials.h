@@ -10,11 +10,12 @@
 
 namespace extension_cpp::cpu {
 
-// sums[k][col] = the sum of partials[part, k, col] over the parts, where an output is a pointer or a SumOutput; in
-// float64, which costs nothing here and keeps the rounding error of long columns as small as that of short ones.
+// sums[k][first + col] = the sum of partials[part, k, col] over the parts, where an output is a pointer or a SumOutput;
+// in float64, which costs nothing here and keeps the rounding error of long columns as small as that of short ones.
 template <class A, size_t K, class Out>
 void add_partials(
-    int64_t parts, int64_t cols, const A* partials /* [parts, K, cols] */, const std::array<Out, K>& sums) {
+    int64_t parts, int64_t cols, const A* partials /* [parts, K, cols] */, const std::array<Out, K>& sums,
+    int64_t first = 0) {
   constexpr int64_t kTile = 256;
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, parts));
   parallel_for(0, cols, grain, [=](int64_t begin, int64_t end) CPU_CLONES {
@@ -29,7 +30,7 @@ void add_partials(
           }
         }
         for (int64_t j = 0; j < width; ++j) {
-          detail::store_sum(sums[k], first_col + j, static_cast<A>(acc[j]));
+          detail::store_sum(sums[k], first + first_col + j, static_cast<A>(acc[j]));
         }
       }
     }

@@ -148,6 +148,13 @@ class Row {
         columns...);
   }
 
+  // write(output, f, columns...) and add_to_columns(g). Of registers there are two passes: one needs more of them.
+  template <class F, class G, class... Columns>
+  __device__ void write_and_add_to_columns(T* output, const F& f, const G& g, const Columns&... columns) {
+    write(output, f, columns...);
+    add_to_columns(g);
+  }
+
   // Adds f(inputs..., columns...), Values of C numbers, to the sums of the element's column.
   template <class F, class... Columns>
   __device__ void add_to_columns(const F& f, const Columns&... columns) {

@@ -193,6 +193,11 @@ void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& 
   launch_rows(like, f, inputs, rows, cols, Split::none(cols));
 }
 
+// The segments of few long rows, to fill the GPU: fewer than so many for each multiprocessor. Of others none.
+inline Split split_few_rows(int64_t rows, int64_t cols, int64_t per_multiprocessor = 1) {
+  return rows < per_multiprocessor * multiprocessors() ? Split::even(cols) : Split::none(cols);
+}
+
 // launch_rows for a functor that calls row.add_to_columns: outputs[c][col] = the sum over the rows. Returns false, and
 // does nothing, where rows are too long for that. An output is a pointer or a SumOutput.
 template <class T, size_t K, class F, class Out, size_t C>
