@@ -12,10 +12,10 @@
 #pragma once
 
 #include "checks.h"
+#include "few.h"
 #include "layout.h"
 #include "notation.h"
 
-#include <memory>
 #include <utility>
 
 namespace extension_cpp {
@@ -33,26 +33,6 @@ inline Given given(const std::optional<Tensor>& tensor) {
   return {tensor.has_value() ? &*tensor : nullptr, tensor ? 1u : 0u};
 }
 inline Given given(const TensorList& tensors) { return {tensors.data(), tensors.size()}; }
-
-// A few elements, as a rule on the stack.
-template <class T, size_t N>
-class Few {
- public:
-  explicit Few(size_t size) : size_(size) {
-    if (size > N) {
-      heap_.reset(new T[size]);
-    }
-  }
-
-  T* data() { return heap_ ? heap_.get() : stack_; }
-  const T* data() const { return heap_ ? heap_.get() : stack_; }
-  size_t size() const { return size_; }
-
- private:
-  size_t size_;
-  T stack_[N];
-  std::unique_ptr<T[]> heap_;
-};
 
 }  // namespace detail
 
