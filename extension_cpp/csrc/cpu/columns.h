@@ -52,9 +52,7 @@ void column_sums(int64_t batch, int64_t rows, int64_t cols, F f, const std::arra
           }
           for (size_t k = 0; k < K; ++k) {
             if (partials == nullptr) {
-              for (int64_t j = 0; j < width; ++j) {
-                detail::store_sum(sums[k], b * cols + first_col + j, acc[k][j]);
-              }
+              detail::store_sums(sums[k], b * cols + first_col, acc[k], width);
             } else {
               std::copy_n(acc[k], width, partials + ((b * blocks + block) * K + k) * cols + first_col);
             }

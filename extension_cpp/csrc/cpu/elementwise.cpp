@@ -278,9 +278,8 @@ class Call {
       }
       loop_(formula_, count, to.data(), from.data());
       for (size_t m = 0; m < outputs_.size() && !linear; ++m) {
-        with_bits(itemsize_, [&](auto copies) {
-          copies.scatter(layouts_, to.data()[m], begin, count, outputs_.data()[m]);
-        });
+        with_bits(
+            itemsize_, [&](auto copies) { copies.scatter(layouts_, to.data()[m], begin, count, outputs_.data()[m]); });
       }
       begin += count;
     }

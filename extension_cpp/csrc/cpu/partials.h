@@ -29,9 +29,11 @@ void add_partials(
             acc[j] += static_cast<double>(in[j]);
           }
         }
+        A rounded[kTile];
         for (int64_t j = 0; j < width; ++j) {
-          detail::store_sum(sums[k], first + first_col + j, static_cast<A>(acc[j]));
+          rounded[j] = static_cast<A>(acc[j]);
         }
+        detail::store_sums(sums[k], first + first_col, rounded, width);
       }
     }
   });

@@ -1,6 +1,7 @@
 // Where sums over columns go.
 #pragma once
 
+#include "cpu/clones.h"
 #include "dispatch.h"
 #include "torch_abi.h"
 
@@ -29,13 +30,20 @@ class SumOutput {
                                                      : SumOutput(tensor.mutable_data_ptr<T>());
   }
 
-  void store(int64_t i, acc_t<T> sum) const {
+  // sums[j] at place i + j. Where they go is asked once: the loops become vector instructions.
+  CPU_INLINE void store(int64_t i, const acc_t<T>* sums, int64_t count) const {
     if (wide_ != nullptr) {
-      wide_[i] = sum;
+      for (int64_t j = 0; j < count; ++j) {
+        wide_[i + j] = sums[j];
+      }
     } else if (narrow_ != nullptr) {
-      narrow_[i] = static_cast<T>(sum);
+      for (int64_t j = 0; j < count; ++j) {
+        narrow_[i + j] = static_cast<T>(sums[j]);
+      }
     }
   }
+
+  CPU_INLINE void store(int64_t i, acc_t<T> sum) const { store(i, &sum, 1); }
 
  private:
   T* narrow_ = nullptr;
@@ -45,13 +53,15 @@ class SumOutput {
 namespace detail {
 
 template <class Out, class A>
-void store_sum(Out* output, int64_t i, A sum) {
-  output[i] = static_cast<Out>(sum);
+CPU_INLINE void store_sums(Out* output, int64_t i, const A* sums, int64_t count) {
+  for (int64_t j = 0; j < count; ++j) {
+    output[i + j] = static_cast<Out>(sums[j]);
+  }
 }
 
 template <class T, class A>
-void store_sum(const SumOutput<T>& output, int64_t i, A sum) {
-  output.store(i, sum);
+CPU_INLINE void store_sums(const SumOutput<T>& output, int64_t i, const A* sums, int64_t count) {
+  output.store(i, sums, count);
 }
 
 }  // namespace detail
