@@ -1,7 +1,8 @@
 """Builds the two compiled libraries: `_C` (schemas, CPU kernels) and `_C_cuda` (CUDA kernels).
 
 What is static about the package stands in pyproject.toml. Sources are found by globbing: an
-operator that is added or removed needs no change here. Environment variables:
+operator that is added or removed needs no change here. In an operator's folder `x.cpp` is compiled
+for both backends, `x_cpu.cpp` for the CPU and `x_cuda.cu` for CUDA. Environment variables:
 
     USE_CUDA=0|1              unset: CUDA is built where nvcc and a CUDA build of torch both are
     TORCH_CUDA_ARCH_LIST=...  unset: the visible GPUs, else GPU_TARGETS below
@@ -46,6 +47,8 @@ MIN_SETUPTOOLS = 77
 PACKAGE = "extension_cpp"
 ROOT = Path(__file__).resolve().parent
 BUILD_INFO = "_build_info.json"
+# Where the CUDA build finds the sources that both backends share: see wrapper_of.
+WRAPPERS = "build/cuda-sources"
 
 
 def fail(message: str) -> SystemExit:
@@ -260,7 +263,7 @@ def common_flags(config: Config) -> list[str]:
 
 
 def host_flags() -> list[str]:
-    """Flags of g++, which also compiles the host half of .cu files."""
+    """Flags of g++, which also compiles the host half of CUDA sources."""
     from torch.utils.cpp_extension import include_paths
 
     return [
@@ -312,6 +315,40 @@ def sources(suffix: str) -> list[str]:
     return sorted(str(path.relative_to(ROOT)) for path in found)
 
 
+def cpu_sources() -> list[str]:
+    return sources(".cpp")
+
+
+def shared_sources() -> list[str]:
+    """What is compiled for both backends: the `x.cpp` of operators, which may be called `x_cpu`."""
+    operators = f"{PACKAGE}/operators/"
+    return [
+        file
+        for file in sources(".cpp")
+        if file.startswith(operators)
+        and (not file.endswith("_cpu.cpp") or Path(file).stem == Path(file).parent.name)
+    ]
+
+
+def cuda_sources() -> list[str]:
+    return sorted([*sources(".cu"), *shared_sources()])
+
+
+def wrapper_of(source: str) -> str:
+    """A .cu file that includes the source: BuildExtension takes nvcc by the suffix alone."""
+    return Path(WRAPPERS, source).with_suffix(".cu").as_posix()
+
+
+def write_wrappers() -> None:
+    for source in shared_sources():
+        wrapper = ROOT / wrapper_of(source)
+        text = f'#include "{os.path.relpath(ROOT / source, wrapper.parent)}"\n'
+        # Left alone where it is right already: one that is new would be compiled again.
+        if not wrapper.exists() or wrapper.read_text() != text:
+            wrapper.parent.mkdir(parents=True, exist_ok=True)
+            wrapper.write_text(text)
+
+
 def extensions(config: Config) -> list[Extension]:
     """Plain Extensions: BuildExtension takes nvcc by the .cu suffix, and libraries stay ours."""
     from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
@@ -326,14 +363,15 @@ def extensions(config: Config) -> list[Extension]:
         # Also where there are only .cu files: the C linker would leave out libstdc++.
         "language": "c++",
         "include_dirs": [str(ROOT / PACKAGE / "csrc"), *include_paths("cpu")],
-        # Without ninja, which finds dependencies itself, an edited header rebuilds everything.
-        "depends": [*sources(".h"), *sources(".cuh")],
+        # Without ninja, which finds dependencies itself, an edited header rebuilds everything, and
+        # so does an edited source behind a wrapper.
+        "depends": [*sources(".h"), *sources(".cuh"), *shared_sources()],
         "extra_link_args": [*link_flags, *openmp],
     }
     built = [
         Extension(
             f"{PACKAGE}._C",
-            sources(".cpp"),
+            cpu_sources(),
             library_dirs=[TORCH_LIB_PATH],
             libraries=["torch_cpu", "c10"] if aten else ["torch_cpu"],
             extra_compile_args={"cxx": [*cxx_flags(config), *openmp]},
@@ -341,14 +379,14 @@ def extensions(config: Config) -> list[Extension]:
         )
     ]
     toolkit = Toolkit.find()
-    if config.architectures and toolkit and sources(".cu"):
+    if config.architectures and toolkit and cuda_sources():
         # The static runtime ties the library to no CUDA version of torch's, only to a driver as new
         # as the toolkit; rt, dl and pthread are what the runtime needs.
         runtime = ["cudart_static", "rt", "dl", "pthread"]
         built.append(
             Extension(
                 f"{PACKAGE}._C_cuda",
-                sources(".cu"),
+                [*sources(".cu"), *map(wrapper_of, shared_sources())],
                 library_dirs=[TORCH_LIB_PATH, *toolkit.library_dirs],
                 libraries=[
                     *("torch_cuda", "torch_cpu"),
@@ -427,6 +465,8 @@ def make_build_ext(config: Config) -> type[Command]:
             if not (folder / BUILD_INFO).exists() or (folder / BUILD_INFO).read_text() != info:
                 self.force = True
             self.remove_stale(folder)
+            if config.architectures:
+                write_wrappers()
             super().run()
             (folder / BUILD_INFO).write_text(info)
             if self.inplace:
@@ -487,7 +527,7 @@ class BdistWheel(bdist_wheel):
 
 
 class CheckCuda(Command):
-    """Compiles every .cu file for CHECK_TARGETS; needs no GPU and no CUDA build of torch."""
+    """Compiles the CUDA sources for CHECK_TARGETS; needs no GPU and no CUDA build of torch."""
 
     description = "compile the CUDA sources without linking them"
     user_options: ClassVar[list[tuple[str, str | None, str]]] = [
@@ -503,7 +543,7 @@ class CheckCuda(Command):
     def run(self) -> None:
         toolkit = Toolkit.find()
         if toolkit is None and self.optional:
-            print(f"{PACKAGE}: no nvcc was found, hence the .cu files are not compiled")
+            print(f"{PACKAGE}: no nvcc was found, hence the CUDA sources are not compiled")
             return
         if toolkit is None:
             raise fail("no nvcc was found: put it on PATH, or set CUDA_HOME to its folder.")
@@ -514,6 +554,7 @@ class CheckCuda(Command):
         command = [
             toolkit.nvcc,
             "-c",
+            "-x=cu",  # .cpp files too
             *(f"-I{path}" for path in (ROOT / PACKAGE / "csrc", *include_paths("cpu"))),
             "--compiler-options=-fPIC",
             # Of the standards that torch passes in a real build, the stricter: that of 2.11.
@@ -526,14 +567,14 @@ class CheckCuda(Command):
             "-D__CUDA_NO_HALF2_OPERATORS__",
             *nvcc_flags(config, gencode_flags(";".join(CHECK_TARGETS))),
         ]
-        files = sources(".cu")
+        files = cuda_sources()
         with ThreadPoolExecutor(jobs(config)) as pool:
             compiled = list(pool.map(lambda file: self.compile(file, command), files))
         failed = [file for file, ok in zip(files, compiled, strict=True) if not ok]
         if failed:
-            raise fail(f"{len(failed)} of {len(files)} .cu files do not compile: {failed}")
+            raise fail(f"{len(failed)} of {len(files)} CUDA sources do not compile: {failed}")
         targets = " and ".join(CHECK_TARGETS)
-        print(f"{PACKAGE}: all .cu files ({len(files)}) compile for {targets}")
+        print(f"{PACKAGE}: all CUDA sources ({len(files)}) compile for {targets}")
 
     def compile(self, source: str, command: list[str]) -> bool:
         target = (ROOT / "build" / "check-cuda" / source).with_suffix(".o")

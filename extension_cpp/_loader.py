@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import sys
 from pathlib import Path
@@ -52,8 +53,9 @@ def load() -> None:
     """Loads `_C`, and `_C_cuda` where it was built and the running torch has CUDA.
 
     Raises:
-        ImportError: torch is missing, the libraries are not built, they need another torch, or
-            another library has already defined the namespace.
+        ImportError: torch is missing, the libraries are not built, they need another torch,
+            another library has already defined the namespace, or an operator's line of shapes says
+            nothing.
     """
     import torch
 
@@ -81,6 +83,23 @@ def load() -> None:
                 f"not load in torch {torch.__version__}: {error}. Build extension_cpp again for "
                 "this torch: `make build`, or `pip install --no-build-isolation .`"
             ) from error
+    problems = [problem for _, _, problem in declared_operators(libraries[0]) if problem]
+    if problems:
+        raise ImportError("\n".join(problems))
+
+
+def declared_operators(library: Path, namespace: str = NAMESPACE) -> list[tuple[str, str, str]]:
+    """The operators of a loaded library that have a line of shapes (see csrc/operator.h).
+
+    Returns:
+        For each the schema, the line, and what is wrong with it: nothing, as a rule.
+    """
+    function = getattr(ctypes.CDLL(str(library)), f"{namespace}_operators", None)
+    if function is None:
+        return []
+    function.restype = ctypes.c_char_p
+    records = (record.split("\x1f") for record in function().decode().split("\x1e"))
+    return [(record[0], record[1], record[2]) for record in records if len(record) == 3]
 
 
 def check_torch_version(running: str, info: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ the operator's name.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -116,8 +116,15 @@ def check_broadcast(
             f"got {tuple(tensor.shape)}"
         )
 
+    return broadcast_sizes(tensor.shape, like, message)
+
+
+def broadcast_sizes(
+    own: Sequence[int], like: Sequence[int], message: Callable[[], str]
+) -> tuple[int, ...]:
+    """The sizes to which two shapes broadcast; `message` says that they do not."""
     result = []
-    for a, b in itertools.zip_longest(reversed(like), reversed(tensor.shape), fillvalue=1):
+    for a, b in itertools.zip_longest(reversed(like), reversed(own), fillvalue=1):
         if is_one(a):
             result.append(b)
         elif is_one(b):

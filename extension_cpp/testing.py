@@ -20,7 +20,8 @@ import importlib.util
 import inspect
 from collections.abc import Sequence
 
-from extension_cpp.battery.cases import CheckError
+from extension_cpp.battery.autocast import check_autocast
+from extension_cpp.battery.bytes_moved import check_traffic
 from extension_cpp.battery.compiled import (
     check_compile,
     check_dynamic,
@@ -28,34 +29,23 @@ from extension_cpp.battery.compiled import (
     check_inductor,
     check_mutation,
 )
-from extension_cpp.battery.contracts import (
+from extension_cpp.battery.cuda import check_cuda_graph, check_second_device, check_streams
+from extension_cpp.battery.determinism import check_determinism
+from extension_cpp.battery.errors import check_bad_inputs, check_wrong_tensors
+from extension_cpp.battery.failure import CheckError
+from extension_cpp.battery.fakes import check_opcheck, check_strides
+from extension_cpp.battery.memory import check_memory
+from extension_cpp.battery.no_gradient import check_no_gradient
+from extension_cpp.battery.registrations import (
     check_missing_backend,
     check_namespace,
-    check_opcheck,
     check_registrations,
-    check_side_effects,
-    check_signature,
-    check_strides,
-    check_traffic,
-)
-from extension_cpp.battery.cuda import check_cuda_graph, check_second_device, check_streams
-from extension_cpp.battery.errors import (
-    check_bad_inputs,
-    check_no_gradient,
-    check_wrong_tensors,
 )
 from extension_cpp.battery.registry import CHECKS
-from extension_cpp.battery.resources import check_autocast, check_determinism, check_memory
-from extension_cpp.battery.spec import (
-    DEFAULT_SHAPES,
-    BadInput,
-    Make,
-    OpSpec,
-    Sample,
-    Traffic,
-    devices,
-    find_specs,
-)
+from extension_cpp.battery.samples import DEFAULT_SHAPES, BadInput, Make, Sample, Traffic
+from extension_cpp.battery.side_effects import check_side_effects
+from extension_cpp.battery.signature import check_signature
+from extension_cpp.battery.spec import OpSpec, devices, find_specs
 from extension_cpp.battery.transforms import (
     check_compiled_transforms,
     check_saved_tensors,
@@ -69,6 +59,7 @@ from extension_cpp.battery.values import (
     check_gradcheck,
     check_layouts,
     check_properties,
+    check_wanted,
 )
 
 __all__ = [
@@ -112,6 +103,7 @@ __all__ = [
     "check_traffic",
     "check_transforms",
     "check_vmap",
+    "check_wanted",
     "check_wrong_tensors",
     "devices",
     "find_specs",

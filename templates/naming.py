@@ -17,23 +17,11 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from schema import CPP_KEYWORDS, Refusal, Schema
+from schema import CPP_KEYWORDS, Refusal, Schema, words
 from torch.autograd.function import BackwardCFunction
 
 # Object-like macros of the C library that are spelled like a variable.
-MACROS = frozenset(
-    {
-        "errno",
-        "i386",
-        "linux",
-        "math_errhandling",
-        "sched_priority",
-        "stderr",
-        "stdin",
-        "stdout",
-        "unix",
-    }
-)
+MACROS = words("errno i386 linux math_errhandling sched_priority stderr stdin stdout unix")
 # Macros are in capitals, or begin with a word in capitals; CUDA's begin with its name.
 MACRO = re.compile(r"(?:[A-Z][A-Z0-9]+|[A-Z][A-Z0-9]*_\w*|cuda\w*|Cub\w*)(?<!_)")
 # What the macros that the templates call expand to.
@@ -52,8 +40,8 @@ def identifiers(source: str) -> set[str]:
     return set(re.findall(r"(?<![\w.])(?<!->)(?<!::)[A-Za-z_]\w*", code))
 
 
-def with_stand_ins(schema: Schema) -> tuple[Schema, dict[str, str]]:
-    """The schema with stand-ins for its arguments' names; these, by stand-in."""
+def with_stand_ins(schema: Schema) -> tuple[Schema, str, dict[str, str]]:
+    """The schema with stand-ins for its arguments, one for its C++ function, names by stand-in."""
     prefix = "zqarg"
     while prefix in schema.text:
         prefix += "q"
@@ -62,17 +50,26 @@ def with_stand_ins(schema: Schema) -> tuple[Schema, dict[str, str]]:
         dataclasses.replace(a, name=stand_in)
         for a, stand_in in zip(schema.arguments, names, strict=True)
     ]
-    return dataclasses.replace(schema, arguments=arguments), names
+    return dataclasses.replace(schema, arguments=arguments), f"{prefix}_fn_zq", names
 
 
-def spell(files: dict[str, str], names: dict[str, str]) -> dict[str, str]:
+def spell(
+    files: dict[str, str], names: dict[str, str], function: dict[str, str], shared: Iterable[str]
+) -> dict[str, str]:
     """Replaces the stand-ins in an operator's files.
+
+    Args:
+        files: by name.
+        names: of the arguments, by stand-in.
+        function: the operator's name by the stand-in for its function in C++.
+        shared: the names in C++ that such a function would hide or be taken for.
 
     Raises:
         Refusal: a name cannot be an argument's.
     """
     cpp = {file: text for file, text in files.items() if not file.endswith(".py")}
-    spelled = cpp_names(set().union(*map(identifiers, cpp.values())), names)
+    used = set().union(*map(identifiers, cpp.values()))
+    spelled = cpp_names(used, names) | cpp_names(used | set(shared), function, "_op")
     return {
         file: spell_cpp(text, names, spelled) if file in cpp else spell_python(text, names)
         for file, text in files.items()
@@ -83,8 +80,20 @@ def replace_all(text: str, names: dict[str, str]) -> str:
     return re.sub("|".join(names), lambda match: names[match[0]], text) if names else text
 
 
-def cpp_names(used: Iterable[str], names: dict[str, str]) -> dict[str, str]:
-    """The C++ spelling of each argument, of which others (`contiguous_x`) are derived."""
+def declared(source: str) -> set[str]:
+    """What a header declares: the names that its lines have in the first column."""
+    types = r"^(?:struct|class|enum class) (\w+)|^using (?:[\w:]+::)?(\w+)(?: =|;)"
+    constants = r"^(?:inline |static )*(?:constexpr|const) [\w:<>, ]*?(\w+)(?:\[|\{| =)"
+    functions = r"^[\w:][^\n(;={]*?(\w+)\("
+    found = [n for names in re.findall(f"{types}|{functions}", source, re.M) for n in names if n]
+    if re.search(r"^namespace extension_cpp \{", source, re.M):  # not cuda::, cpu::
+        found += re.findall(constants, source, re.M)
+    spaces = re.findall(r"^namespace ([\w:]+)", source, re.M)
+    return {*found, *(name for space in spaces for name in space.split("::"))}
+
+
+def cpp_names(used: Iterable[str], names: dict[str, str], suffix: str = "_") -> dict[str, str]:
+    """The C++ spelling of each name, of which others (`contiguous_x`) are derived."""
     stand_in = re.compile("|".join(names))
     derived = {name for name in used if stand_in.search(name)}
     taken = {*used, *CPP_KEYWORDS, *EXPANDED} - derived
@@ -92,7 +101,7 @@ def cpp_names(used: Iterable[str], names: dict[str, str]) -> dict[str, str]:
     for key, name in names.items():
         forms = {key, *(form for form in derived if key in form)}
         while any(f in taken or is_macro(f) for f in (form.replace(key, name) for form in forms)):
-            name += "_"
+            name += suffix
         spelled[key] = name
         taken |= {form.replace(key, name) for form in forms}
     return spelled

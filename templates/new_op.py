@@ -22,7 +22,9 @@ except ImportError:
         'Use an interpreter that has, or `make new-op SCHEMA="..."`'
     ) from None
 
-from instantiate import KINDS, TEMPLATES, Options, backward_schema, instantiate
+from instantiate import instantiate
+from kinds import KINDS, TEMPLATES, Options
+from places import backward_schema
 from repository import Changes, Repository
 from schema import Refusal, Schema, parse, stop
 
@@ -58,6 +60,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         help="what to start from; default: by the schema",
     )
     parser.add_argument(
+        "--shapes", metavar="LINE", help="of the tensors, as csrc/notation.h explains it"
+    )
+    parser.add_argument(
         "--cuda", metavar="FILE.cu", type=Path, help="an existing kernel source for the CUDA side"
     )
     parser.add_argument("--no-cuda", action="store_true", help="for the CPU alone")
@@ -90,16 +95,10 @@ def add(repository: Repository, arguments: argparse.Namespace) -> tuple[Changes,
     """The changes, and what to say when they are made."""
     schema = parse(arguments.schema)
     kind = arguments.template or default_kind(schema, arguments.cuda is not None)
-    options = Options(
-        cpu=not arguments.no_cpu,
-        cuda=not arguments.no_cuda,
-        grad=not arguments.no_grad,
-        backward=arguments.backward,
-        cuda_source=read_source(arguments.cuda),
-    )
+    options = options_of(arguments)
     schemas = [schema.text]
-    if options.grad and options.backward == "operator" and not schema.mutates:
-        schemas.append(backward_schema(kind, schema))
+    if options.own_backward and not schema.mutates:
+        schemas.append(backward_schema(KINDS[kind], schema))
     names = [text.partition("(")[0] for text in schemas]
     repository.check_free(names)
     check_python_names(kind, schema.name)
@@ -114,6 +113,17 @@ def add(repository: Repository, arguments: argparse.Namespace) -> tuple[Changes,
         "    make build\n"
         f'    make test TESTS="tests/test_operators.py -k [{schema.name}-"\n'
         f"    python templates/new_op.py --remove {schema.name}"
+    )
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    return Options(
+        cpu=not arguments.no_cpu,
+        cuda=not arguments.no_cuda,
+        grad=not arguments.no_grad,
+        backward=arguments.backward,
+        cuda_source=read_source(arguments.cuda),
+        shapes=arguments.shapes,
     )
 
 

@@ -30,7 +30,8 @@ except ImportError:
         "Use an interpreter that has: `make build` sets up .venv/bin/python"
     ) from None
 
-from instantiate import TEMPLATES, find_tool
+from formatting import find_tool
+from kinds import TEMPLATES
 from naming import is_macro
 from repository import PACKAGE, Repository, mention
 from schema import CPP_KEYWORDS, Refusal, stop

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from instantiate import camel, format_text
-from naming import identifiers
+from naming import declared, identifiers
+from places import camel
 from schema import Refusal
 
 PACKAGE = "extension_cpp"
@@ -113,13 +113,16 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, previous)
 
 
+# A schema that stands in an operator's folder, with its line of shapes.
+DECLARATION = r'\bOperator \w+\{\s*"(\w+)\('
+
+
 class Repository:
     """A checkout of the package."""
 
     def __init__(self, root: Path, package: str = PACKAGE) -> None:
         self.root = root
         self.library = root / package / "csrc" / "library.cpp"
-        self.checks = root / package / "csrc" / "checks.h"
         # The public functions and the modules.
         self.imports = {"ops": root / package / "ops.py", "module": root / package / "nn.py"}
         self.operators = root / package / "operators"
@@ -129,7 +132,7 @@ class Repository:
     # What there is
 
     def schemas(self) -> dict[str, str]:
-        """The statement that defines each schema, by name."""
+        """The statement in library.cpp that defines each schema, by name."""
         literals = r'(?:"(?:\\.|[^"\\])*"\s*)*'
         pattern = rf'^[ \t]*m\.def\(\s*(?="(\w+)\(){literals}\);\n'
         return {
@@ -151,11 +154,14 @@ class Repository:
     def folder(self, name: str) -> Path:
         return self.operators / name
 
+    def _registered(self, folder: Path) -> set[str]:
+        """The operators that the sources of a folder declare or register kernels of."""
+        return self._named(folder, DECLARATION) | self._named(folder, r'm\.impl\(\s*"(\w+)"')
+
     @staticmethod
-    def _registered(folder: Path) -> set[str]:
-        """The operators that the sources of a folder register kernels of."""
-        sources = [*folder.glob("*.cpp"), *folder.glob("*.cu")]
-        return {n for p in sources for n in re.findall(r'm\.impl\(\s*"(\w+)"', p.read_text())}
+    def _named(folder: Path, pattern: str) -> set[str]:
+        sources = [path for suffix in ("h", "cpp", "cu") for path in folder.glob(f"*.{suffix}")]
+        return {n for p in sources for n in re.findall(pattern, p.read_text())}
 
     def _owner(self, name: str, besides: str) -> str | None:
         """The operator, another than `besides`, whose sources register kernels under a name."""
@@ -177,7 +183,8 @@ class Repository:
         if owner := self._owner(name, besides=name):
             raise Refusal(f"the operator '{name}' exists already, as a part of {owner}")
         parts = self.parts(name)
-        if all(parts.values()):
+        declared_there = name in {*self.schemas(), *self._named(self.folder(name), DECLARATION)}
+        if declared_there and self.folder(name).exists() and parts["its import in ops.py"]:
             raise Refusal(f"the operator '{name}' exists. To take it out: --remove {name}")
         if any(parts.values()):
             there = " and ".join(part for part, found in parts.items() if found)
@@ -188,49 +195,40 @@ class Repository:
         for other in names:
             if other in self.schemas():
                 raise Refusal(f"the operator '{other}' exists already, in csrc/library.cpp")
-            if re.search(rf"\bcheck_{other}\(", self.checks.read_text()):
-                raise Refusal(
-                    f"the operator's name '{other}' would make a function check_{other}, which "
-                    f"is one of csrc/checks.h: "
-                    "choose another name"
-                )
 
     def check_cpp_names(self, name: str, kind: str, files: dict[str, str]) -> None:
         """Refuses an operator whose header or whose names in C++ would hide others, or be the same.
 
-        The linker takes two types of one name for one, without a word.
+        The linker takes two of one name for one, without a word.
         """
-        if (self.library.parent / f"{name}.h").exists():
+        header = f"{name}.h"
+        if header in files and (self.library.parent / header).exists():
             raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
-        own = made_names(name)
         shared = [path for path in self.library.parent.rglob("*") if path.suffix in CPP]
         template = [p for p in (self.root / "templates" / kind).iterdir() if p.suffix in CPP]
-        used = set().union(*(declared(path.read_text()) for path in shared))
+        used = {"A", "T"}  # by which templates are parametrised
+        used |= set().union(*(declared(path.read_text()) for path in shared))
         used |= set().union(*(identifiers(path.read_text()) for path in template))
-        made = {n: identifiers(text) & own for n, text in files.items() if Path(n).suffix in CPP}
-        for taken in sorted(set().union(*made.values()) & used):
+        made = [identifiers(text) for file, text in files.items() if Path(file).suffix in CPP]
+        own = made_names(name) & set().union(*made)
+        for taken in sorted(own & used):
             raise Refusal(
                 f"the operator's name '{name}' would make a C++ name {taken}, which is used for "
                 f"something else: choose another name"
             )
-        for header in self.operators.glob("*/*.h"):
-            for taken in sorted(made.get(f"{name}.h", set()) & identifiers(header.read_text())):
-                if header.parent.name != name and taken in made_names(header.parent.name):
-                    raise Refusal(
-                        f"the operator's name '{name}' would make a C++ name {taken}, which is one "
-                        f"of {header.parent.name}: choose another name"
-                    )
+        for folder in sorted(self.operators.iterdir()):
+            there = [path.read_text() for path in folder.glob("*") if path.suffix in CPP]
+            theirs = made_names(folder.name) & set().union(*map(identifiers, there))
+            for taken in sorted(own & theirs) if folder.name != name else ():
+                raise Refusal(
+                    f"the operator's name '{name}' would make a C++ name {taken}, which is one "
+                    f"of {folder.name}: choose another name"
+                )
 
     def add(self, name: str, files: dict[str, str], schemas: list[str]) -> Changes:
         changes = Changes(self.root)
         for file, text in files.items():
             changes.files[self.folder(name) / file] = text
-        library = self.library.read_text()
-        definitions = "".join(self._definition(schema) for schema in schemas)
-        block = re.search(rf"^TORCH_LIBRARY\({PACKAGE}, m\) \{{\n(?:.*\n)*?(?=^\}})", library, re.M)
-        if block is None:
-            raise Refusal(f"{self.library} has no block TORCH_LIBRARY({PACKAGE}, m) {{ ... }}")
-        changes.files[self.library] = library[: block.end()] + definitions + library[block.end() :]
         ops = self.imports["ops"]
         changes.files[ops] = with_import(ops.read_text(), f"{PACKAGE}.operators.{name}.ops", name)
         self._expect(changes, lambda lines: sorted([*lines, *map(as_torch_spells, schemas)]))
@@ -247,13 +245,6 @@ class Repository:
         new = "".join(f"{line}\n" for line in edit(expected[0].splitlines()))
         if new != expected[0]:
             changes.files[self.snapshot] = text[: expected.start()] + new + text[expected.end() :]
-
-    @staticmethod
-    def _definition(schema: str) -> str:
-        literal = schema.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?")
-        # With company: a lone short statement would be put beside its brace.
-        text = f'TORCH_LIBRARY(a, m) {{\n  m.def("{literal}");\n  m.def("");\n}}\n'
-        return "".join(format_text("library.cpp", text).splitlines(keepends=True)[1:-2])
 
     # What is removed
 
@@ -334,21 +325,12 @@ class Repository:
         return sorted({path for path in paths if path.is_file()})
 
 
-def declared(source: str) -> set[str]:
-    """The types and functions of a header: what its lines declare in the first column."""
-    types = r"^(?:struct|class|enum class) (\w+)|^using (?:[\w:]+::)?(\w+)(?: =|;)"
-    functions = r"^[\w:][^\n(;={]*?(\w+)\("
-    found = re.findall(f"{types}|{functions}", source, re.M)
-    return {name for names in found for name in names if name}
-
-
 def made_names(name: str) -> set[str]:
     """The names in C++ that the templates may make of an operator's, outside of functions."""
     found = {f"{camel(name)}{suffix}" for suffix in ("", "Backward", "Other")}
-    for n in (name, f"{name}_backward"):
-        ends = ("cpu", "cuda", "kernel", "settings", "statistics")
-        found |= {f"check_{n}", *(f"{n}_{end}" for end in ends)}
-    return found
+    found |= {f"k{made}" for made in found}
+    ends = ("cpu", "cuda", "kernel", "settings")
+    return found | {f"{n}_{end}" for n in (name, f"{name}_backward") for end in ends}
 
 
 def mention(names: set[str], path: Path, text: str) -> re.Pattern[str]:

@@ -189,122 +189,29 @@ INSTEAD = {
     "Any": "an argument for each thing that is needed",
 }
 
-CPP_KEYWORDS = frozenset(
-    {
-        "alignas",
-        "alignof",
-        "and",
-        "and_eq",
-        "asm",
-        "auto",
-        "bitand",
-        "bitor",
-        "bool",
-        "break",
-        "case",
-        "catch",
-        "char",
-        "char8_t",
-        "char16_t",
-        "char32_t",
-        "class",
-        "compl",
-        "concept",
-        "const",
-        "consteval",
-        "constexpr",
-        "constinit",
-        "const_cast",
-        "continue",
-        "co_await",
-        "co_return",
-        "co_yield",
-        "decltype",
-        "default",
-        "delete",
-        "do",
-        "double",
-        "dynamic_cast",
-        "else",
-        "enum",
-        "explicit",
-        "export",
-        "extern",
-        "false",
-        "float",
-        "for",
-        "friend",
-        "goto",
-        "if",
-        "inline",
-        "int",
-        "long",
-        "mutable",
-        "namespace",
-        "new",
-        "noexcept",
-        "not",
-        "not_eq",
-        "nullptr",
-        "operator",
-        "or",
-        "or_eq",
-        "private",
-        "protected",
-        "public",
-        "register",
-        "reinterpret_cast",
-        "requires",
-        "return",
-        "short",
-        "signed",
-        "sizeof",
-        "static",
-        "static_assert",
-        "static_cast",
-        "struct",
-        "switch",
-        "template",
-        "this",
-        "thread_local",
-        "throw",
-        "true",
-        "try",
-        "typedef",
-        "typeid",
-        "typename",
-        "union",
-        "unsigned",
-        "using",
-        "virtual",
-        "void",
-        "volatile",
-        "wchar_t",
-        "while",
-        "xor",
-        "xor_eq",
-        "main",
-        "std",
-    }
+
+def words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+CPP_KEYWORDS = words(
+    """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char8_t
+    char16_t char32_t class compl concept const consteval constexpr constinit const_cast
+    continue co_await co_return co_yield decltype default delete do double dynamic_cast else
+    enum explicit export extern false float for friend goto if inline int long mutable
+    namespace new noexcept not not_eq nullptr operator or or_eq private protected public
+    register reinterpret_cast requires return short signed sizeof static static_assert
+    static_cast struct switch template this thread_local throw true try typedef typeid
+    typename union unsigned using virtual void volatile wchar_t while xor xor_eq main std
+    """
 )
 # Names that generated code uses where operators are in scope, and cannot give up.
-TAKEN = frozenset(
-    {
-        "torch",
-        "extension_cpp",
-        "cuda",
-        "cpu",
-        "acc_t",
-        "check",
-        "python_name",
-        "weighted_sum",
-        "device_list",
-        "ctx",
-        "info",
-        "in_dims",
-        "inputs",
-        "keyword_only_inputs",
-    }
+TAKEN = words(
+    """
+    torch extension_cpp cuda cpu acc_t check python_name weighted_sum device_list ctx info
+    in_dims inputs keyword_only_inputs
+    """
 )
 # Of functions in torch and in registration/ that pass an operator's keyword arguments on as theirs.
 NOT_BY_KEYWORD = frozenset(

@@ -111,6 +111,46 @@ def test_unknown_check():
         testing.check(spec_of(sound.Round), checks=["check_froward"])
 
 
+def test_without_a_line_samples_are_asked_for():
+    with pytest.raises(ValueError, match="samples are missing"):
+        dataclasses.replace(spec_of(sound.FusedOp), samples=None)
+
+
+def test_what_follows_is_that_of_the_spec():
+    """Also where one is made from another."""
+    (spec,) = (spec for spec in testing.find_specs() if spec.name == "mymul")
+    make, size = testing.Make(), 4 * 3 * 4
+    (sample,) = spec.samples(make, (3, 4))
+    # a, b and the output; its gradient, a, b and two gradients.
+    assert spec.traffic(sample) == testing.Traffic(forward=3 * size, backward=5 * size)
+    other = dataclasses.replace(
+        spec, function=lambda a, b: a + b, differentiable=False, bad_inputs=lambda make: ()
+    )
+    assert other.traffic(sample) == testing.Traffic(forward=3 * size, backward=0)
+    names = [bad.name for bad in spec.bad_inputs(make)]
+    assert names == [bad.name for bad in other.bad_inputs(make)]
+    assert {"a as torch.int64", "b absent", "b of shape (3, 5)"} < set(names)
+
+
+@pytest.mark.parametrize(
+    ("name", "forward", "backward"),
+    [
+        # The gradient of a tensor that is not broadcast is the incoming one.
+        ("vector_add", 3 * 48, 0),
+        ("reduce_sum", 48 + 4, 0),
+        # What is saved: the output.
+        ("fused_op", 2 * 48 + 16, 3 * 48 + 16),
+        # That of b is the incoming one.
+        ("affine", 4 * 48, 5 * 48),
+        ("myadd_out", 3 * 48, 0),
+    ],
+)
+def test_traffic_is_measured(name, forward, backward):
+    (spec,) = (spec for spec in testing.find_specs() if spec.name == name)
+    sample = next(iter(spec.samples(testing.Make(requires_grad=spec.differentiable), (3, 4))))
+    assert spec.traffic(sample) == testing.Traffic(forward, backward)
+
+
 ACCEPTED = '''
 import torch
 from extension_cpp.testing import BadInput, Sample

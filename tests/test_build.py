@@ -52,6 +52,109 @@ def test_an_edit_recompiles_only_what_depends_on_it(project: Path):
     assert rebuilt(project) == {"two_cpu"}
 
 
+# A source of both backends
+
+
+def add_shared_source(project: Path) -> Path:
+    """An operator whose one source is compiled for the CPU and, where it is built, for CUDA."""
+    source = project / "extension_cpp" / "operators" / "both" / "both.cpp"
+    source.parent.mkdir()
+    (source.parent / "__init__.py").touch()
+    source.write_text(
+        '#include "value.h"\n'
+        "#ifdef __CUDACC__\n"
+        "int both_cuda() { return value; }\n"
+        "#else\n"
+        "int both_cpu() { return value; }\n"
+        "#endif\n"
+    )
+    return source
+
+
+def test_a_shared_source_is_compiled_for_the_cpu_alone_without_nvcc(project: Path):
+    add_shared_source(project)
+    assert rebuilt(project) == {"library", "both", "one_cpu", "two_cpu"}
+    names = symbols(project / "extension_cpp" / "_C.so")
+    assert "_Z8both_cpuv" in names
+    assert "_Z9both_cudav" not in names
+    assert not (project / "build" / "cuda-sources").exists()
+
+
+@pytest.fixture
+def cuda(project: Path, tmp_path: Path) -> dict[str, str]:
+    """An environment with a torch and a toolkit of CUDA 13.0, whose nvcc is the C++ compiler."""
+    toolkit = fake_toolkit(tmp_path / "cuda", "13.0")
+    nvcc = toolkit / "bin" / "nvcc"
+    questions, _, _ = nvcc.read_text().partition("  *)\n")
+    nvcc.write_text(
+        questions
+        + """  *)
+    while [ $# -gt 0 ]; do
+      case "$1" in
+        -MF | --dependency-output) depfile=$2 ;;
+        -o) target=$2 ;;
+        -I*/csrc) include=$1 ;;
+        *.cu) source=$1 ;;
+      esac
+      shift
+    done
+    exec c++ -fPIC -D__CUDACC__ "$include" -x c++ -MMD -MF "$depfile" -c "$source" -o "$target"
+esac
+"""
+    )
+    libraries = toolkit / "lib64"
+    libraries.mkdir()
+    for name in ("torch_cuda", "cudart_static"):
+        command = ("c++", "-shared", "-x", "c++", os.devnull, "-o", f"lib{name}.so")
+        assert run(*command, cwd=libraries).returncode == 0
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import torch\n"
+        "torch.version.cuda = '13.0'\n"
+        "torch.cuda._is_compiled = lambda: True\n"
+        "torch.cuda.is_available = lambda: False\n"
+        "torch.cuda.device_count = lambda: 0\n"
+    )
+    return {
+        "CUDA_HOME": str(toolkit),
+        "PYTHONPATH": str(tmp_path / "site"),
+        "USE_CUDA": "1",
+    }
+
+
+@pytest.mark.skipif(shutil.which("ninja") is None, reason="needs ninja, which `make` installs")
+def test_a_shared_source_is_compiled_for_both_backends(project: Path, cuda: dict[str, str]):
+    source = add_shared_source(project)
+    package = project / "extension_cpp"
+    assert rebuilt(project, **cuda) == {
+        *("library", "both", "one_cpu", "two_cpu"),
+        *("one_cuda", "two_cuda"),
+    }
+    assert symbols(package / "_C.so") & {"_Z8both_cpuv", "_Z9both_cudav"} == {"_Z8both_cpuv"}
+    assert symbols(package / "_C_cuda.so") & {"_Z8both_cpuv", "_Z9both_cudav"} == {"_Z9both_cudav"}
+
+    def compiled() -> list[str]:
+        before = objects(project)
+        build(project, cuda)
+        changed = [path for path, time in objects(project).items() if time != before.get(path)]
+        return sorted(f"{path.relative_to(project).parts[3]} {path.stem}" for path in changed)
+
+    both = ["extension_cpp._C both", "extension_cpp._C_cuda both"]
+    assert compiled() == []
+    source.write_text(source.read_text().replace("_cuda()", "_gpu()"))
+    assert compiled() == both
+    assert "_Z8both_gpuv" in symbols(package / "_C_cuda.so")
+    (package / "csrc" / "value.h").write_text("constexpr int value = 2;\n")
+    assert compiled() == [*both[:1], "extension_cpp._C two_cpu", *both[1:]]
+    commands = json.loads((project / "compile_commands.json").read_text())
+    assert {Path(entry["file"]).name for entry in commands} >= {"both.cpp", "both.cu"}
+
+    shutil.rmtree(source.parent)
+    build(project, cuda)
+    for library in ("_C.so", "_C_cuda.so"):
+        assert not any("both" in name for name in symbols(package / library))
+
+
 def test_a_removed_operator_leaves_the_library(project: Path):
     build(project)
     assert {"_Z3onev", "_Z3twov"} <= symbols(project / "extension_cpp" / "_C.so")
@@ -251,7 +354,7 @@ case "$*" in
       case "$1" in
         -MF) depfile=$2 ;;
         -o) target=$2 ;;
-        *.cu) source=$1 ;;
+        *.cu | *.cpp) source=$1 ;;
       esac
       shift
     done
@@ -387,26 +490,30 @@ def test_free_memory_is_read(setup_py: ModuleType):
 
 def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
     env = {"CUDA_HOME": str(fake_toolkit(tmp_path / "cuda", "13.0"))}
+    add_shared_source(project)
 
     def check() -> list[str]:
         result = python("setup.py", "-q", "check_cuda", cwd=project, env=env)
         assert result.returncode == 0, result.stdout
         lines = result.stdout.splitlines()
-        assert lines[-1] == "extension_cpp: all .cu files (2) compile for 8.0 and 9.0"
+        assert lines[-1] == "extension_cpp: all CUDA sources (3) compile for 8.0 and 9.0"
         return sorted(line.split("/")[-1] for line in lines if line.startswith("nvcc -c"))
 
-    assert check() == ["one_cuda.cu", "two_cuda.cu"]
+    assert check() == ["both.cpp", "one_cuda.cu", "two_cuda.cu"]
     assert check() == []
+    shared = project / "extension_cpp" / "operators" / "both" / "both.cpp"
+    shared.write_text("int ambo;\n")
+    assert check() == ["both.cpp"]
     one = project / "extension_cpp" / "operators" / "one" / "one_cuda.cu"
     one.write_text("int uno;\n")
     assert check() == ["one_cuda.cu"]
     (project / "extension_cpp" / "csrc" / "value.h").touch()
-    assert check() == ["one_cuda.cu", "two_cuda.cu"]
+    assert check() == ["both.cpp", "one_cuda.cu", "two_cuda.cu"]
 
     one.write_text("broken\n")
     message = failure(project, "check_cuda", **env)
     assert message.endswith(
-        "1 of 2 .cu files do not compile: ['extension_cpp/operators/one/one_cuda.cu']"
+        "1 of 3 CUDA sources do not compile: ['extension_cpp/operators/one/one_cuda.cu']"
     )
 
 
@@ -417,4 +524,4 @@ def test_check_cuda_without_nvcc(project: Path):
     )
     result = python("setup.py", "-q", "check_cuda", "--optional", cwd=project, env=env)
     assert result.returncode == 0
-    assert result.stdout.endswith("no nvcc was found, hence the .cu files are not compiled\n")
+    assert result.stdout.endswith("no nvcc was found, hence the CUDA sources are not compiled\n")

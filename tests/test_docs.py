@@ -8,7 +8,13 @@ from typing import NamedTuple
 import pytest
 from scratch import ROOT, python, run
 
-DOCUMENTS = ("README.md", "QUICKSTART.md", "DEVELOPMENT.md")
+DOCUMENTS = (
+    "README.md",
+    "QUICKSTART.md",
+    "DEVELOPMENT.md",
+    "extension_cpp/operators/affine/README.md",
+    "extension_cpp/operators/vector_add/README.md",
+)
 
 # Commands too costly or too special to run here: the file that runs them, word for word.
 RUN_ELSEWHERE = {
@@ -52,8 +58,14 @@ SHELL = sorted({line for block in ALL if block.language == "sh" for line in comm
 
 
 def test_the_language_of_each_block_is_known():
-    # Plain text is not code. C++ in a document would be a second copy of a source: link to it.
-    assert {block.language for block in ALL} <= {"python", "sh", "text"}
+    # Plain text is not code. C++ in a document is a second copy of a source: link to it.
+    assert {block.language for block in ALL} <= {"python", "sh", "text", "cpp"}
+
+
+def test_the_operator_that_is_shown_is_the_one_that_is_built():
+    shown = [(block.document, block.code) for block in ALL if block.language == "cpp"]
+    source = ROOT / "extension_cpp/operators/square/square.cpp"
+    assert shown == [("README.md", source.read_text())]
 
 
 @pytest.mark.parametrize("document", sorted({block.document for block in PYTHON}))
@@ -94,4 +106,5 @@ def test_make_targets_in_the_text_exist(document: str):
 def test_links_lead_somewhere(document: str):
     prose = re.sub(r"^```.*?^```$", "", (ROOT / document).read_text(), flags=re.M | re.S)
     links = re.findall(r"\]\((?!https?://)([^)#]+)", prose)
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    folder = (ROOT / document).parent
+    assert [link for link in links if not (folder / link).exists()] == []

@@ -71,7 +71,9 @@ def test_package(device: str, batch: str, tmp_path: Path):
     shapes = None
     if batch == "dynamic":
         dim = torch.export.Dim("batch", min=2)
-        shapes = {"tensors": tuple({0: dim} if t.shape[:1] == (BATCH,) else {} for t in tensors)}
+        # Behind another dimension, where it is broadcast over that.
+        batches = [{d: dim for d, size in enumerate(t.shape) if size == BATCH} for t in tensors]
+        shapes = {"tensors": tuple(batches)}
     program = torch.export.export(model, tensors, dynamic_shapes=shapes)
     called = {node.target for node in program.graph.nodes}
     assert {spec.op for spec, _ in made} <= called

@@ -9,23 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from extension_cpp.battery.cases import (
-    Case,
-    cases,
-    default_dtype,
-    flat,
-    fresh_compiler,
-    gradients,
-    main_shape,
-    public_case,
-    random_like,
-    samples,
-    tensors_in,
-    tiny_shapes,
-    to_float64,
-)
+from extension_cpp.battery.calls import cases, samples
+from extension_cpp.battery.case import Case, public_case
+from extension_cpp.battery.choices import default_dtype, main_shape, tiny_shapes
 from extension_cpp.battery.registry import register
-from extension_cpp.battery.spec import OpSpec, Sample
+from extension_cpp.battery.samples import Sample
+from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.surroundings import fresh_compiler
+from extension_cpp.battery.tensors import flat, gradients, random_like, tensors_in, to_float64
 
 
 def _agree_compiled(case: Case, backend: str) -> None:

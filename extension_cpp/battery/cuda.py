@@ -9,18 +9,12 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from extension_cpp.battery.cases import (
-    Case,
-    as_leaves,
-    cases,
-    default_dtype,
-    gradients,
-    main_shape,
-    random_like,
-    to_float64,
-)
+from extension_cpp.battery.calls import cases
+from extension_cpp.battery.case import Case
+from extension_cpp.battery.choices import default_dtype, main_shape
 from extension_cpp.battery.registry import on_cuda, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.tensors import as_leaves, gradients, random_like, to_float64
 
 
 def _shapes(spec: OpSpec) -> list[tuple[int, ...]]:

@@ -1,50 +1,44 @@
-"""Checks of errors: bad inputs, and derivatives that do not exist."""
+"""Checks of what is refused: bad inputs, and wrong tensors wherever there is one."""
 
 from __future__ import annotations
 
-import ast
-import contextlib
-import io
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.autograd.forward_ad as fwAD
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from extension_cpp.battery.cases import (
-    Case,
-    as_leaves,
-    cases,
-    default_dtype,
-    fail,
-    fresh_compiler,
-    main_shape,
-    op_case,
-    op_cases,
-    public_case,
-    tensors_in,
-)
+from extension_cpp.battery.calls import op_cases
+from extension_cpp.battery.case import Case, op_case, public_case
+from extension_cpp.battery.choices import default_dtype, main_shape
+from extension_cpp.battery.expectations import accept, captured_stderr
+from extension_cpp.battery.failure import fail
 from extension_cpp.battery.registry import register
-from extension_cpp.battery.spec import BadInput, Make, OpSpec
+from extension_cpp.battery.samples import Make
+from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.surroundings import fresh_compiler
+from extension_cpp.battery.tensors import tensors_in
+from extension_cpp.shapes import other_tensors
 
 
 @register()
 def check_bad_inputs(spec: OpSpec, device: str) -> None:
-    """One text: from public function, operator, fake kernel, torch.compile, and in the spec."""
+    """One text: from public function, operator, fake kernel, torch.compile, and in the spec.
+
+    Or in place of the spec, from the line of shapes.
+    """
     dtype = default_dtype(spec)
     bad_inputs = list(spec.bad_inputs(Make(device, dtype)))
     names = [bad.name for bad in bad_inputs]
     if len(set(names)) < len(names):
         fail(spec, f"two bad inputs have one name: {sorted(names)}", see="spec")
+    compiled = set()
     for bad in bad_inputs:
         case = op_case(spec, device, dtype, bad.sample).laid_out(bad.name, ())
         public = public_case(spec, device, dtype, bad.sample).laid_out(bad.name, ())
-        with _captured_stderr() as printed:
+        with captured_stderr() as printed:
             text = _message(case, case.tensors)
         if printed:
             case.fail("something is printed to stderr", detail="".join(printed), see="kernel")
@@ -69,8 +63,14 @@ def check_bad_inputs(spec: OpSpec, device: str) -> None:
                 "the message does not start with the operator's name", detail=text, see="kernel"
             )
         if text != bad.message:
+            if bad.follows:
+                case.fail(
+                    "the message is not the one that follows from the line of shapes",
+                    detail=f"expected: {bad.message}\ngot:      {text}",
+                    see="kernel",
+                )
             if os.environ.get("EXPECTTEST_ACCEPT"):
-                _accept(case, bad, text)
+                accept(case, bad, text)
             else:
                 case.fail(
                     "the message is not the one that the spec expects",
@@ -78,20 +78,28 @@ def check_bad_inputs(spec: OpSpec, device: str) -> None:
                     "EXPECTTEST_ACCEPT=1 pytest -k bad_inputs writes it into the spec.",
                     see="kernel",
                 )
-        with fresh_compiler():
-            compiled = torch.compile(case, backend="eager", fullgraph=True)
-            try:
-                compiled(*case.tensors, in_place=True)
-            except Exception as error:
-                if text not in str(error):
-                    case.fail(
-                        "the error of torch.compile does not contain the message",
-                        detail=f"expected: {text}\ngot: {error}",
-                        see="fake",
-                    )
-            else:
-                case.fail("torch.compile does not raise", see="fake")
         _check_batch(case)
+        # Of the many that follow from a line, one for each thing to say.
+        kind = text.partition(", got")[0] if bad.follows else text
+        if kind not in compiled:
+            compiled.add(kind)
+            _check_compiled(case, text)
+
+
+def _check_compiled(case: Case, text: str) -> None:
+    with fresh_compiler():
+        compiled = torch.compile(case, backend="eager", fullgraph=True)
+        try:
+            compiled(*case.tensors, in_place=True)
+        except Exception as error:
+            if text not in str(error):
+                case.fail(
+                    "the error of torch.compile does not contain the message",
+                    detail=f"expected: {text}\ngot: {error}",
+                    see="fake",
+                )
+        else:
+            case.fail("torch.compile does not raise", see="fake")
 
 
 def _check_batch(case: Case) -> None:
@@ -135,9 +143,13 @@ def check_wrong_tensors(spec: OpSpec, device: str) -> None:
     fake kernel both take it, and give the same shapes and strides; or both raise one text, which
     starts with the name of the operator that was called.
     """
+
+    def of(shape: Sequence[int], *, dtype: torch.dtype) -> Tensor:
+        return torch.ones(shape, dtype=dtype, device=device)
+
     for case in op_cases(spec, device, default_dtype(spec), main_shape(spec)):
         for i, tensor in enumerate(case.tensors):
-            for how, other in _other_tensors(spec, tensor):
+            for how, other in other_tensors(tensor, of):
                 # PyTorch needs a tensor to know the backend by, and none is missing from a list.
                 if other is None and (len(case.tensors) == 1 or "[" in case.names[i]):
                     continue
@@ -146,29 +158,6 @@ def check_wrong_tensors(spec: OpSpec, device: str) -> None:
                 _check_wrong(changed, [*inputs[:i], other, *inputs[i + 1 :]])
         if len(case.tensors) > 1:
             _check_wrong_device(case)
-
-
-def _other_tensors(spec: OpSpec, tensor: Tensor) -> Iterator[tuple[str, Tensor | None]]:
-    """What could be passed for a tensor: a description, and the value."""
-
-    def of(shape: Sequence[int], dtype: torch.dtype = tensor.dtype) -> Tensor:
-        return torch.ones(shape, dtype=dtype, device=tensor.device)
-
-    shape = tuple(tensor.shape)
-    yield "absent", None
-    if tensor.is_cuda:
-        yield "in the host's memory", tensor.detach().cpu()
-    for dtype in (torch.int64, torch.complex64, *spec.dtypes[:1], *spec.dtypes[-1:]):
-        if dtype != tensor.dtype:
-            yield f"as {dtype}", of(shape, dtype)
-    for d, size in enumerate(shape):
-        for other in (size + 1, size - 1, 1, 0):
-            if 0 <= other != size:
-                changed = (*shape[:d], other, *shape[d + 1 :])
-                yield f"of shape {changed}", of(changed)
-    for changed in (shape[1:], shape[:-1], (), (1, *shape), (2, *shape)):
-        if changed != shape:
-            yield f"of shape {changed}", of(changed)
 
 
 def _check_wrong(case: Case, inputs: Sequence[Tensor | None]) -> None:
@@ -182,6 +171,22 @@ def _check_wrong(case: Case, inputs: Sequence[Tensor | None]) -> None:
             "kernel and fake kernel disagree on an input that may be wrong",
             detail=f"kernel: {got}\nfake:   {faked}",
             see="fake",
+        )
+    line = case.spec.lines.get(case.op._schema.name)
+    if line is None:
+        return
+    said = None
+    sample = case.bind(inputs)
+    try:
+        line.check(*sample.args, **sample.kwargs)
+    except RuntimeError as error:
+        said = str(error)
+    # Kernels may refuse more than a line can say: for the values of numbers.
+    if said is not None and said != got:
+        case.fail(
+            "kernel and line of shapes disagree on an input that may be wrong",
+            detail=f"kernel: {got}\nline:   {said}",
+            see="kernel",
         )
 
 
@@ -231,109 +236,3 @@ def _message(case: Case, tensors: Sequence[Tensor]) -> str:
     except Exception as error:
         case.fail(f"raises {type(error).__name__}, not RuntimeError", detail=str(error))
     case.fail("does not raise", see="kernel")
-
-
-@contextlib.contextmanager
-def _captured_stderr() -> Iterator[list[str]]:
-    """What is written to `sys.stderr` and, by C++, to the file descriptor."""
-    printed: list[str] = []
-    with tempfile.TemporaryFile() as file, contextlib.redirect_stderr(io.StringIO()) as python:
-        saved = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            yield printed
-        finally:
-            os.dup2(saved, 2)
-            os.close(saved)
-            file.seek(0)
-            text = python.getvalue() + file.read().decode(errors="replace")
-            if text:
-                printed.append(text)
-
-
-# What was accepted in this process: (file, name) to message.
-_accepted: dict[tuple[str, str], str] = {}
-
-
-def _accept(case: Case, bad: BadInput, text: str) -> None:
-    """Writes a message into the source, where its BadInput is constructed."""
-    import expecttest
-
-    path = Path(bad.origin)
-    earlier = _accepted.setdefault((bad.origin, bad.name), text)
-    if earlier != text:
-        case.fail("two messages for one expectation", detail=f"{earlier}\n{text}", see=str(path))
-    # The same text may be expected under several names, and lines move as literals are rewritten:
-    # look for the name.
-    source = path.read_text(encoding="utf-8")
-    literals = [
-        message
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func).split(".")[-1] == "BadInput"
-        and len(node.args) == 3
-        and ast.unparse(node.args[0]) == repr(bad.name)
-        and isinstance(message := node.args[2], ast.Constant)
-    ]
-    if len(literals) != 1:
-        case.fail(
-            f"{len(literals)} calls BadInput({bad.name!r}, ..., <literal>) to write it to",
-            detail=text,
-            see=str(path),
-        )
-    literal = literals[0]
-    lines = source.splitlines(keepends=True)
-    first, last = literal.lineno - 1, (literal.end_lineno or literal.lineno) - 1
-    before = lines[first].encode()[: literal.col_offset].decode()
-    after = lines[last].encode()[literal.end_col_offset :].decode()
-    # expecttest knows how to write a literal, into triple quotes.
-    written, _ = expecttest.replace_string_literal('""""""', 1, 1, text)
-    lines[first : last + 1] = [before + written + after]
-    path.write_text("".join(lines), encoding="utf-8")
-
-
-@register(applies=lambda spec, device: device in spec.devices and not spec.differentiable)
-def check_no_gradient(spec: OpSpec, device: str) -> None:
-    """Without a derivative, it works where none is asked for, and names itself where one is."""
-    for case in cases(spec, device, default_dtype(spec), main_shape(spec)):
-        if not case.wanted:
-            continue
-        with case.explain("a plain call on inputs that require grad"):
-            case(*as_leaves(case.tensors))
-        for what, ask in (
-            ("backward", _ask_backward),
-            ("a tangent in forward-mode AD", _ask_tangent),
-            ("torch.func.grad", _ask_transform),
-        ):
-            try:
-                ask(case)
-            except RuntimeError as error:
-                if spec.name not in str(error):
-                    case.fail(f"{what}: the error does not name the operator", detail=str(error))
-            else:
-                case.fail(f"{what} does not raise: a derivative is lost in silence")
-
-
-def _sum(outputs: Sequence[Tensor]) -> Tensor:
-    return torch.stack([o.sum().to(torch.float64) for o in outputs if o.is_floating_point()]).sum()
-
-
-def _ask_backward(case: Case) -> None:
-    _sum(case(*as_leaves(case.tensors))).backward()
-
-
-def _ask_tangent(case: Case) -> None:
-    with fwAD.dual_level():
-        case(
-            *[
-                fwAD.make_dual(t.detach(), torch.ones_like(t)) if t.requires_grad else t
-                for t in case.tensors
-            ]
-        )
-
-
-def _ask_transform(case: Case) -> None:
-    def loss(*inputs: Tensor) -> Tensor:
-        return _sum(case(*inputs))
-
-    torch.func.grad(loss, tuple(case.wanted))(*[t.detach() for t in case.tensors])

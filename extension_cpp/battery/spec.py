@@ -3,142 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
-import math
 import pkgutil
-import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import FrameType
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
-# Empty, single, odd, with a size-one dimension, four-dimensional (channels-last), a long row, many
-# rows, and one that is large enough to be shared out between threads.
-DEFAULT_SHAPES: tuple[tuple[int, ...], ...] = (
-    (1,),
-    (7,),
-    (0,),
-    (0, 5),
-    (5, 0),
-    (1, 1),
-    (3, 5),
-    (2, 1, 3),
-    (2, 4, 3, 5),
-    (33, 65),
-    (3, 10007),
-    (10007, 3),
-    (128, 1024),
-)
+from extension_cpp.battery import follows
+from extension_cpp.battery.samples import DEFAULT_SHAPES, BadInput, Make, Sample, Traffic
+from extension_cpp.battery.traffic import measured_traffic
+from extension_cpp.shapes import Operator, operators
 
 
-@dataclasses.dataclass(frozen=True, init=False)
-class Sample:
-    """One call of an operator: ``Sample(x, bias, scale=2.0)``."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def __init__(self, /, *args: Any, **kwargs: Any) -> None:
-        object.__setattr__(self, "args", args)
-        object.__setattr__(self, "kwargs", kwargs)
-
-
-@dataclasses.dataclass(frozen=True)
-class BadInput:
-    '''A call that must fail, and the exact text of its error.
-
-    The text is an inline expectation: with ``EXPECTTEST_ACCEPT=1`` the check rewrites it in the source, so that a new
-    one may start as ``BadInput("bias is too short", Sample(...), """""")``.
-    '''
-
-    name: str
-    sample: Sample
-    message: str
-    # Where the expectation stands in the source.
-    origin: str = dataclasses.field(default="", init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        frame: FrameType | None = sys._getframe(1)
-        # The caller of the generated __init__.
-        while frame is not None and frame.f_code.co_filename == "<string>":
-            frame = frame.f_back
-        if frame is not None:
-            object.__setattr__(self, "origin", frame.f_code.co_filename)
-
-
-@dataclasses.dataclass(frozen=True)
-class Traffic:
-    """Bytes that an ideal kernel moves to and from memory."""
-
-    forward: int
-    backward: int
-
-
-class Make:
-    """Makes the tensors of samples: on the device, and by default of the dtype, under test.
-
-    The same seed gives the same values on every device, rounded to the dtype.
-
-    Args:
-        device: where the tensors live.
-        dtype: the dtype of tensors made without one.
-        requires_grad: whether floating tensors require grad unless told otherwise.
-        specials: whether one value in ten is NaN, an infinity or a signed zero.
-        seed: of the values.
-    """
-
-    def __init__(
-        self,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype = torch.float32,
-        *,
-        requires_grad: bool = True,
-        specials: bool = False,
-        seed: int = 0,
-    ) -> None:
-        self.device = torch.device(device)
-        self.dtype = dtype
-        self.requires_grad = requires_grad
-        self.specials = specials
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def __call__(
-        self,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype | None = None,
-        device: str | torch.device | None = None,
-        requires_grad: bool | None = None,
-        low: float | None = None,
-        high: float | None = None,
-    ) -> Tensor:
-        """A contiguous tensor of ``shape`` with values uniform in [low, high).
-
-        By default floating values lie in [-2, 2), integers in [0, 10). Floating tensors require grad unless
-        ``requires_grad=False``; non-floating ones never do. For values to stay away from a kink or a pole, give bounds.
-        """
-        dtype = dtype or self.dtype
-        device = self.device if device is None else device
-        shape = tuple(shape)
-        if dtype == torch.bool:
-            return torch.randint(0, 2, shape, generator=self._generator).to(device, dtype)
-        if not (dtype.is_floating_point or dtype.is_complex):
-            low, high = (0 if low is None else low), (10 if high is None else high)
-            values = torch.randint(int(low), int(high), shape, generator=self._generator)
-            return values.to(device, dtype)
-        low, high = (-2.0 if low is None else low), (2.0 if high is None else high)
-        values = torch.rand(shape, generator=self._generator, dtype=torch.float64)
-        values = low + (high - low) * values
-        if self.specials:
-            special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0], dtype=torch.float64)
-            choice = torch.randint(0, 50, shape, generator=self._generator)
-            values = torch.where(choice < 5, special[choice.clamp(max=4)], values)
-        if requires_grad is None:
-            requires_grad = self.requires_grad
-        return values.to(device, dtype).requires_grad_(requires_grad)
+class _Follows(functools.partial[Any]):
+    """What a spec leaves out. ``dataclasses.replace`` leaves it out again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,9 +32,12 @@ class OpSpec:
         reference: the definition in plain PyTorch, composed of primitive operations, with the same signature. It must
             follow the dtype of its inputs (float64 in, float64 out). For an operator that mutates, it mutates too.
         samples: ``samples(make, shape)`` yields calls whose main input has ``shape``. It is called with the shapes
-            below and with others of the same ranks; for one the operator does not take, it yields nothing.
-        bad_inputs: calls that must fail, with their messages.
-        traffic: bytes moved by an ideal kernel, forward and backward.
+            below and with others of the same ranks; for one the operator does not take, it yields nothing. By default
+            those of the operator's line of shapes.
+        bad_inputs: calls that must fail, with their messages. Those that follow from the operator's line of shapes
+            (every tensor in turn of another dtype or shape, or None) are added, with the line's messages.
+        traffic: bytes moved by an ideal kernel, forward and backward. By default those of the inputs and outputs;
+            of the outputs' gradients, of what is saved for backward and of the inputs' gradients.
         shapes: that take every path of the kernels, empty and odd ones included.
         op_reference: the reference of the operator itself, where it returns more than the public function.
         dtypes: that the operator takes.
@@ -164,14 +48,16 @@ class OpSpec:
             it differs between types of device.
         counterpart: PyTorch's own way to compute it, for the benchmark; the reference by default.
         namespace: of the operator.
+        lines: the lines of shapes that there are, by qualified name; by default those of this package's library.
     """
 
     name: str
     function: Callable[..., Any]
     reference: Callable[..., Any]
-    samples: Callable[[Make, tuple[int, ...]], Iterable[Sample]]
-    bad_inputs: Callable[[Make], Iterable[BadInput]]
-    traffic: Callable[[Sample], Traffic]
+    # Never None once there is a spec.
+    samples: Callable[[Make, tuple[int, ...]], Iterable[Sample]] = None  # type: ignore[assignment]
+    bad_inputs: Callable[[Make], Iterable[BadInput]] = None  # type: ignore[assignment]
+    traffic: Callable[[Sample], Traffic] = None  # type: ignore[assignment]
     shapes: tuple[tuple[int, ...], ...] = DEFAULT_SHAPES
     op_reference: Callable[..., Any] | None = None
     dtypes: tuple[torch.dtype, ...] = (
@@ -186,6 +72,39 @@ class OpSpec:
     autocast: str | Mapping[str, str] | None = None
     counterpart: Callable[..., Any] | None = None
     namespace: str = "extension_cpp"
+    lines: Mapping[str, Operator] = dataclasses.field(default_factory=operators)
+
+    def __post_init__(self) -> None:
+        if self.samples is None or isinstance(self.samples, _Follows):
+            if self.line is None:
+                raise ValueError(
+                    f"{self!r}: samples are missing. They follow from a line of shapes alone, and "
+                    "the operator is declared without (see csrc/notation.h)"
+                )
+            object.__setattr__(self, "samples", _Follows(follows.samples_of, self.line))
+        given = self.bad_inputs
+        if isinstance(given, _Follows):
+            (given,) = given.args
+        object.__setattr__(self, "bad_inputs", _Follows(self._bad_inputs, given))
+        if self.traffic is None or isinstance(self.traffic, _Follows):
+            object.__setattr__(
+                self,
+                "traffic",
+                _Follows(measured_traffic, self.function, differentiable=self.differentiable),
+            )
+
+    def _bad_inputs(
+        self, given: Callable[[Make], Iterable[BadInput]] | None, make: Make
+    ) -> Iterator[BadInput]:
+        if given is not None:
+            yield from given(make)
+        if self.line is not None:
+            yield from follows.bad_inputs_of(self.line, make, self.samples)
+
+    @property
+    def line(self) -> Operator | None:
+        """What the operator's line of shapes says, where it has one."""
+        return self.lines.get(f"{self.namespace}::{self.name}")
 
     @property
     def op(self) -> Any:

@@ -19,20 +19,14 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from extension_cpp.battery.cases import (
-    Case,
-    CheckError,
-    Recorder,
-    cases,
-    finest_dtype,
-    fresh_compiler,
-    main_shape,
-    random_like,
-    tensors_in,
-    to_float64,
-)
+from extension_cpp.battery.calls import Recorder, cases
+from extension_cpp.battery.case import Case
+from extension_cpp.battery.choices import finest_dtype, main_shape
+from extension_cpp.battery.failure import CheckError
 from extension_cpp.battery.registry import differentiable, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.surroundings import fresh_compiler
+from extension_cpp.battery.tensors import random_like, tensors_in, to_float64
 
 _Function = Callable[..., tuple[Tensor, ...]]
 

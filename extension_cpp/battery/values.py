@@ -10,22 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from extension_cpp.battery.cases import (
-    Case,
-    cases,
-    fail,
-    main_shape,
-    op_case,
-    op_cases,
-    poisoned,
-    public_case,
-    samples,
-    small_shapes,
-    to_float64,
-)
+from extension_cpp.battery.calls import cases, op_cases, samples
+from extension_cpp.battery.case import Case, op_case, public_case
+from extension_cpp.battery.choices import finest_dtype, main_shape, small_shapes
+from extension_cpp.battery.failure import fail
 from extension_cpp.battery.layouts import LAYOUTS, strided
 from extension_cpp.battery.registry import differentiable, register
 from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.surroundings import poisoned
+from extension_cpp.battery.tensors import to_float64
 
 
 @register(per_dtype=True)
@@ -65,6 +58,29 @@ def check_double_backward(spec: OpSpec, device: str, dtype: torch.dtype) -> None
         for case in cases(spec, device, dtype, shape):
             with poisoned():
                 case.agree(order=2 * case.order)
+
+
+@register(applies=differentiable)
+def check_wanted(spec: OpSpec, device: str) -> None:
+    """Gradients of first and second order of some of the inputs, where the others want none.
+
+    Formulas and operators of the backward leave out what nobody asks for. The outputs' gradients
+    are constants by turns, as in a gradient penalty.
+    """
+    for case in cases(spec, device, finest_dtype(spec), main_shape(spec, max_dim=2)):
+        every = case.wanted
+        some = [
+            set(subset) for n in (1, len(every) - 1) for subset in itertools.combinations(every, n)
+        ]
+        for wanted in [set(every), *(subset for subset in some if subset)]:
+            tensors = [
+                t.detach().requires_grad_(i in wanted) if i in every else t
+                for i, t in enumerate(case.tensors)
+            ]
+            names = ", ".join(case.names[i] for i in wanted)
+            partial = case.laid_out(f"gradients of {names} alone", tensors)
+            for constant in (False, True):
+                partial.agree(order=2, constant_cotangents=constant)
 
 
 @register(per_dtype=True)

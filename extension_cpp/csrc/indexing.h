@@ -2,18 +2,14 @@
 // operands that broadcast. Free of torch, so that tests/test_index_math.py compiles it by itself, without a GPU.
 #pragma once
 
+#include "host_device.h"
+
 #include <algorithm>
 #include <array>
 #include <cstdint>
 #include <numeric>
 #include <utility>
 #include <vector>
-
-#ifdef __CUDACC__
-#define HOST_DEVICE __host__ __device__
-#else
-#define HOST_DEVICE
-#endif
 
 namespace extension_cpp {
 
@@ -215,70 +211,95 @@ class Divider {
 
 constexpr int kMaxDims = 16;
 
-// How element i of an elementwise loop is found in each of K operands, the output being operand 0. Dimensions go in the
-// order of the output's strides, innermost first, so that a dense output is written from its first byte to its last;
+// How element i of an elementwise loop is found in each of `num` operands, the output being operand 0. Dimensions go in
+// the order of the output's strides, innermost first, so that a dense output is written from its first byte to its last;
 // neighbours that are one dimension for all operands are merged.
-template <int K>
-struct Indexing {
+struct MergedDims {
   int dims = 0;
   int64_t numel = 1;
+  bool fits = true;  // false: more than kMaxDims dimensions are left, and nothing else holds
+};
+
+// Sizes of operands are those of the output or 1, and may lack leading dimensions.
+inline MergedDims merge_dims(
+    const Geometry* operands, int num,
+    Divider* sizes,    // [kMaxDims]
+    int64_t* strides,  // [kMaxDims, num], 0 along a dimension in which the operand is broadcast
+    bool* linear) {    // [num], whether element i lies at offset i
+  MergedDims merged;
+  const Geometry& output = operands[0];
+  for (int64_t d = 0; d < output.dim; ++d) {
+    merged.numel *= output.sizes[d];
+  }
+  if (merged.numel == 0) {
+    return merged;
+  }
+  // Fewer than 64 dimensions are larger than 1. Insertion sort, in place: the operators of small tensors take little
+  // longer than an allocation.
+  int64_t order[64];
+  int ordered = 0;
+  for (int64_t d = output.dim - 1; d >= 0; --d) {
+    if (output.sizes[d] != 1) {
+      int at = ordered++;
+      for (; at > 0 && output.strides[order[at - 1]] > output.strides[d]; --at) {
+        order[at] = order[at - 1];
+      }
+      order[at] = d;
+    }
+  }
+
+  int64_t extent[kMaxDims];
+  int64_t* next = strides;  // [num], those of the dimension that comes next
+  for (int j = 0; j < ordered; ++j) {
+    const int64_t d = order[j];
+    const auto along = [&](int k) {
+      const int64_t own = d - (output.dim - operands[k].dim);
+      return own < 0 || operands[k].sizes[own] == 1 ? 0 : operands[k].strides[own];
+    };
+    bool merges = merged.dims > 0;
+    for (int k = 0; k < num && merges; ++k) {
+      merges = along(k) == (next - num)[k] * extent[merged.dims - 1];
+    }
+    if (merges) {
+      extent[merged.dims - 1] *= output.sizes[d];
+    } else if (merged.dims == kMaxDims) {
+      merged.fits = false;
+      return merged;
+    } else {
+      extent[merged.dims++] = output.sizes[d];
+      for (int k = 0; k < num; ++k) {
+        *next++ = along(k);
+      }
+    }
+  }
+  if (merged.dims == 0) {  // one element
+    extent[0] = 1;
+    std::fill_n(strides, num, 1);
+    merged.dims = 1;
+  }
+  std::fill_n(linear, num, true);
+  int64_t expected = 1;
+  for (int d = 0; d < merged.dims; ++d) {
+    sizes[d] = Divider(extent[d]);
+    for (int k = 0; k < num; ++k) {
+      linear[k] = linear[k] && strides[d * num + k] == expected;
+    }
+    expected *= extent[d];
+  }
+  return merged;
+}
+
+// The same of K operands, in one piece, which travels to the GPU.
+template <int K>
+struct Indexing : MergedDims {
   Divider sizes[kMaxDims];
-  int64_t strides[kMaxDims][K] = {};  // 0 along a dimension in which the operand is broadcast
-  bool linear[K] = {};                // element i lies at offset i
-  bool fits = true;                   // false: more than kMaxDims dimensions are left, and nothing else holds
+  int64_t strides[kMaxDims][K] = {};
+  bool linear[K] = {};
 
   Indexing() = default;
 
-  // Sizes of operands are those of the output or 1, and may lack leading dimensions.
   explicit Indexing(const std::array<Geometry, K>& operands) {
-    const Geometry& output = operands[0];
-    std::vector<int64_t> order;
-    for (int64_t d = output.dim - 1; d >= 0; --d) {
-      numel *= output.sizes[d];
-      if (output.sizes[d] != 1) {
-        order.push_back(d);
-      }
-    }
-    if (numel == 0) {
-      return;
-    }
-    std::stable_sort(
-        order.begin(), order.end(), [&](int64_t a, int64_t b) { return output.strides[a] < output.strides[b]; });
-
-    int64_t extent[kMaxDims];
-    for (const int64_t d : order) {
-      int64_t along[K];
-      bool merges = dims > 0;
-      for (int k = 0; k < K; ++k) {
-        const int64_t own = d - (output.dim - operands[k].dim);
-        along[k] = own < 0 || operands[k].sizes[own] == 1 ? 0 : operands[k].strides[own];
-        merges = merges && along[k] == strides[dims - 1][k] * extent[dims - 1];
-      }
-      if (merges) {
-        extent[dims - 1] *= output.sizes[d];
-      } else if (dims == kMaxDims) {
-        fits = false;
-        return;
-      } else {
-        extent[dims] = output.sizes[d];
-        std::copy(along, along + K, strides[dims]);
-        ++dims;
-      }
-    }
-    if (dims == 0) {  // one element
-      extent[0] = 1;
-      std::fill(strides[0], strides[0] + K, 1);
-      dims = 1;
-    }
-    std::fill(linear, linear + K, true);
-    int64_t expected = 1;
-    for (int d = 0; d < dims; ++d) {
-      sizes[d] = Divider(extent[d]);
-      for (int k = 0; k < K; ++k) {
-        linear[k] = linear[k] && strides[d][k] == expected;
-      }
-      expected *= extent[d];
-    }
+    static_cast<MergedDims&>(*this) = merge_dims(operands.data(), K, sizes, strides[0], linear);
   }
 
   bool all_linear() const {

@@ -4,6 +4,8 @@
 #include "indexing.h"
 #include "torch_abi.h"
 
+#include <array>
+
 namespace extension_cpp {
 
 inline Geometry geometry(const Tensor& tensor) {
@@ -50,12 +52,17 @@ inline Tensor with_layout_of(const Tensor& like, const Tensor& tensor) {
   return result;
 }
 
-// compute(output, inputs...) by way of contiguous copies, for operands of more dimensions than Indexing holds.
-template <class F, class... Tensors>
-void on_contiguous_copies(const F& compute, Tensor& output, const Tensors&... inputs) {
-  Tensor result = new_empty(output, output.sizes());
-  compute(result, with_layout_of(result, inputs)...);
-  copy_into(output, result);
+// compute(outputs, inputs...) by way of contiguous copies, for operands of more dimensions than Indexing holds.
+template <class F, size_t M, class... Tensors>
+void on_contiguous_copies(const F& compute, std::array<Tensor, M>& outputs, const Tensors&... inputs) {
+  std::array<Tensor, M> results = outputs;
+  for (Tensor& result : results) {
+    result = new_empty(result, result.sizes());
+  }
+  compute(results, with_layout_of(results[0], inputs)...);
+  for (size_t m = 0; m < M; ++m) {
+    copy_into(outputs[m], results[m]);
+  }
 }
 
 }  // namespace extension_cpp

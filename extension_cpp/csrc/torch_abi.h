@@ -61,7 +61,9 @@ namespace extension_cpp {
 #include <torch/csrc/stable/tensor.h>
 
 #define TORCH_LIBRARY(ns, m) STABLE_TORCH_LIBRARY(ns, m)
+#define TORCH_LIBRARY_FRAGMENT(ns, m) STABLE_TORCH_LIBRARY_FRAGMENT(ns, m)
 #define TORCH_LIBRARY_IMPL(ns, key, m) STABLE_TORCH_LIBRARY_IMPL(ns, key, m)
+#define TORCH_LIBRARY_FRAGMENT(ns, m) STABLE_TORCH_LIBRARY_FRAGMENT(ns, m)
 
 namespace extension_cpp {
 
@@ -75,6 +77,7 @@ using torch::stable::Device;
 using torch::stable::new_empty;
 using torch::stable::parallel_for;
 using torch::stable::Tensor;
+using Library = torch::stable::detail::StableLibrary;
 using IntArrayRef = torch::headeronly::IntHeaderOnlyArrayRef;
 using FloatArrayRef = torch::headeronly::HeaderOnlyArrayRef<double>;
 using OptionalIntArrayRef = std::optional<IntArrayRef>;
@@ -96,12 +99,17 @@ inline ScalarType dtype_of(const Tensor& tensor) {
   return static_cast<ScalarType>(dtype);
 }
 
-// Uninitialised, with the dtype and device of `like`.
-inline Tensor empty_with_strides(const Tensor& like, IntArrayRef sizes, IntArrayRef strides) {
+// Uninitialised, with the device of `like` and, unless another is given, its dtype.
+inline Tensor empty_with_strides(
+    const Tensor& like, IntArrayRef sizes, IntArrayRef strides, std::optional<ScalarType> other_dtype = std::nullopt) {
   int32_t dtype = 0;
   int32_t device_type = 0;
   AtenTensorHandle result = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  if (other_dtype.has_value()) {
+    dtype = torch::stable::detail::to<int32_t>(torch::stable::detail::from(*other_dtype));
+  } else {
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(like.get(), &dtype));
+  }
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_device_type(like.get(), &device_type));
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
       static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), dtype, device_type, like.get_device_index(),
@@ -153,6 +161,7 @@ using at::ScalarType;
 using at::Tensor;
 using at::TensorList;
 using FloatArrayRef = at::ArrayRef<double>;
+using Library = torch::Library;
 using String = std::string;
 
 inline Tensor new_empty(const Tensor& like, IntArrayRef sizes, std::optional<ScalarType> dtype = std::nullopt) {
@@ -163,14 +172,23 @@ inline Tensor call_contiguous(const Tensor& tensor) { return tensor.contiguous()
 
 inline ScalarType dtype_of(const Tensor& tensor) { return tensor.scalar_type(); }
 
-inline Tensor empty_with_strides(const Tensor& like, IntArrayRef sizes, IntArrayRef strides) {
-  return at::empty_strided(sizes, strides, like.options());
+inline Tensor empty_with_strides(
+    const Tensor& like, IntArrayRef sizes, IntArrayRef strides, std::optional<ScalarType> dtype = std::nullopt) {
+  return at::empty_strided(sizes, strides, like.options().dtype(dtype.value_or(like.scalar_type())));
 }
 
 inline void copy_into(Tensor& destination, const Tensor& source) { destination.copy_(source); }
 
 }  // namespace extension_cpp
 
+#endif
+
+// A source that is compiled for both backends says its schemas twice, and PyTorch takes each once: those of the CPU
+// library, which is always loaded. Here they are a function that nobody calls.
+#ifdef __CUDACC__
+#undef TORCH_LIBRARY_FRAGMENT
+#define TORCH_LIBRARY_FRAGMENT(ns, m) \
+  [[maybe_unused]] static void C10_CONCATENATE(unused_schemas_of_##ns##_, C10_UID)(extension_cpp::Library & m)
 #endif
 
 namespace extension_cpp {

@@ -13,6 +13,7 @@ It also rests on how inductor lowers an operator.
 
 from extension_cpp.registration.autocast import register_autocast
 from extension_cpp.registration.autograd import register_autograd
+from extension_cpp.registration.fake import register_fake
 from extension_cpp.registration.mutation import register_mutation
 from extension_cpp.registration.no_autograd import register_no_autograd
 from extension_cpp.registration.vmap import register_vmap
@@ -20,6 +21,7 @@ from extension_cpp.registration.vmap import register_vmap
 __all__ = [
     "register_autocast",
     "register_autograd",
+    "register_fake",
     "register_mutation",
     "register_no_autograd",
     "register_vmap",

@@ -10,9 +10,10 @@ from torch._ops import OpOverload
 
 from extension_cpp.registration.dispatch import library, lookup
 from extension_cpp.registration.signature import Signature
+from extension_cpp.shapes import batching_rule
 
 
-def register_vmap(op: str | OpOverload, func: Callable[..., tuple[Any, Any]]) -> None:
+def register_vmap(op: str | OpOverload, func: Callable[..., tuple[Any, Any]] | None = None) -> None:
     """Registers the batching rule of an operator: what ``torch.vmap`` calls instead of looping.
 
     As :func:`torch.library.register_vmap`, except that ``in_dims`` and ``args`` have one entry per
@@ -21,16 +22,20 @@ def register_vmap(op: str | OpOverload, func: Callable[..., tuple[Any, Any]]) ->
     Args:
         op: The operator, ``"namespace::name"``.
         func: ``func(info, in_dims, *args)``, which receives keyword-only arguments as keywords and
-            returns ``(output, out_dims)``. It may call the operator, on the batch as a whole.
+            returns ``(output, out_dims)``. It may call the operator, on the batch as a whole. None:
+            what follows from the line of shapes in the operator's C++ source.
 
     Raises:
-        NotImplementedError: If a keyword-only argument is a tensor.
+        ValueError: If there is no function, and no line for the operator.
+        NotImplementedError: If no batching rule follows from the line; or if a keyword-only
+            argument is a tensor.
     """
     overload = lookup(op)
     signature = Signature(overload)
+    rule_of_op = func or batching_rule(overload.name())
 
     def rule(info: Any, in_dims: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         inputs, keyword_only = signature.fill_defaults(args, kwargs)
-        return func(info, signature.pad(in_dims, None), *inputs, **keyword_only)
+        return rule_of_op(info, signature.pad(in_dims, None), *inputs, **keyword_only)
 
     torch.library.register_vmap(signature.name, rule, lib=library(overload.namespace))

@@ -1,7 +1,5 @@
-import torch
-
 from extension_cpp.operators.my_op.ops import my_op
-from extension_cpp.testing import BadInput, OpSpec, Sample, Traffic
+from extension_cpp.testing import BadInput, OpSpec, Sample
 
 
 # EDIT: the definition, in plain PyTorch.
@@ -9,29 +7,8 @@ def reference(input, other, alpha=1.0):
     input.copy_(input * input * (1 + alpha) + other)
 
 
-# EDIT: calls whose first tensor has this shape.
-def samples(make, shape):
-    yield Sample(make(shape), make(shape), 0.3)
-    yield Sample(make(shape), make(shape))
-
-
-# EDIT: calls that must fail, and with which words.
+# EDIT: calls that must fail besides those that the shapes speak of, and with which words.
 def bad_inputs(make):
-    yield BadInput(
-        "integer input",
-        Sample(make((3, 4), dtype=torch.int64), make((3, 4))),
-        "my_op: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.int64",
-    )
-    yield BadInput(
-        "other of another dtype",
-        Sample(make((3, 4), dtype=torch.float32), make((3, 4), dtype=torch.float16)),
-        "my_op: other must have the dtype of input, torch.float32, got torch.float16",
-    )
-    yield BadInput(
-        "other of another shape",
-        Sample(make((3, 4)), make((4,))),
-        "my_op: other must have shape (3, 4), got (4,)",
-    )
     yield BadInput(
         "input that overlaps itself",
         Sample(make((3, 1), requires_grad=False).expand(3, 4), make((3, 4))),
@@ -39,18 +16,10 @@ def bad_inputs(make):
     )
 
 
-# EDIT: bytes that an ideal kernel reads and writes.
-def traffic(sample):
-    size = sample.args[0].nbytes
-    return Traffic(forward=3 * size, backward=0)
-
-
 spec = OpSpec(
     name="my_op",
     function=my_op,
     reference=reference,
-    samples=samples,
     bad_inputs=bad_inputs,
-    traffic=traffic,
     differentiable=False,
 )

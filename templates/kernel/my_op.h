@@ -1,22 +1,13 @@
-// What valid inputs of my_op are, for both backends; ops.py says the same to fake tensors.
+// EDIT: my_op, in one line: what both backends share.
 #pragma once
 
-#include "checks.h"
+#include "operator.h"
 
 namespace extension_cpp {
 
-// EDIT: dtypes, devices and shapes. checks.h holds the checks that there are, checks.py their twins for ops.py.
-inline void check_my_op(const Tensor& input, const Tensor& other) {
-  check_floating("my_op", "input", input);
-  check_min_dim("my_op", "input", input, 1);
-  check_same_dtype("my_op", "other", other, "input", input);
-  check_same_device("my_op", "other", other, "input", input);
-  check_shape("my_op", "other", other, input.sizes());
-}
-
-inline void check_my_op_backward(const Tensor& grad_output) {
-  check_floating("my_op_backward", "grad_output", grad_output);
-  check_min_dim("my_op_backward", "grad_output", grad_output, 1);
-}
+// EDIT: the shapes; csrc/notation.h explains the lines.
+inline const Operator kMyOp{
+    "my_op(Tensor input, Tensor other, float alpha=1.0) -> Tensor", "*rows n, *rows n -> *rows n"};
+inline const Operator kMyOpBackward{"my_op_backward(Tensor grad_output, float alpha) -> Tensor", "*rows n -> *rows n"};
 
 }  // namespace extension_cpp

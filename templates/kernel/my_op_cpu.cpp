@@ -1,6 +1,6 @@
 #include "my_op.h"
 
-#include "cpu/loops.h"
+#include "cpu/elementwise.h"
 #include "dispatch.h"
 
 namespace extension_cpp {
@@ -38,10 +38,9 @@ void my_op_backward_kernel(
 }
 
 Tensor my_op_cpu(const Tensor& input, const Tensor& other, double alpha) {
-  check_my_op(input, other);
+  Tensor output = kMyOp.check(input, other).new_output();
   const Tensor contiguous_input = as_contiguous(input);
   const Tensor contiguous_other = as_contiguous(other);
-  Tensor output = new_empty(input, input.sizes());
   const int64_t cols = input.size(input.dim() - 1);
   const int64_t rows = cols == 0 ? 0 : input.numel() / cols;
   dispatch_floating(input.scalar_type(), [&](auto tag) {
@@ -55,9 +54,8 @@ Tensor my_op_cpu(const Tensor& input, const Tensor& other, double alpha) {
 }
 
 Tensor my_op_backward_cpu(const Tensor& grad_output, double alpha) {
-  check_my_op_backward(grad_output);
+  Tensor grad_input = kMyOpBackward.check(grad_output).new_output();
   const Tensor contiguous_grad_output = as_contiguous(grad_output);
-  Tensor grad_input = new_empty(grad_output, grad_output.sizes());
   const int64_t cols = grad_output.size(grad_output.dim() - 1);
   const int64_t rows = cols == 0 ? 0 : grad_output.numel() / cols;
   dispatch_floating(grad_output.scalar_type(), [&](auto tag) {
@@ -72,6 +70,11 @@ Tensor my_op_backward_cpu(const Tensor& grad_output, double alpha) {
 
 }  // namespace
 }  // namespace extension_cpp
+
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(extension_cpp::kMyOp.schema());
+  m.def(extension_cpp::kMyOpBackward.schema());
+}
 
 TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) {
   m.impl("my_op", TORCH_BOX(&extension_cpp::my_op_cpu));

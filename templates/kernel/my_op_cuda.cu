@@ -91,11 +91,10 @@ __global__ void __launch_bounds__(kThreads) my_op_backward_kernel(
 }
 
 Tensor my_op_cuda(const Tensor& input, const Tensor& other, double alpha) {
-  check_my_op(input, other);
+  Tensor output = kMyOp.check(input, other).new_output();
   const DeviceGuard guard(input);
   const Tensor contiguous_input = as_contiguous(input);
   const Tensor contiguous_other = as_contiguous(other);
-  Tensor output = new_empty(input, input.sizes());
   if (output.numel() == 0) {
     return output;  // a grid of no blocks would be an error
   }
@@ -114,10 +113,9 @@ Tensor my_op_cuda(const Tensor& input, const Tensor& other, double alpha) {
 }
 
 Tensor my_op_backward_cuda(const Tensor& grad_output, double alpha) {
-  check_my_op_backward(grad_output);
+  Tensor grad_input = kMyOpBackward.check(grad_output).new_output();
   const DeviceGuard guard(grad_output);
   const Tensor contiguous_grad_output = as_contiguous(grad_output);
-  Tensor grad_input = new_empty(grad_output, grad_output.sizes());
   if (grad_input.numel() == 0) {
     return grad_input;
   }

@@ -3,24 +3,15 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front
-from extension_cpp.checks import (
-    check_dtype,
-    check_floating,
-    check_min_dim,
-    check_number,
-    check_same_device,
-    check_same_dtype,
-    check_shape,
-)
-from extension_cpp.registration import register_autograd, register_vmap
+from extension_cpp.checks import check_number
+from extension_cpp.registration import register_autograd, register_fake, register_vmap
 
 
 def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     """EDIT: Squares the distance from the row's mean, and more, made of every argument.
 
     Args:
-        input: of shape `(..., cols)`, of any layout, on CPU or CUDA;
+        input: of shape `(..., cols)` and any layout, on CPU or CUDA;
             float64, float32, float16 or bfloat16.
         other: shape, dtype and device of `input`.
         alpha: a number.
@@ -37,34 +28,8 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     return torch.ops.extension_cpp.my_op(input, other, alpha)[0]
 
 
-def _statistics_dtype(tensor: Tensor) -> torch.dtype:
-    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
-
-
-# EDIT: the checks of my_op.h, and the results' shapes.
-@torch.library.register_fake("extension_cpp::my_op")
-def _(input: Tensor, other: Tensor, alpha: float = 1.0) -> tuple[Tensor, Tensor]:
-    check_floating("my_op", "input", input)
-    check_min_dim("my_op", "input", input, 1)
-    check_same_dtype("my_op", "other", other, "input", input)
-    check_same_device("my_op", "other", other, "input", input)
-    check_shape("my_op", "other", other, input.shape)
-    output = input.new_empty(input.shape)
-    mean = input.new_empty(input.shape[:-1], dtype=_statistics_dtype(input))
-    return output, mean
-
-
-@torch.library.register_fake("extension_cpp::my_op_backward")
-def _(grad_output: Tensor, input: Tensor, mean: Tensor, alpha: float) -> Tensor:
-    check_floating("my_op_backward", "input", input)
-    check_min_dim("my_op_backward", "input", input, 1)
-    check_same_dtype("my_op_backward", "grad_output", grad_output, "input", input)
-    check_same_device("my_op_backward", "grad_output", grad_output, "input", input)
-    check_shape("my_op_backward", "grad_output", grad_output, input.shape)
-    check_dtype("my_op_backward", "mean", mean, _statistics_dtype(input))
-    check_same_device("my_op_backward", "mean", mean, "input", input)
-    check_shape("my_op_backward", "mean", mean, input.shape[:-1])
-    return input.new_empty(input.shape)
+register_fake("extension_cpp::my_op")
+register_fake("extension_cpp::my_op_backward")
 
 
 # EDIT: what the backward needs, and no more.
@@ -120,20 +85,5 @@ register_autograd(
 )
 
 
-# EDIT: how a batch of calls becomes one call.
-def _vmap(info, in_dims, input, other, alpha):
-    input, other = to_front(info.batch_size, in_dims[:2], input, other)
-    check_min_dim("my_op", "input", *first_example([0], input), 1)
-    return torch.ops.extension_cpp.my_op(input, other, alpha), (0, 0)
-
-
-register_vmap("extension_cpp::my_op", _vmap)
-
-
-def _vmap_backward(info, in_dims, grad_output, input, mean, alpha):
-    grad_output, input, mean = to_front(info.batch_size, in_dims[:3], grad_output, input, mean)
-    check_min_dim("my_op_backward", "input", *first_example([0], input), 1)
-    return torch.ops.extension_cpp.my_op_backward(grad_output, input, mean, alpha), 0
-
-
-register_vmap("extension_cpp::my_op_backward", _vmap_backward)
+register_vmap("extension_cpp::my_op")
+register_vmap("extension_cpp::my_op_backward")

@@ -1,10 +1,13 @@
 """Operators broken in one place each: the check that must catch it, and words of what it says."""
 
+import dataclasses
 import os
 
 import torch
 
 from extension_cpp import registration
+from extension_cpp.checks import check_floating, check_min_dim
+from extension_cpp.shapes import Operator
 from extension_cpp.testing import Traffic
 from mutants.sound import Centre, FusedOp, Round, ScaleInPlace, arithmetic, fresh
 
@@ -130,6 +133,30 @@ class WrongSecondGradient(FusedOp):
 
     def backward_backward(self, ctx, grad_grad_input, grad_grad_bias):
         return grad_grad_input * ctx.scale + grad_grad_bias, None, None
+
+
+class BiasForgottenAlone(FusedOp):
+    """Nothing is computed where the gradient of the input is not wanted."""
+
+    caught_by = "check_wanted"
+    says = "the gradient of bias"
+
+    def backward(self, ctx, grad_output):
+        grads = super().backward(ctx, grad_output)
+        return grads if ctx.needs_input_grad[0] else (None, torch.zeros_like(grads[1]), None)
+
+
+class WrongForConstantCotangents(FusedOp):
+    """Right where the gradient of the output has a gradient of its own, as elsewhere in tests."""
+
+    caught_by = "check_wanted"
+    says = "the second-order gradient of input"
+
+    def backward_backward(self, ctx, grad_grad_input, grad_grad_bias):
+        grads = super().backward_backward(ctx, grad_grad_input, grad_grad_bias)
+        if ctx.needs_input_grad[0]:
+            return grads
+        return None, torch.ones_like(ctx.saved_tensors[0]), None
 
 
 class BackwardNotDifferentiable(FusedOp):
@@ -290,6 +317,29 @@ class OtherMessage(FusedOp):
 
     def check(self, input, bias):
         torch._check(input.is_floating_point(), lambda: "fused_op: input must be floating")
+        super().check(input, bias)
+
+
+class OtherMessageThanItsLine(FusedOp):
+    caught_by = "check_bad_inputs"
+    says = "the message is not the one that follows from the line of shapes"
+    lines = ("*rows n, n -> *rows n", "*rows n, *rows n -> *rows n, n")
+
+    def spec(self):
+        operators = map(Operator, [self.namespace] * 2, self.schemas, self.lines)
+        lines = {self.qualified(operator.name): operator for operator in operators}
+        return dataclasses.replace(super().spec(), lines=lines)
+
+
+class BackwardTakesMoreThanItsLine(OtherMessageThanItsLine):
+    """A number without dimensions."""
+
+    caught_by = "check_wrong_tensors"
+    says = "kernel and line of shapes disagree"
+
+    def check(self, input, bias):
+        check_floating("fused_op", "input", input)
+        check_min_dim("fused_op", "input", input, 1)
         super().check(input, bias)
 
 

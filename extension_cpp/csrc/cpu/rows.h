@@ -1,110 +1,97 @@
-// Sums along the rows of a contiguous [rows, cols] matrix on the CPU.
+// Row loops on the CPU: reduce each row of a [rows, cols] matrix, then write one result per element. The functors are
+// those of cuda/rows.cuh.
 #pragma once
 
-#include "cpu/loops.h"
+#include "cpu/clones.h"
+#include "cpu/parameter.h"
+#include "cpu/partials.h"
+#include "cpu/row.h"
+#include "cpu/row_sums.h"
 
-#if defined(__GNUC__)
-#define CPU_INLINE __attribute__((always_inline)) inline
-#else
-#define CPU_INLINE inline
-#endif
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <type_traits>
 
 namespace extension_cpp::cpu {
 
-// Columns that one thread adds up at a time: longer rows are split over threads.
-constexpr int64_t kSegment = 16384;
+namespace detail {
 
-// Rows for one thread at least, where a thread takes whole rows: the grain of a parallel_for over rows.
-inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cols)); }
+// Whether there are too few rows for a thread to take whole ones.
+inline bool few_long_rows(int64_t rows, int64_t cols) { return cols > kSegment && rows < 64; }
 
-// result[k] = sum over j in [0, n) of what f(j, acc) adds to acc[k].
-//
-// Compilers keep the order in which floating-point numbers are added, unless the source says otherwise: hence many
-// accumulators side by side, which become vector registers. Inlined, so that a caller marked CPU_CLONES compiles it for
-// each instruction set.
-template <class A, size_t K, class F>
-CPU_INLINE std::array<A, K> sum_over(int64_t n, const F& f) {
-  constexpr int kLanes = 32;
-  if (n < kLanes) {
-    A acc[K] = {};
-    for (int64_t j = 0; j < n; ++j) {
-      f(j, acc);
-    }
-    std::array<A, K> result;
-    std::copy_n(acc, K, result.begin());
-    return result;
-  }
-  A acc[K][kLanes] = {};
-  int64_t j = 0;
-  for (; j + kLanes <= n; j += kLanes) {
-    CPU_INDEPENDENT_LOOP
-    for (int lane = 0; lane < kLanes; ++lane) {
-      A terms[K] = {};
-      f(j + lane, terms);
-      for (size_t k = 0; k < K; ++k) {
-        acc[k][lane] += terms[k];
-      }
-    }
-  }
-  for (int lane = 0; j < n; ++j, ++lane) {
-    A terms[K] = {};
-    f(j, terms);
-    for (size_t k = 0; k < K; ++k) {
-      acc[k][lane] += terms[k];
-    }
-  }
-  std::array<A, K> result;
-  for (size_t k = 0; k < K; ++k) {
-    for (int half = kLanes / 2; half > 0; half /= 2) {
-      for (int lane = 0; lane < half; ++lane) {
-        acc[k][lane] += acc[k][lane + half];
-      }
-    }
-    result[k] = acc[k][0];
-  }
-  return result;
+}  // namespace detail
+
+// The segments of few long rows, for every thread to have some of; of others none.
+inline Split split_few_rows(int64_t rows, int64_t cols, int64_t /*per_multiprocessor*/ = 1) {
+  return detail::few_long_rows(rows, cols) ? Split::even(cols) : Split::none(cols);
 }
 
-// store(row, sums), where sums[k] is the sum over the columns of what f(i, row, col, acc) adds to acc[k], and
-// i = row * cols + col.
-//
-// The order of the additions depends on the shape alone. The sums of segments are added in float64, which costs nothing
-// and keeps the error of a long row as small as that of a short one.
-template <class A, size_t K, class F, class Store>
-void row_sums(int64_t rows, int64_t cols, F f, Store store) {
-  if (cols <= kSegment) {
-    parallel_for(0, rows, row_grain(cols), [=](int64_t begin, int64_t end) CPU_CLONES {
-      for (int64_t row = begin; row < end; ++row) {
-        store(row, sum_over<A, K>(cols, [=](int64_t j, A(&terms)[K]) { f(row * cols + j, row, j, terms); }));
+// f(row) for every row of K inputs, [rows, cols] each, or for every segment.
+template <class T, size_t K, class F>
+void launch_rows(
+    const Tensor& /*like*/, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
+    const Split& split) {
+  const F* const each = &f;
+  // Of whole rows, which may be short, nothing of the split is left to work out.
+  const auto launch = [&](auto whole) {
+    const int64_t grain = row_grain(split.segment_cols);
+    parallel_for(0, rows * split.segments, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+      for (int64_t index = begin; index < end; ++index) {
+        detail::Row<T, K, 0, false> row(inputs, index, cols, whole() ? Split::none(cols) : split, nullptr);
+        (*each)(row);
       }
     });
+  };
+  split.segments == 1 ? launch(std::true_type()) : launch(std::false_type());
+}
+
+template <class T, size_t K, class F>
+void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
+  const Split split = Split::none(cols);
+  if (!detail::few_long_rows(rows, cols)) {
+    launch_rows<T>(like, f, inputs, rows, cols, split);
     return;
   }
-  const int64_t segments = (cols + kSegment - 1) / kSegment;
-  const std::unique_ptr<std::array<A, K>[]> buffer(new std::array<A, K>[rows * segments]);
-  std::array<A, K>* const partials = buffer.get();
-  parallel_for(0, rows * segments, row_grain(kSegment), [=](int64_t begin, int64_t end) CPU_CLONES {
-    for (int64_t job = begin; job < end; ++job) {
-      const int64_t row = job / segments;
-      const int64_t first = job % segments * kSegment;
-      partials[job] = sum_over<A, K>(std::min(kSegment, cols - first), [=](int64_t j, A(&terms)[K]) {
-        f(row * cols + first + j, row, first + j, terms);
-      });
-    }
-  });
-  parallel_for(0, rows, row_grain(segments), [=](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      std::array<A, K> sums;
-      for (size_t k = 0; k < K; ++k) {
-        double sum = 0;
-        for (int64_t segment = 0; segment < segments; ++segment) {
-          sum += static_cast<double>(partials[row * segments + segment][k]);
-        }
-        sums[k] = static_cast<A>(sum);
+  for (int64_t index = 0; index < rows; ++index) {
+    detail::Row<T, K, 0, true> row(inputs, index, cols, split, nullptr);
+    f(row);
+  }
+}
+
+// launch_rows for a functor that adds to columns: outputs[c][col] = the sum over the rows. Returns false, and does
+// nothing, where there are few long rows. An output is a pointer or a SumOutput.
+template <class T, size_t K, class F, class Out, size_t C>
+bool launch_rows_and_column_sums(
+    const Tensor& /*like*/, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
+    const std::array<Out, C>& outputs) {
+  using A = acc_t<T>;
+  if (detail::few_long_rows(rows, cols)) {
+    return false;
+  }
+  // As in column_sums, blocks of rows depend on the shape alone: equal bits with any number of threads. Of long rows
+  // there are fewer, for the memory that their sums take.
+  const int64_t most = std::clamp<int64_t>((int64_t{1} << 24) / std::max<int64_t>(1, cols), 4, 128);
+  const int64_t block_rows = std::max<int64_t>(8, (rows + most - 1) / most);
+  const int64_t blocks = (rows + block_rows - 1) / block_rows;
+  const int64_t size = static_cast<int64_t>(C) * cols;
+  const std::unique_ptr<A[]> buffer(new A[blocks * size]);
+  A* const partials = buffer.get();  // [blocks, C, cols]
+  const F* const each = &f;
+  const int64_t grain = std::max<int64_t>(1, row_grain(cols) / block_rows);
+  parallel_for(0, blocks, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+    for (int64_t block = begin; block < end; ++block) {
+      A* const sums = partials + block * size;
+      std::fill_n(sums, size, A(0));
+      const int64_t last_row = std::min(rows, (block + 1) * block_rows);
+      for (int64_t index = block * block_rows; index < last_row; ++index) {
+        detail::Row<T, K, C, false> row(inputs, index, cols, Split::none(cols), sums);
+        (*each)(row);
       }
-      store(row, sums);
     }
   });
+  add_partials<A>(blocks, cols, partials, outputs);
+  return true;
 }
 
 }  // namespace extension_cpp::cpu

@@ -6,6 +6,8 @@
 #pragma once
 
 #include "launch.cuh"
+#include "partials.cuh"
+#include "sum_output.cuh"
 #include "vector.cuh"
 
 #include <array>
@@ -15,74 +17,7 @@
 
 namespace extension_cpp::cuda {
 
-// Where sums go: to a tensor of T or of acc_t<T>, which the kernel asks at run time and need not be compiled for; or
-// nowhere, as the gradient of a parameter that is not there.
-template <class T>
-class SumOutput {
- public:
-  SumOutput() = default;
-
-  template <class U>
-  explicit SumOutput(U* data) {
-    static_assert(std::is_same_v<U, T> || std::is_same_v<U, acc_t<T>>);
-    if constexpr (std::is_same_v<U, acc_t<T>>) {
-      wide_ = data;
-    } else {
-      narrow_ = data;
-    }
-  }
-
-  static SumOutput of(Tensor& tensor) {
-    return tensor.element_size() == sizeof(acc_t<T>) ? SumOutput(tensor.mutable_data_ptr<acc_t<T>>())
-                                                     : SumOutput(tensor.mutable_data_ptr<T>());
-  }
-
-  __device__ void store(int64_t i, acc_t<T> sum) const {
-    if (wide_ != nullptr) {
-      wide_[i] = sum;
-    } else if (narrow_ != nullptr) {
-      narrow_[i] = static_cast<T>(sum);
-    }
-  }
-
- private:
-  T* narrow_ = nullptr;
-  acc_t<T>* wide_ = nullptr;
-};
-
 namespace detail {
-
-template <class Out, class A>
-__device__ void store_sum(Out* output, int64_t col, A sum) {
-  output[col] = static_cast<Out>(sum);
-}
-
-template <class T, class A>
-__device__ void store_sum(const SumOutput<T>& output, int64_t col, A sum) {
-  output.store(col, sum);
-}
-
-// std::array has no device functions.
-template <class Out, size_t K>
-struct SumOutputs {
-  Out outputs[K];
-
-  // sums[k] for every k at once would index the parameters of a kernel at run time, which copies them to local memory.
-  template <class A>
-  __device__ void store(size_t k, int64_t col, A sum) const {
-#pragma unroll
-    for (size_t j = 0; j < K; ++j) {
-      if (j == k) {
-        store_sum(outputs[j], col, sum);
-      }
-    }
-  }
-};
-
-template <class Out, size_t K, size_t... I>
-SumOutputs<Out, K> sum_outputs(const std::array<Out, K>& outputs, std::index_sequence<I...>) {
-  return {{outputs[I]...}};
-}
 
 // lanes: threads along a row; row_threads: threads along the rows; both powers of two. What is left of the block takes
 // further tiles.
@@ -142,45 +77,7 @@ __global__ void __launch_bounds__(kBlock) column_sums_kernel(
   }
 }
 
-// blockIdx.y: which of the K outputs.
-template <class A, size_t K, class Out>
-__global__ void __launch_bounds__(kBlock) add_partials_kernel(
-    int64_t parts, int64_t cols, const A* __restrict__ partials /* [parts, K, cols] */, SumOutputs<Out, K> outputs) {
-  __shared__ A shared[kBlock];
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int part_in_block = static_cast<int>(threadIdx.x) / kWarp;
-  constexpr int kPartsPerBlock = kBlock / kWarp;
-  const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
-  A sum = 0;
-  if (col < cols) {
-#pragma unroll 4
-    for (int64_t part = part_in_block; part < parts; part += kPartsPerBlock) {
-      sum += partials[(part * K + blockIdx.y) * cols + col];
-    }
-  }
-  shared[threadIdx.x] = sum;
-  for (int half = kPartsPerBlock / 2; half > 0; half /= 2) {
-    __syncthreads();
-    if (part_in_block < half) {
-      shared[threadIdx.x] += shared[threadIdx.x + half * kWarp];
-    }
-  }
-  if (part_in_block == 0 && col < cols) {
-    outputs.store(blockIdx.y, col, shared[lane]);
-  }
-}
-
 }  // namespace detail
-
-// outputs[k][col] = the sum of partials[part, k, col] over the parts.
-template <class A, class Out, size_t K>
-void launch_add_partials(
-    const Tensor& like, int64_t parts, int64_t cols, const A* partials, const std::array<Out, K>& outputs) {
-  const dim3 grid(static_cast<unsigned>(ceil_div(cols, kWarp)), static_cast<unsigned>(K));
-  detail::add_partials_kernel<A, K><<<grid, kBlock, 0, current_stream(like)>>>(
-      parts, cols, partials, detail::sum_outputs(outputs, std::make_index_sequence<K>{}));
-  CUDA_LAUNCH_CHECK();
-}
 
 // For each matrix of a [batch, rows, cols] tensor: outputs[k][b * cols + col] = sum over its rows of what f adds to
 // sums[k].
@@ -237,6 +134,73 @@ void launch_column_sums(
     }
   }
   launch(std::integral_constant<int, 1>{});
+}
+
+// An input of [rows, cols], or of one row for all.
+template <class T>
+struct ColumnInput {
+  const T* data;
+  bool one_row;
+};
+
+namespace detail {
+
+template <class T, class F, size_t K, size_t R, size_t C>
+struct ElementwiseWithSums {
+  F f;
+  const T* inputs[K];  // [rows, cols], or [cols] where one_row
+  bool one_row[K];
+  T* results[R];  // [rows, cols]
+
+  template <int N>
+  __device__ void operator()(int64_t i, int64_t /*row*/, int64_t col, Values<acc_t<T>, N> (&sums)[C]) const {
+    apply<N>(i, col, sums, std::make_index_sequence<K>());
+  }
+
+ private:
+  template <int N, size_t... I>
+  __device__ void apply(int64_t i, int64_t col, Values<acc_t<T>, N> (&sums)[C], std::index_sequence<I...>) const {
+    const Values<acc_t<T>, N> in[] = {load<N>(inputs[I] + (one_row[I] ? col : i))...};
+    Values<acc_t<T>, N> out[R];
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const auto value = f(in[I][n]...);
+#pragma unroll
+      for (size_t r = 0; r < R; ++r) {
+        out[r][n] = value.results[r];
+      }
+#pragma unroll
+      for (size_t c = 0; c < C; ++c) {
+        sums[c][n] += value.terms[c];
+      }
+    }
+#pragma unroll
+    for (size_t r = 0; r < R; ++r) {
+      store(results[r] + i, out[r]);
+    }
+  }
+};
+
+}  // namespace detail
+
+// results[m][row, col] = result m of f(inputs[row, col]...), and sums[c][col] = the sum over the rows of its term c.
+// `like` gives device, stream and allocator.
+template <class T, class F, size_t K, size_t R, size_t C>
+void elementwise_with_column_sums(
+    const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
+    const std::array<T*, R>& results, const std::array<T*, C>& sums) {
+  detail::ElementwiseWithSums<T, F, K, R, C> g{f};
+  bool aligned = true;
+  for (size_t k = 0; k < K; ++k) {
+    g.inputs[k] = inputs[k].data;
+    g.one_row[k] = inputs[k].one_row;
+    aligned = aligned && is_aligned(inputs[k].data);
+  }
+  for (size_t r = 0; r < R; ++r) {
+    g.results[r] = results[r];
+    aligned = aligned && is_aligned(results[r]);
+  }
+  launch_column_sums<T>(like, g, 1, rows, cols, aligned, sums);
 }
 
 }  // namespace extension_cpp::cuda

@@ -2,7 +2,10 @@
 #pragma once
 
 #include "dispatch.h"
+#include "values.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 namespace extension_cpp::cuda {
@@ -15,12 +18,12 @@ constexpr int kVector = kAccessBytes / static_cast<int>(sizeof(T));
 
 inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kAccessBytes == 0; }
 
-template <class A, int N>
-struct Values {
-  A values[N];
+using extension_cpp::Values;
 
-  __device__ A& operator[](int k) { return values[k]; }
-  __device__ const A& operator[](int k) const { return values[k]; }
+// Pointers among the parameters of a kernel: std::array has no device functions.
+template <class T, size_t K>
+struct PointerArray {
+  T* data[K];
 };
 
 namespace detail {
@@ -114,14 +117,43 @@ __device__ Values<acc_t<T>, N> load_unaligned(const T* address) {
   }
 }
 
+namespace detail {
+
+// Two numbers of half a word each, rounded and packed by one instruction.
+__device__ inline unsigned pack(float low, float high, Half /*type*/) {
+  const __half2 pair = __floats2half2_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+__device__ inline unsigned pack(float low, float high, BFloat16 /*type*/) {
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return *reinterpret_cast<const unsigned*>(&pair);
+}
+
+}  // namespace detail
+
+// N elements in one access; the address is a multiple of N * sizeof(T).
 template <class T, int N>
 __device__ void store(T* address, const Values<acc_t<T>, N>& values) {
-  detail::Chunk<T, N> chunk;
+  using Word = typename detail::Word<static_cast<int>(sizeof(T)) * N>::type;
+  Word word;
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
+    unsigned pairs[N / 2];
 #pragma unroll
-  for (int k = 0; k < N; ++k) {
-    chunk.values[k] = static_cast<T>(values[k]);
+    for (int k = 0; k < N / 2; ++k) {
+      pairs[k] = detail::pack(values[2 * k], values[2 * k + 1], T());
+    }
+    memcpy(&word, pairs, sizeof(word));
+  } else {
+    T elements[N];
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      elements[k] = static_cast<T>(values[k]);
+    }
+    memcpy(&word, elements, sizeof(word));
   }
-  *reinterpret_cast<detail::Chunk<T, N>*>(address) = chunk;
+  // An assignment would become a store for each part of the word.
+  __stwb(reinterpret_cast<Word*>(address), word);
 }
 
 }  // namespace extension_cpp::cuda

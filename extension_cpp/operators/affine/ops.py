@@ -5,18 +5,16 @@ import functools
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front, to_front_broadcasting
-from extension_cpp.checks import (
-    check_broadcast,
-    check_floating,
-    check_min_dim,
-    check_same_device,
-    check_same_dtype,
-    check_shape,
-)
-from extension_cpp.layout import new_elementwise, same_shape
+from extension_cpp.batching import to_front
+from extension_cpp.layout import same_shape
 from extension_cpp.operators.mymul.ops import mymul
-from extension_cpp.registration import register_autocast, register_autograd, register_vmap
+from extension_cpp.registration import (
+    register_autocast,
+    register_autograd,
+    register_fake,
+    register_vmap,
+)
+from extension_cpp.shapes import operator
 
 
 def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
@@ -42,37 +40,8 @@ def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
     return torch.ops.extension_cpp.affine(a, x, b)
 
 
-def _check(a: Tensor, x: Tensor, b: Tensor) -> tuple[int, ...]:
-    """Returns the common shape."""
-    check_floating("affine", "a", a)
-    check_same_dtype("affine", "x", x, "a", a)
-    check_same_dtype("affine", "b", b, "a", a)
-    check_same_device("affine", "x", x, "a", a)
-    check_same_device("affine", "b", b, "a", a)
-    product = check_broadcast("affine", "x", x, "a", a.shape)
-    return check_broadcast("affine", "b", b, "a * x", product)
-
-
-@torch.library.register_fake("extension_cpp::affine")
-def _(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
-    return new_elementwise(_check(a, x, b), a, x, b)
-
-
-def _check_backward(grad_output: Tensor, a: Tensor, x: Tensor) -> None:
-    check_floating("affine_backward", "grad_output", grad_output)
-    check_same_dtype("affine_backward", "a", a, "grad_output", grad_output)
-    check_same_dtype("affine_backward", "x", x, "grad_output", grad_output)
-    check_same_device("affine_backward", "a", a, "grad_output", grad_output)
-    check_same_device("affine_backward", "x", x, "grad_output", grad_output)
-    check_min_dim("affine_backward", "grad_output", grad_output, 1)
-    check_shape("affine_backward", "a", a, grad_output.shape[-1:])
-    check_shape("affine_backward", "x", x, grad_output.shape)
-
-
-@torch.library.register_fake("extension_cpp::affine_backward")
-def _(grad_output: Tensor, a: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    _check_backward(grad_output, a, x)
-    return a.new_empty(a.shape), x.new_empty(x.shape), a.new_empty(a.shape)
+register_fake("extension_cpp::affine")
+register_fake("extension_cpp::affine_backward")
 
 
 def _sum_of_products(grad_output: Tensor, other: Tensor, shape: torch.Size) -> Tensor:
@@ -104,11 +73,7 @@ def _backward(ctx, grad_output):
     a, x = ctx.saved_tensors
     needs_a, needs_x, needs_b = ctx.needs_input_grad
     if ctx.is_layer:
-        grads = torch.ops.extension_cpp.affine_backward(grad_output, a, x)
-        return tuple(
-            grad if needed else None
-            for grad, needed in zip(grads, ctx.needs_input_grad, strict=True)
-        )
+        return torch.ops.extension_cpp.affine_backward(grad_output, a, x)
     shape_a, shape_x, shape_b = ctx.shapes
     return (
         _sum_of_products(grad_output, x, shape_a) if needs_a else None,
@@ -151,14 +116,9 @@ register_autograd(
 )
 
 
-def _vmap(info, in_dims, a, x, b):
-    _check(*first_example(in_dims, a, x, b))
-    return affine(*to_front_broadcasting(in_dims, a, x, b)), 0
-
-
 # The batch becomes part of the features: (..., features) examples are rows of batch * features.
 def _vmap_backward(info, in_dims, grad_output, a, x):
-    _check_backward(*first_example(in_dims, grad_output, a, x))
+    operator("extension_cpp::affine_backward").check_examples(in_dims, grad_output, a, x)
     grad_output, a, x = to_front(info.batch_size, in_dims, grad_output, a, x)
     grad_a, grad_x, grad_b = torch.ops.extension_cpp.affine_backward(
         grad_output.movedim(0, -2).flatten(-2), a.flatten(), x.movedim(0, -2).flatten(-2)
@@ -167,7 +127,7 @@ def _vmap_backward(info, in_dims, grad_output, a, x):
     return (grad_a.view(a.shape), grad_x, grad_b.view(a.shape)), (0, grad_x.dim() - 2, 0)
 
 
-register_vmap("extension_cpp::affine", _vmap)
+register_vmap("extension_cpp::affine")
 register_vmap("extension_cpp::affine_backward", _vmap_backward)
 
 # As torch.addcmul, which promotes: under autocast half and float32 meet in float32.

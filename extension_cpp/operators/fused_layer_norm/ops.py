@@ -3,19 +3,15 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front
-from extension_cpp.checks import (
-    check_dtype,
-    check_floating,
-    check_min_dim,
-    check_not_negative,
-    check_number,
-    check_parameter_dtype,
-    check_same_device,
-    check_same_dtype,
-    check_shape,
+from extension_cpp.batching import to_front
+from extension_cpp.checks import check_not_negative, check_number
+from extension_cpp.registration import (
+    register_autocast,
+    register_autograd,
+    register_fake,
+    register_vmap,
 )
-from extension_cpp.registration import register_autocast, register_autograd, register_vmap
+from extension_cpp.shapes import batching_rule, operator, sum_dtype
 
 
 def fused_layer_norm(
@@ -49,74 +45,16 @@ def fused_layer_norm(
     return torch.ops.extension_cpp.fused_layer_norm(input, weight, bias, eps)[0]
 
 
-def _statistics_dtype(input: Tensor) -> torch.dtype:
-    return torch.float64 if input.dtype == torch.float64 else torch.float32
-
-
-def _check_parameter(op: str, name: str, parameter: Tensor | None, input: Tensor) -> None:
-    if parameter is not None:
-        check_parameter_dtype(op, name, parameter, "input", input)
-        check_same_device(op, name, parameter, "input", input)
-        check_shape(op, name, parameter, (input.shape[-1],))
-
-
-def _check(input: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> None:
-    check_floating("fused_layer_norm", "input", input)
-    check_min_dim("fused_layer_norm", "input", input, 1)
-    _check_parameter("fused_layer_norm", "weight", weight, input)
-    _check_parameter("fused_layer_norm", "bias", bias, input)
-    check_not_negative("fused_layer_norm", "eps", eps)
-
-
 @torch.library.register_fake("extension_cpp::fused_layer_norm")
 def _(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
 ) -> tuple[Tensor, Tensor, Tensor]:
-    _check(input, weight, bias, eps)
-    return (
-        input.new_empty(input.shape),
-        input.new_empty(input.shape[:-1], dtype=_statistics_dtype(input)),
-        input.new_empty(input.shape[:-1], dtype=_statistics_dtype(input)),
-    )
+    outputs = operator("extension_cpp::fused_layer_norm").fake(input, weight, bias, eps)
+    check_not_negative("fused_layer_norm", "eps", eps)
+    return outputs
 
 
-def _check_backward(
-    grad_output: Tensor,
-    input: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-) -> None:
-    op = "fused_layer_norm_backward"
-    check_floating(op, "input", input)
-    check_min_dim(op, "input", input, 1)
-    check_same_dtype(op, "grad_output", grad_output, "input", input)
-    check_same_device(op, "grad_output", grad_output, "input", input)
-    check_shape(op, "grad_output", grad_output, input.shape)
-    for name, statistic in (("mean", mean), ("rstd", rstd)):
-        check_dtype(op, name, statistic, _statistics_dtype(input))
-        check_same_device(op, name, statistic, "input", input)
-        check_shape(op, name, statistic, input.shape[:-1])
-    _check_parameter(op, "weight", weight, input)
-    _check_parameter(op, "bias", bias, input)
-
-
-@torch.library.register_fake("extension_cpp::fused_layer_norm_backward")
-def _(
-    grad_output: Tensor,
-    input: Tensor,
-    mean: Tensor,
-    rstd: Tensor,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    _check_backward(grad_output, input, mean, rstd, weight, bias)
-    return (
-        input.new_empty(input.shape),
-        input.new_empty(0) if weight is None else weight.new_empty(weight.shape),
-        input.new_empty(0) if bias is None else bias.new_empty(bias.shape),
-    )
+register_fake("extension_cpp::fused_layer_norm_backward")
 
 
 # The statistics are differentiable outputs like any other: the backward below is a function of
@@ -238,18 +176,18 @@ def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:
     return parameter.view(parameter.shape[0], *[1] * (like.dim() - 2), parameter.shape[1])
 
 
+_batched_input = batching_rule("extension_cpp::fused_layer_norm")
+
+
 def _vmap(info, in_dims, input, weight, bias, eps):
     input_dim, weight_dim, bias_dim, _ = in_dims
-    _check(*first_example(in_dims, input, weight, bias, eps))
     if weight_dim is None and bias_dim is None:
-        outputs = torch.ops.extension_cpp.fused_layer_norm(
-            input.movedim(input_dim, 0), weight, bias, eps
-        )
-        return outputs, (0, 0, 0)
+        return _batched_input(info, in_dims, input, weight, bias, eps)
+    operator("extension_cpp::fused_layer_norm").check_examples(in_dims, input, weight, bias, eps)
     # Parameters of their own for every example: one call normalises, the rest is elementwise.
-    (rows,) = to_front(info.batch_size, in_dims[:1], input)
+    (rows,) = to_front(info.batch_size, [input_dim], input)
     output, mean, rstd = torch.ops.extension_cpp.fused_layer_norm(
-        rows.to(_statistics_dtype(rows)), None, None, eps
+        rows.to(sum_dtype(rows.dtype)), None, None, eps
     )
     if weight is not None:
         output = output * _per_example(weight, weight_dim, output)
@@ -262,27 +200,26 @@ register_vmap("extension_cpp::fused_layer_norm", _vmap)
 
 
 def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
-    _check_backward(*first_example(in_dims, grad_output, input, mean, rstd, weight, bias))
+    backward = torch.ops.extension_cpp.fused_layer_norm_backward
+    operator("extension_cpp::fused_layer_norm_backward").check_examples(
+        in_dims, grad_output, input, mean, rstd, weight, bias
+    )
     grad_output, input, mean, rstd = to_front(
         info.batch_size, in_dims[:4], grad_output, input, mean, rstd
     )
     weight_dim = in_dims[4]
-    g = grad_output.to(mean.dtype)
+    g, x = grad_output.to(mean.dtype), input.to(mean.dtype)
     # One call for the gradient of the input; those of the parameters are sums over each example's
     # rows.
     if weight_dim is None:
-        grad_input, _, _ = torch.ops.extension_cpp.fused_layer_norm_backward(
-            grad_output, input, mean, rstd, weight
-        )
+        grad_input, _, _ = backward(grad_output, input, mean, rstd, weight)
     else:
-        grad_input, _, _ = torch.ops.extension_cpp.fused_layer_norm_backward(
-            g * _per_example(weight, weight_dim, g), input.to(mean.dtype), mean, rstd
-        )
+        grad_input, _, _ = backward(g * _per_example(weight, weight_dim, g), x, mean, rstd)
         grad_input = grad_input.to(input.dtype)
     rows = tuple(range(1, g.dim() - 1))
     grad_weight = grad_bias = input.new_empty((info.batch_size, 0))
     if weight is not None:
-        terms = g * ((input.to(mean.dtype) - mean.unsqueeze(-1)) * rstd.unsqueeze(-1))
+        terms = g * ((x - mean.unsqueeze(-1)) * rstd.unsqueeze(-1))
         grad_weight = (terms.sum(rows) if rows else terms).to(weight.dtype)
     if bias is not None:
         grad_bias = (g.sum(rows) if rows else g).to(bias.dtype)

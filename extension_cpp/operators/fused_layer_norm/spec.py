@@ -51,43 +51,6 @@ def samples(make, shape):
 
 def bad_inputs(make):
     yield BadInput(
-        "integer input",
-        Sample(make((3, 4), dtype=torch.int64)),
-        "fused_layer_norm: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, "
-        "got torch.int64",
-    )
-    yield BadInput(
-        "complex input",
-        Sample(make((3, 4), dtype=torch.complex64)),
-        "fused_layer_norm: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, "
-        "got torch.complex64",
-    )
-    yield BadInput(
-        "0-d input",
-        Sample(make(())),
-        "fused_layer_norm: input must have at least 1 dimension, got shape ()",
-    )
-    yield BadInput(
-        "half parameters with a wider input",
-        Sample(make((3, 4), dtype=torch.float32), make((4,), dtype=torch.float16)),
-        "fused_layer_norm: weight must have the dtype of input, torch.float32, got torch.float16",
-    )
-    yield BadInput(
-        "parameters wider than float32",
-        Sample(make((3, 4), dtype=torch.float16), None, make((4,), dtype=torch.float64)),
-        "fused_layer_norm: bias must have the dtype of input, torch.float16, or torch.float32, got torch.float64",
-    )
-    yield BadInput(
-        "weight too short",
-        Sample(make((3, 4)), make((3,))),
-        "fused_layer_norm: weight must have shape (4,), got (3,)",
-    )
-    yield BadInput(
-        "bias of the shape of the input",
-        Sample(make((3, 4)), bias=make((3, 4))),
-        "fused_layer_norm: bias must have shape (4,), got (3, 4)",
-    )
-    yield BadInput(
         "negative eps",
         Sample(make((3, 4)), eps=-1e-5),
         "fused_layer_norm: eps must not be negative, got -1e-05",
@@ -99,6 +62,7 @@ def bad_inputs(make):
     )
 
 
+# Without the rows' statistics, which are saved for backward: an ideal one has them from the input.
 def traffic(sample):
     input = sample.args[0]
     parameters = [

@@ -3,16 +3,15 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front
-from extension_cpp.checks import (
-    check_floating,
-    check_min_dim,
-    check_number,
-    check_same_device,
-    check_same_dtype,
-    check_shape,
+from extension_cpp.batching import to_front
+from extension_cpp.checks import check_number
+from extension_cpp.registration import (
+    register_autocast,
+    register_autograd,
+    register_fake,
+    register_vmap,
 )
-from extension_cpp.registration import register_autocast, register_autograd, register_vmap
+from extension_cpp.shapes import batching_rule, operator
 
 
 def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
@@ -39,32 +38,8 @@ def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
     return torch.ops.extension_cpp.fused_op(input, bias, scale)
 
 
-def _check(input, bias):
-    check_floating("fused_op", "input", input)
-    check_same_dtype("fused_op", "bias", bias, "input", input)
-    check_same_device("fused_op", "bias", bias, "input", input)
-    check_min_dim("fused_op", "input", input, 1)
-    check_shape("fused_op", "bias", bias, (input.shape[-1],))
-
-
-def _check_backward(grad_output, output):
-    check_floating("fused_op_backward", "grad_output", grad_output)
-    check_same_dtype("fused_op_backward", "output", output, "grad_output", grad_output)
-    check_same_device("fused_op_backward", "output", output, "grad_output", grad_output)
-    check_min_dim("fused_op_backward", "grad_output", grad_output, 1)
-    check_shape("fused_op_backward", "output", output, grad_output.shape)
-
-
-@torch.library.register_fake("extension_cpp::fused_op")
-def _(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
-    _check(input, bias)
-    return input.new_empty(input.shape)
-
-
-@torch.library.register_fake("extension_cpp::fused_op_backward")
-def _(grad_output: Tensor, output: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    _check_backward(grad_output, output)
-    return grad_output.new_empty(grad_output.shape), grad_output.new_empty(grad_output.shape[-1:])
+register_fake("extension_cpp::fused_op")
+register_fake("extension_cpp::fused_op_backward")
 
 
 # The mask of relu can be read off the output: saving that, and not the input, costs no memory where
@@ -76,14 +51,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     (output,) = ctx.saved_tensors
-    grad_input, grad_bias = torch.ops.extension_cpp.fused_op_backward(
-        grad_output, output, ctx.scale
-    )
-    return (
-        grad_input if ctx.needs_input_grad[0] else None,
-        grad_bias if ctx.needs_input_grad[1] else None,
-        None,
-    )
+    return *torch.ops.extension_cpp.fused_op_backward(grad_output, output, ctx.scale), None
 
 
 register_autograd("extension_cpp::fused_op", _backward, setup_context=_setup_context)
@@ -113,11 +81,14 @@ register_autograd(
 )
 
 
+_batched_input = batching_rule("extension_cpp::fused_op")
+
+
 def _vmap(info, in_dims, input, bias, scale):
     input_dim, bias_dim, _ = in_dims
-    _check(*first_example(in_dims[:2], input, bias))
     if bias_dim is None:
-        return fused_op(input.movedim(input_dim, 0), bias, scale), 0
+        return _batched_input(info, in_dims, input, bias, scale)
+    operator("extension_cpp::fused_op").check_examples(in_dims, input, bias, scale)
     # A bias of its own for every example: (batch, features) become one row of batch * features.
     (input,) = to_front(info.batch_size, [input_dim], input)
     bias = bias.movedim(bias_dim, 0)
@@ -130,7 +101,7 @@ register_vmap("extension_cpp::fused_op", _vmap)
 
 
 def _vmap_backward(info, in_dims, grad_output, output, scale):
-    _check_backward(*first_example(in_dims[:2], grad_output, output))
+    operator("extension_cpp::fused_op_backward").check_examples(in_dims, grad_output, output, scale)
     grad_output, output = to_front(info.batch_size, in_dims[:2], grad_output, output)
     grad_output, output = grad_output.movedim(0, -2), output.movedim(0, -2)
     grad_input, grad_bias = torch.ops.extension_cpp.fused_op_backward(

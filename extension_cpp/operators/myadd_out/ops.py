@@ -3,15 +3,10 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front
-from extension_cpp.checks import (
-    check_floating,
-    check_non_overlapping,
-    check_same_device,
-    check_same_dtype,
-    check_shape,
-)
-from extension_cpp.registration import register_mutation, register_vmap
+from extension_cpp.batching import to_front
+from extension_cpp.checks import check_non_overlapping
+from extension_cpp.registration import register_fake, register_mutation, register_vmap
+from extension_cpp.shapes import operator
 
 
 def myadd_out(a: Tensor, b: Tensor, out: Tensor) -> None:
@@ -34,22 +29,12 @@ def myadd_out(a: Tensor, b: Tensor, out: Tensor) -> None:
     torch.ops.extension_cpp.myadd_out(a, b, out)
 
 
-def _check(a: Tensor, b: Tensor, out: Tensor) -> None:
-    check_floating("myadd_out", "a", a)
-    check_same_dtype("myadd_out", "b", b, "a", a)
-    check_same_device("myadd_out", "b", b, "a", a)
-    check_shape("myadd_out", "b", b, a.shape)
-    check_same_dtype("myadd_out", "out", out, "a", a)
-    check_same_device("myadd_out", "out", out, "a", a)
-    check_shape("myadd_out", "out", out, a.shape)
+def _fake(a: Tensor, b: Tensor, out: Tensor) -> None:
+    operator("extension_cpp::myadd_out").check(a, b, out)
     check_non_overlapping("myadd_out", "out", out)
 
 
-@torch.library.register_fake("extension_cpp::myadd_out")
-def _(a: Tensor, b: Tensor, out: Tensor) -> None:
-    _check(a, b, out)
-
-
+register_fake("extension_cpp::myadd_out", _fake)
 register_mutation("extension_cpp::myadd_out")
 
 
@@ -59,7 +44,7 @@ def _vmap(info, in_dims, a, b, out):
             "myadd_out: out must be batched under vmap where a or b is: "
             "a sum per example does not fit into it"
         )
-    _check(*first_example(in_dims, a, b, out))
+    operator("extension_cpp::myadd_out").check_examples(in_dims, a, b, out)
     torch.ops.extension_cpp.myadd_out(*to_front(info.batch_size, in_dims, a, b, out))
     return None, None
 

@@ -3,15 +3,12 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front
-from extension_cpp.checks import (
-    check_floating,
-    check_same_device,
-    check_same_dtype,
-    check_shape,
+from extension_cpp.registration import (
+    register_autocast,
+    register_autograd,
+    register_fake,
+    register_vmap,
 )
-from extension_cpp.layout import new_elementwise
-from extension_cpp.registration import register_autocast, register_autograd, register_vmap
 
 
 def mymul(a: Tensor, b: Tensor) -> Tensor:
@@ -31,17 +28,7 @@ def mymul(a: Tensor, b: Tensor) -> Tensor:
     return torch.ops.extension_cpp.mymul(a, b)
 
 
-def _check(a: Tensor, b: Tensor) -> None:
-    check_floating("mymul", "a", a)
-    check_same_dtype("mymul", "b", b, "a", a)
-    check_same_device("mymul", "b", b, "a", a)
-    check_shape("mymul", "b", b, a.shape)
-
-
-@torch.library.register_fake("extension_cpp::mymul")
-def _(a: Tensor, b: Tensor) -> Tensor:
-    _check(a, b)
-    return new_elementwise(a.shape, a, b)
+register_fake("extension_cpp::mymul")
 
 
 def _setup_context(ctx, inputs, output):
@@ -61,12 +48,7 @@ def _backward(ctx, grad_output):
 register_autograd("extension_cpp::mymul", _backward, setup_context=_setup_context)
 
 
-def _vmap(info, in_dims, a, b):
-    _check(*first_example(in_dims, a, b))
-    return mymul(*to_front(info.batch_size, in_dims, a, b)), 0
-
-
-register_vmap("extension_cpp::mymul", _vmap)
+register_vmap("extension_cpp::mymul")
 
 # As torch.mul, which promotes: under autocast half and float32 meet in float32.
 register_autocast("extension_cpp::mymul", "promote")

@@ -3,17 +3,14 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front
-from extension_cpp.checks import (
-    check_floating,
-    check_number,
-    check_same_device,
-    check_same_dtype,
-    check_shape,
-)
-from extension_cpp.layout import new_elementwise
+from extension_cpp.checks import check_number
 from extension_cpp.operators.mymul.ops import mymul
-from extension_cpp.registration import register_autocast, register_autograd, register_vmap
+from extension_cpp.registration import (
+    register_autocast,
+    register_autograd,
+    register_fake,
+    register_vmap,
+)
 
 
 def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:
@@ -38,17 +35,7 @@ def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:
     return torch.ops.extension_cpp.mymuladd(a, b, c)
 
 
-def _check(a: Tensor, b: Tensor) -> None:
-    check_floating("mymuladd", "a", a)
-    check_same_dtype("mymuladd", "b", b, "a", a)
-    check_same_device("mymuladd", "b", b, "a", a)
-    check_shape("mymuladd", "b", b, a.shape)
-
-
-@torch.library.register_fake("extension_cpp::mymuladd")
-def _(a: Tensor, b: Tensor, c: float) -> Tensor:
-    _check(a, b)
-    return new_elementwise(a.shape, a, b)
+register_fake("extension_cpp::mymuladd")
 
 
 def _setup_context(ctx, inputs, output):
@@ -69,13 +56,7 @@ def _backward(ctx, grad_output):
 register_autograd("extension_cpp::mymuladd", _backward, setup_context=_setup_context)
 
 
-def _vmap(info, in_dims, a, b, c):
-    _check(*first_example(in_dims[:2], a, b))
-    a, b = to_front(info.batch_size, in_dims[:2], a, b)
-    return mymuladd(a, b, c), 0
-
-
-register_vmap("extension_cpp::mymuladd", _vmap)
+register_vmap("extension_cpp::mymuladd")
 
 # As torch.mul and torch.add, which promote: under autocast half and float32 meet in float32.
 register_autocast("extension_cpp::mymuladd", "promote")

@@ -1,13 +1,7 @@
-import math
-
 import torch
 
 from extension_cpp.operators.reduce_sum.ops import reduce_sum
-from extension_cpp.testing import DEFAULT_SHAPES, BadInput, OpSpec, Sample, Traffic
-
-
-def reference(input, dim=None, keepdim=False):
-    return torch.sum(input, dim, keepdim)
+from extension_cpp.testing import DEFAULT_SHAPES, BadInput, OpSpec, Sample
 
 
 def samples(make, shape):
@@ -61,22 +55,12 @@ def bad_inputs(make):
     )
 
 
-def traffic(sample):
-    input = sample.args[0]
-    dim = sample.kwargs.get("dim", sample.args[1] if len(sample.args) > 1 else None)
-    reduced = {d % input.dim() for d in dim or range(input.dim())} if input.dim() else set()
-    kept = math.prod(size for d, size in enumerate(input.shape) if d not in reduced)
-    # The gradient is a view of the gradient of the output.
-    return Traffic(forward=input.nbytes + kept * input.element_size(), backward=0)
-
-
 spec = OpSpec(
     name="reduce_sum",
     function=reduce_sum,
-    reference=reference,
+    reference=lambda input, dim=None, keepdim=False: torch.sum(input, dim, keepdim),
     samples=samples,
     bad_inputs=bad_inputs,
-    traffic=traffic,
     # A single number; sums that are split over threads or blocks, along rows and along columns.
     shapes=(*DEFAULT_SHAPES, (), (3, 0, 2), (2, 40000), (5000, 40), (2, 1500, 33), (7, 2, 5, 600)),
     autocast={"cuda": "float32"},

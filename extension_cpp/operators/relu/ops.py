@@ -3,15 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front
-from extension_cpp.checks import (
-    check_floating,
-    check_same_device,
-    check_same_dtype,
-    check_shape,
-)
-from extension_cpp.layout import new_elementwise
-from extension_cpp.registration import register_autograd, register_vmap
+from extension_cpp.registration import register_autograd, register_fake, register_vmap
 
 
 def relu(input: Tensor) -> Tensor:
@@ -30,23 +22,8 @@ def relu(input: Tensor) -> Tensor:
     return torch.ops.extension_cpp.relu(input)
 
 
-@torch.library.register_fake("extension_cpp::relu")
-def _(input: Tensor) -> Tensor:
-    check_floating("relu", "input", input)
-    return new_elementwise(input.shape, input)
-
-
-def _check_backward(grad_output: Tensor, output: Tensor) -> None:
-    check_floating("relu_backward", "grad_output", grad_output)
-    check_same_dtype("relu_backward", "output", output, "grad_output", grad_output)
-    check_same_device("relu_backward", "output", output, "grad_output", grad_output)
-    check_shape("relu_backward", "output", output, grad_output.shape)
-
-
-@torch.library.register_fake("extension_cpp::relu_backward")
-def _(grad_output: Tensor, output: Tensor) -> Tensor:
-    _check_backward(grad_output, output)
-    return new_elementwise(output.shape, grad_output, output)
+register_fake("extension_cpp::relu")
+register_fake("extension_cpp::relu_backward")
 
 
 # The mask can be read off the output, which the next layer often saves too: no need for the input.
@@ -80,17 +57,7 @@ register_autograd(
 )
 
 
-def _vmap(info, in_dims, input):
-    return relu(input), in_dims[0]
-
-
-def _vmap_backward(info, in_dims, grad_output, output):
-    _check_backward(*first_example(in_dims, grad_output, output))
-    batched = to_front(info.batch_size, in_dims, grad_output, output)
-    return torch.ops.extension_cpp.relu_backward(*batched), 0
-
-
-register_vmap("extension_cpp::relu", _vmap)
-register_vmap("extension_cpp::relu_backward", _vmap_backward)
+register_vmap("extension_cpp::relu")
+register_vmap("extension_cpp::relu_backward")
 
 # No autocast rule: like torch.relu it runs in the dtype that comes.

@@ -3,15 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front
-from extension_cpp.checks import (
-    check_floating,
-    check_same_device,
-    check_same_dtype,
-    check_shape,
-)
-from extension_cpp.layout import new_elementwise
-from extension_cpp.registration import register_autograd, register_vmap
+from extension_cpp.registration import register_autograd, register_fake, register_vmap
 
 
 def square(input: Tensor) -> Tensor:
@@ -30,23 +22,8 @@ def square(input: Tensor) -> Tensor:
     return torch.ops.extension_cpp.square(input)
 
 
-@torch.library.register_fake("extension_cpp::square")
-def _(input: Tensor) -> Tensor:
-    check_floating("square", "input", input)
-    return new_elementwise(input.shape, input)
-
-
-def _check_backward(grad_output: Tensor, input: Tensor) -> None:
-    check_floating("square_backward", "grad_output", grad_output)
-    check_same_dtype("square_backward", "input", input, "grad_output", grad_output)
-    check_same_device("square_backward", "input", input, "grad_output", grad_output)
-    check_shape("square_backward", "input", input, grad_output.shape)
-
-
-@torch.library.register_fake("extension_cpp::square_backward")
-def _(grad_output: Tensor, input: Tensor) -> Tensor:
-    _check_backward(grad_output, input)
-    return new_elementwise(input.shape, grad_output, input)
+register_fake("extension_cpp::square")
+register_fake("extension_cpp::square_backward")
 
 
 def _setup_context(ctx, inputs, output):
@@ -84,17 +61,7 @@ register_autograd(
 )
 
 
-def _vmap(info, in_dims, input):
-    return square(input), in_dims[0]
-
-
-def _vmap_backward(info, in_dims, grad_output, input):
-    _check_backward(*first_example(in_dims, grad_output, input))
-    batched = to_front(info.batch_size, in_dims, grad_output, input)
-    return torch.ops.extension_cpp.square_backward(*batched), 0
-
-
-register_vmap("extension_cpp::square", _vmap)
-register_vmap("extension_cpp::square_backward", _vmap_backward)
+register_vmap("extension_cpp::square")
+register_vmap("extension_cpp::square_backward")
 
 # No autocast rule: like torch.square it runs in the dtype that comes.

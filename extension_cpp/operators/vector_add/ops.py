@@ -3,15 +3,12 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.batching import first_example, to_front_broadcasting
-from extension_cpp.checks import (
-    check_broadcast,
-    check_floating,
-    check_same_device,
-    check_same_dtype,
+from extension_cpp.registration import (
+    register_autocast,
+    register_autograd,
+    register_fake,
+    register_vmap,
 )
-from extension_cpp.layout import new_elementwise
-from extension_cpp.registration import register_autocast, register_autograd, register_vmap
 
 
 def vector_add(a: Tensor, b: Tensor) -> Tensor:
@@ -31,17 +28,7 @@ def vector_add(a: Tensor, b: Tensor) -> Tensor:
     return torch.ops.extension_cpp.vector_add(a, b)
 
 
-def _check(a: Tensor, b: Tensor) -> tuple[int, ...]:
-    """Returns the common shape."""
-    check_floating("vector_add", "a", a)
-    check_same_dtype("vector_add", "b", b, "a", a)
-    check_same_device("vector_add", "b", b, "a", a)
-    return check_broadcast("vector_add", "b", b, "a", a.shape)
-
-
-@torch.library.register_fake("extension_cpp::vector_add")
-def _(a: Tensor, b: Tensor) -> Tensor:
-    return new_elementwise(_check(a, b), a, b)
+register_fake("extension_cpp::vector_add")
 
 
 def _setup_context(ctx, inputs, output):
@@ -59,12 +46,7 @@ def _backward(ctx, grad_output):
 register_autograd("extension_cpp::vector_add", _backward, setup_context=_setup_context)
 
 
-def _vmap(info, in_dims, a, b):
-    _check(*first_example(in_dims, a, b))
-    return vector_add(*to_front_broadcasting(in_dims, a, b)), 0
-
-
-register_vmap("extension_cpp::vector_add", _vmap)
+register_vmap("extension_cpp::vector_add")
 
 # As torch.add, which promotes: under autocast half and float32 meet in float32.
 register_autocast("extension_cpp::vector_add", "promote")

@@ -1,6 +1,8 @@
 #include "vector_add.h"
 
-#include "cpu/loops.h"
+#include "cpu/clones.h"
+#include "dispatch.h"
+#include "layout.h"
 
 namespace extension_cpp {
 namespace {
@@ -21,8 +23,8 @@ void vector_add_kernel(
 }
 
 Tensor vector_add_cpu(const Tensor& a, const Tensor& b) {
-  const std::vector<int64_t> sizes = check_vector_add(a, b);
-  Tensor output = new_elementwise(sizes, a, b);
+  const CheckedInputs inputs = kVectorAdd.check(a, b);
+  Tensor output = inputs.new_output();
   // The kernel walks through memory: element i of all three must be the same element.
   const Tensor x = with_layout_of(output, a);
   const Tensor y = with_layout_of(output, b);
@@ -35,5 +37,7 @@ Tensor vector_add_cpu(const Tensor& a, const Tensor& b) {
 
 }  // namespace
 }  // namespace extension_cpp
+
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(extension_cpp::kVectorAdd.schema()); }
 
 TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) { m.impl("vector_add", TORCH_BOX(&extension_cpp::vector_add_cpu)); }

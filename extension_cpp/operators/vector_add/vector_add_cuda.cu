@@ -36,9 +36,9 @@ void launch_vector_add(const T* a, const T* b, T* output, int64_t numel, cudaStr
 }
 
 Tensor vector_add_cuda(const Tensor& a, const Tensor& b) {
-  const std::vector<int64_t> sizes = check_vector_add(a, b);
+  const CheckedInputs inputs = kVectorAdd.check(a, b);
   const DeviceGuard guard(a);
-  Tensor output = new_elementwise(sizes, a, b);
+  Tensor output = inputs.new_output();
   if (output.numel() == 0) {
     return output;  // a grid of no blocks would be an error
   }

@@ -1,0 +1,148 @@
+"""Checks of fake kernels: opcheck, and the strides that kernel and fake kernel agree on."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from extension_cpp.battery.calls import op_cases
+from extension_cpp.battery.case import Case
+from extension_cpp.battery.choices import default_dtype, main_shape, tiny_shapes
+from extension_cpp.battery.failure import fail, op_name
+from extension_cpp.battery.layouts import is_dense, same_strides
+from extension_cpp.battery.registry import register
+from extension_cpp.battery.spec import OpSpec
+from extension_cpp.battery.surroundings import fresh_compiler
+from extension_cpp.battery.tensors import as_leaves, gradients, random_like
+
+_OPCHECK_TESTS = (
+    "test_schema",
+    "test_autograd_registration",
+    "test_faketensor",
+    "test_aot_dispatch_static",
+    "test_aot_dispatch_dynamic",
+)
+
+
+@register()
+def check_opcheck(spec: OpSpec, device: str) -> None:
+    """`torch.library.opcheck`, all of it, for operator and backward, in every layout."""
+    dtype, main = default_dtype(spec), main_shape(spec)
+    seen = set()
+    for shape in [main, *tiny_shapes(spec)]:
+        for case in op_cases(spec, device, dtype, shape):
+            # Every layout for one kind of call of every operator.
+            every = shape == main and case.op not in seen
+            seen.add(case.op)
+            # Results are compared with NaN unequal to itself, which is what the mean of nothing is.
+            with torch.no_grad():
+                comparable = not any(o.isnan().any() for o in case(*case.tensors))
+            tests = _OPCHECK_TESTS if comparable else _OPCHECK_TESTS[:3]
+            if not any(case.written) and not _has_formula(case):
+                case = case.laid_out("", [t.detach() for t in case.tensors])
+            for laid_out in case.layouts():
+                if laid_out.layout != "contiguous" and not every:
+                    continue
+                sample = laid_out.bind(laid_out.tensors)
+                with (
+                    fresh_compiler(),
+                    warnings.catch_warnings(),
+                    laid_out.explain("opcheck", see="fake"),
+                ):
+                    warnings.simplefilter("ignore")
+                    torch.library.opcheck(case.op, sample.args, sample.kwargs, test_utils=tests)
+
+
+def _has_formula(case: Case) -> bool:
+    """Whether gradients can be asked of an operator; one without a formula says so itself."""
+    inputs = as_leaves(case.tensors)
+    wanted = [t for t in inputs if t.requires_grad]
+    if not wanted:
+        return True
+    try:
+        outputs = [o for o in case(*inputs) if o.requires_grad]
+        if outputs:
+            gradients(outputs, wanted, random_like(outputs))
+    except RuntimeError as error:
+        if case.op._schema.name.split("::")[1] in str(error):
+            return False
+        raise
+    return True
+
+
+@register()
+def check_strides(spec: OpSpec, device: str) -> None:
+    """Kernel and fake kernel agree on the outputs' shapes, strides and dtypes, in every layout.
+
+    And the strides follow one of the two rules: those of dense inputs that agree on them
+    (elementwise operators), or freshly contiguous.
+    """
+    shapes = [shape for shape in spec.shapes if math.prod(shape) <= 10000]
+    # By operator and output, the first call that breaks the rule.
+    not_elementwise: dict[Any, str] = {}
+    not_contiguous: dict[Any, str] = {}
+    for dtype in dict.fromkeys([default_dtype(spec), spec.dtypes[-1]]):
+        for shape in shapes:
+            for case in op_cases(spec, device, dtype, shape):
+                for laid_out in case.layouts(each=True):
+                    outputs = laid_out.outputs_only(_compare_with_fake(laid_out))
+                    for i, output in enumerate(outputs):
+                        call = f"{laid_out} gives strides {output.stride()}"
+                        if not _keeps_layout(output, laid_out.tensors):
+                            not_elementwise.setdefault((case.op, i), call)
+                        if not _is_fresh(output):
+                            not_contiguous.setdefault((case.op, i), call)
+    for op, i in not_elementwise.keys() & not_contiguous.keys():
+        fail(
+            spec,
+            f"the strides of output {i} of {op_name(op)} follow neither rule",
+            detail=f"not freshly contiguous: {not_contiguous[op, i]}\n"
+            f"not the layout of dense inputs that agree on it: {not_elementwise[op, i]}",
+            see="fake",
+            device=device,
+        )
+
+
+def _compare_with_fake(case: Case) -> tuple[Tensor, ...]:
+    with torch.no_grad():
+        with case.explain("the kernel", see="kernel"):
+            outputs = case(*case.copies(), in_place=True)
+        mode = FakeTensorMode()
+        inputs = [mode.from_tensor(t.detach()) for t in case.tensors]
+        with mode, case.explain("the fake kernel", see="fake"):
+            fakes = case(*inputs, in_place=True)
+    if len(outputs) != len(fakes):
+        case.fail(f"{len(outputs)} outputs, {len(fakes)} from the fake kernel", see="fake")
+    for i, (output, fake) in enumerate(zip(outputs, fakes, strict=True)):
+        for what, got, faked in (
+            ("shape", tuple(output.shape), tuple(fake.shape)),
+            ("dtype", output.dtype, fake.dtype),
+            ("device", output.device, fake.device),
+            ("strides", output.stride(), fake.stride()),
+            ("storage offset", output.storage_offset(), fake.storage_offset()),
+        ):
+            # Strides of size-one dimensions mean nothing: PyTorch's own empty_like differs there.
+            if got != faked and not (what == "strides" and same_strides(output, fake)):
+                case.fail(
+                    f"kernel and fake kernel disagree on the {what} of output {i}",
+                    detail=f"kernel: {got}\nfake:   {faked}",
+                    see="fake",
+                )
+    return outputs
+
+
+def _is_fresh(output: Tensor) -> bool:
+    return same_strides(output, torch.empty(output.shape, device="meta"))
+
+
+def _keeps_layout(output: Tensor, inputs: tuple[Tensor, ...]) -> bool:
+    dense = [t for t in inputs if t.shape == output.shape and is_dense(t)]
+    if not dense or not all(same_strides(t, dense[0]) for t in dense):
+        return _is_fresh(output)
+    # Inputs that are broadcast or not dense may, but need not, count as disagreeing.
+    return same_strides(output, dense[0]) or (len(dense) < len(inputs) and _is_fresh(output))

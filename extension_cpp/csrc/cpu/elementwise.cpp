@@ -1,0 +1,342 @@
+#include "cpu/elementwise.h"
+
+#include "checks.h"
+#include "few.h"
+#include "indexing.h"
+#include "layout.h"
+
+namespace extension_cpp::cpu::detail {
+
+namespace {
+
+// Elements for which there is room to copy what does not lie in a row; with their copies they stay in the L1 cache.
+constexpr int64_t kChunk = 512;
+
+// What the stack has room for: operands, and bytes of copies.
+constexpr size_t kFewOperands = 6;
+constexpr size_t kFewBytes = kFewOperands * kChunk * sizeof(double);
+
+// As Indexing, of any number of operands.
+class Layouts : public MergedDims {
+ public:
+  explicit Layouts(const Operands& operands)
+      : num_(static_cast<int>(1 + operands.num_inputs)), strides_(kMaxDims * num_), linear_(num_) {
+    extension_cpp::detail::Few<Geometry, kFewOperands> geometries(num_);
+    geometries.data()[0] = geometry(operands.outputs[0]);
+    for (int k = 1; k < num_; ++k) {
+      geometries.data()[k] = geometry(*operands.inputs[k - 1]);
+    }
+    static_cast<MergedDims&>(*this) = merge_dims(geometries.data(), num_, sizes_, strides_.data(), linear_.data());
+  }
+
+  int num() const { return num_; }
+  int64_t size(int d) const { return sizes_[d].divisor(); }
+  const Divider& divider(int d) const { return sizes_[d]; }
+  int64_t stride(int d, int k) const { return strides_.data()[d * num_ + k]; }
+  bool is_linear(int k) const { return linear_.data()[k]; }
+
+ private:
+  int num_;
+  Divider sizes_[kMaxDims];
+  extension_cpp::detail::Few<int64_t, kMaxDims * kFewOperands> strides_;
+  extension_cpp::detail::Few<bool, kFewOperands> linear_;
+};
+
+// visit(at, offset, width) for every piece of a row among elements begin ... begin + count - 1 of operand k: the
+// elements from begin + at on lie from `offset` on.
+template <class Visit>
+CPU_INLINE void visit_rows(const Layouts& layouts, int k, int64_t begin, int64_t count, const Visit& visit) {
+  int64_t place[kMaxDims];
+  int64_t offset = 0;
+  for (int d = 0; d < layouts.dims; ++d) {
+    const int64_t outer = layouts.divider(d).divide(begin);
+    place[d] = begin - outer * layouts.size(d);
+    offset += place[d] * layouts.stride(d, k);
+    begin = outer;
+  }
+  for (int64_t at = 0; at < count;) {
+    const int64_t width = std::min(layouts.size(0) - place[0], count - at);
+    visit(at, offset, width);
+    at += width;
+    offset -= place[0] * layouts.stride(0, k);
+    place[0] = 0;
+    for (int d = 1; d < layouts.dims; ++d) {  // carry
+      offset += layouts.stride(d, k);
+      if (++place[d] < layouts.size(d)) {
+        break;
+      }
+      offset -= place[d] * layouts.stride(d, k);
+      place[d] = 0;
+    }
+  }
+}
+
+// Copies of elements of one size, whatever they are.
+template <class Bits>
+struct Copies {
+  // Elements begin ... begin + count - 1 of operand k to `buffer`.
+  CPU_CLONES static void gather(
+      const Layouts& layouts, int k, const void* data, int64_t begin, int64_t count, void* buffer) {
+    const int64_t stride = layouts.stride(0, k);
+    visit_rows(layouts, k, begin, count, [=](int64_t at, int64_t offset, int64_t width) {
+      const Bits* const from = static_cast<const Bits*>(data) + offset;
+      Bits* const to = static_cast<Bits*>(buffer) + at;
+      if (stride == 0) {
+        std::fill_n(to, width, *from);
+      } else if (stride == 1) {
+        std::copy_n(from, width, to);
+      } else {
+        for (int64_t j = 0; j < width; ++j) {
+          to[j] = from[j * stride];
+        }
+      }
+    });
+  }
+
+  // `values` to elements begin ... begin + count - 1 of the output, operand 0.
+  CPU_CLONES static void scatter(const Layouts& layouts, const void* values, int64_t begin, int64_t count, void* data) {
+    const int64_t stride = layouts.stride(0, 0);
+    visit_rows(layouts, 0, begin, count, [=](int64_t at, int64_t offset, int64_t width) {
+      const Bits* const from = static_cast<const Bits*>(values) + at;
+      Bits* const to = static_cast<Bits*>(data) + offset;
+      for (int64_t j = 0; j < width; ++j) {
+        to[j * stride] = from[j];
+      }
+    });
+  }
+};
+
+template <class Call>
+void with_bits(int64_t itemsize, const Call& call) {
+  switch (itemsize) {
+    case 1: return call(Copies<uint8_t>{});
+    case 2: return call(Copies<uint16_t>{});
+    case 4: return call(Copies<uint32_t>{});
+    case 8: return call(Copies<uint64_t>{});
+    default: throw std::runtime_error("elementwise: unknown item size");
+  }
+}
+
+// The elements of one input, chunk by chunk, in a row: where they lie so already, there, else in a buffer. A row vector
+// or a single number, which is the same in every chunk, is copied once.
+class Reader {
+ public:
+  Reader() = default;
+  Reader(const Layouts& layouts, int k, const char* data, int64_t itemsize, char* buffer)
+      : layouts_(&layouts), k_(k), data_(data), itemsize_(itemsize), buffer_(buffer) {
+    for (int d = 1; d < layouts.dims; ++d) {
+      same_in_rows_ = same_in_rows_ && layouts.stride(d, k) == 0;
+    }
+    same_everywhere_ = same_in_rows_ && layouts.stride(0, k) == 0;
+  }
+
+  // `place`: of the first element in its row.
+  const char* read(int64_t begin, int64_t count, int64_t place) {
+    if (layouts_->is_linear(k_)) {
+      return data_ + begin * itemsize_;
+    }
+    if (count <= held_ && (place == 0 || same_everywhere_)) {
+      return buffer_;
+    }
+    if (layouts_->stride(0, k_) == 1 && place + count <= layouts_->size(0)) {
+      return data_ + offset_of(begin) * itemsize_;
+    }
+    with_bits(itemsize_, [&](auto copies) { copies.gather(*layouts_, k_, data_, begin, count, buffer_); });
+    held_ = same_everywhere_ || (same_in_rows_ && place == 0) ? count : 0;
+    return buffer_;
+  }
+
+ private:
+  int64_t offset_of(int64_t i) const {
+    int64_t offset = 0;
+    for (int d = 0; d < layouts_->dims; ++d) {
+      const int64_t outer = layouts_->divider(d).divide(i);
+      offset += (i - outer * layouts_->size(d)) * layouts_->stride(d, k_);
+      i = outer;
+    }
+    return offset;
+  }
+
+  const Layouts* layouts_;
+  int k_;
+  const char* data_;
+  int64_t itemsize_;
+  char* buffer_;
+  bool same_in_rows_ = true;
+  bool same_everywhere_ = false;
+  int64_t held_ = 0;  // elements in the buffer that serve every chunk of the same start
+};
+
+// Whether an input goes across the rows of the output: neighbours in the one lie far apart in the other. Copied chunk
+// by chunk, a large one would come to the cache many times; torch copies it in tiles.
+bool is_transposed(const Layouts& layouts, int k) {
+  const int64_t inner = layouts.stride(0, k);
+  bool is = false;
+  for (int d = 1; d < layouts.dims; ++d) {
+    is = is || (layouts.stride(d, k) > 0 && layouts.stride(d, k) < inner);
+  }
+  return is && layouts.numel >= kGrain;
+}
+
+// elementwise() of contiguous copies, for operands of more dimensions than merge_dims holds.
+void on_contiguous_copies(RowLoop loop, const void* formula, const Operands& operands) {
+  std::vector<Tensor> results;
+  for (size_t m = 0; m < operands.num_outputs; ++m) {
+    results.push_back(new_empty(operands.outputs[m], operands.outputs[m].sizes()));
+  }
+  std::vector<Tensor> inputs;
+  std::vector<const Tensor*> pointers;
+  inputs.reserve(operands.num_inputs);
+  for (size_t k = 0; k < operands.num_inputs; ++k) {
+    pointers.push_back(&inputs.emplace_back(with_layout_of(results[0], *operands.inputs[k])));
+  }
+  elementwise(loop, formula, {operands.itemsize, results.data(), results.size(), pointers.data(), pointers.size()});
+  for (size_t m = 0; m < operands.num_outputs; ++m) {
+    copy_into(operands.outputs[m], results[m]);
+  }
+}
+
+// The loop, and what it is called for.
+class Call {
+ public:
+  Call(RowLoop loop, const void* formula, const Operands& operands, const Layouts& layouts)
+      : loop_(loop),
+        formula_(formula),
+        layouts_(layouts),
+        itemsize_(operands.itemsize),
+        outputs_(operands.num_outputs),
+        inputs_(operands.num_inputs),
+        cols_(layouts.size(0)),
+        short_rows_(layouts.dims > 1 && 2 * cols_ <= kChunk) {
+    for (size_t m = 0; m < operands.num_outputs; ++m) {
+      outputs_.data()[m] = static_cast<char*>(operands.outputs[m].mutable_data_ptr());
+    }
+    for (size_t k = 0; k < operands.num_inputs; ++k) {
+      inputs_.data()[k] = static_cast<const char*>(operands.inputs[k]->const_data_ptr());
+    }
+  }
+
+  // Whether the outputs lie in a row, as a matrix whose rows lie so in every input, too.
+  bool in_place() const {
+    bool in_place = !short_rows_ && layouts_.dims <= 2 && layouts_.is_linear(0);
+    for (int k = 1; k < layouts_.num(); ++k) {
+      in_place = in_place && layouts_.stride(0, k) == 1;
+    }
+    return in_place;
+  }
+
+  // Elements begin ... end - 1, where they are.
+  void on_rows(int64_t begin, int64_t end) const {
+    Pointers<char*> to(outputs_.size());
+    Pointers<const char*> from(inputs_.size());
+    int64_t row = begin / cols_;
+    int64_t place = begin - row * cols_;
+    while (begin < end) {
+      const int64_t count = std::min(cols_ - place, end - begin);
+      for (size_t m = 0; m < outputs_.size(); ++m) {
+        to.data()[m] = outputs_.data()[m] + begin * itemsize_;
+      }
+      for (size_t k = 0; k < inputs_.size(); ++k) {
+        const int64_t row_stride = layouts_.dims == 1 ? 0 : layouts_.stride(1, static_cast<int>(k) + 1);
+        from.data()[k] = inputs_.data()[k] + (row * row_stride + place) * itemsize_;
+      }
+      loop_(formula_, count, to.data(), from.data());
+      begin += count;
+      ++row;
+      place = 0;
+    }
+  }
+
+  // The same by way of copies of what does not lie in a row.
+  void on_chunks(int64_t begin, int64_t end) const {
+    const size_t chunk_bytes = kChunk * itemsize_;
+    extension_cpp::detail::Few<Chunk, kFewBytes / sizeof(Chunk)> buffers(
+        (outputs_.size() + inputs_.size()) * chunk_bytes / sizeof(Chunk));
+    char* buffer = reinterpret_cast<char*>(buffers.data());
+    Pointers<char*> to(outputs_.size());
+    Pointers<const char*> from(inputs_.size());
+    extension_cpp::detail::Few<Reader, kFewOperands> readers(inputs_.size());
+    for (size_t m = 0; m < outputs_.size(); ++m, buffer += chunk_bytes) {
+      to.data()[m] = buffer;
+    }
+    for (size_t k = 0; k < inputs_.size(); ++k, buffer += chunk_bytes) {
+      readers.data()[k] = Reader(layouts_, static_cast<int>(k) + 1, inputs_.data()[k], itemsize_, buffer);
+    }
+    // Chunks end where rows do, so that as many operands as can be are read in place: several short rows, one row, or
+    // equal parts of a long one.
+    const int64_t parts = (cols_ + kChunk - 1) / kChunk;
+    const int64_t longest = short_rows_ ? kChunk / cols_ * cols_ : (cols_ + parts - 1) / parts;
+    const bool linear = layouts_.is_linear(0);
+    while (begin < end) {
+      const int64_t place = begin - layouts_.divider(0).divide(begin) * cols_;
+      const int64_t count = std::min({longest, short_rows_ && place == 0 ? longest : cols_ - place, end - begin});
+      for (size_t k = 0; k < inputs_.size(); ++k) {
+        from.data()[k] = readers.data()[k].read(begin, count, place);
+      }
+      for (size_t m = 0; m < outputs_.size() && linear; ++m) {
+        to.data()[m] = outputs_.data()[m] + begin * itemsize_;
+      }
+      loop_(formula_, count, to.data(), from.data());
+      for (size_t m = 0; m < outputs_.size() && !linear; ++m) {
+        with_bits(
+            itemsize_, [&](auto copies) { copies.scatter(layouts_, to.data()[m], begin, count, outputs_.data()[m]); });
+      }
+      begin += count;
+    }
+  }
+
+ private:
+  template <class P>
+  using Pointers = extension_cpp::detail::Few<P, kFewOperands>;
+
+  // Copies are as aligned as vectors like it.
+  struct alignas(64) Chunk {
+    char bytes[64];
+  };
+
+  RowLoop loop_;
+  const void* formula_;
+  const Layouts& layouts_;
+  int64_t itemsize_;
+  Pointers<char*> outputs_;
+  Pointers<const char*> inputs_;
+  int64_t cols_;
+  bool short_rows_;  // several fit a chunk
+};
+
+}  // namespace
+
+void elementwise(RowLoop loop, const void* formula, const Operands& operands) {
+  const ScalarType dtype = operands.outputs[0].scalar_type();
+  for (size_t k = 0; k < operands.num_inputs; ++k) {
+    const ScalarType other = operands.inputs[k]->scalar_type();
+    check(other == dtype, "expected scalar type ", toString(dtype), " but found ", toString(other));
+  }
+  const Layouts layouts(operands);
+  if (!layouts.fits) {
+    on_contiguous_copies(loop, formula, operands);
+    return;
+  }
+  if (layouts.numel == 0) {
+    return;
+  }
+  for (size_t k = 0; k < operands.num_inputs; ++k) {
+    if (is_transposed(layouts, static_cast<int>(k) + 1)) {
+      const Tensor laid_out = with_layout_of(operands.outputs[0], *operands.inputs[k]);
+      std::vector<const Tensor*> inputs(operands.inputs, operands.inputs + operands.num_inputs);
+      inputs[k] = &laid_out;
+      Operands others = operands;
+      others.inputs = inputs.data();
+      elementwise(loop, formula, others);
+      return;
+    }
+  }
+  const Call call(loop, formula, operands, layouts);
+  if (call.in_place()) {
+    parallel_for(0, layouts.numel, kGrain, [&](int64_t begin, int64_t end) { call.on_rows(begin, end); });
+  } else {
+    parallel_for(0, layouts.numel, kGrain, [&](int64_t begin, int64_t end) { call.on_chunks(begin, end); });
+  }
+}
+
+}  // namespace extension_cpp::cpu::detail

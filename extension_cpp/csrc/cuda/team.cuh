@@ -1,0 +1,102 @@
+// The threads that share a row, and what they work out together.
+#pragma once
+
+#include "launch.cuh"
+#include "vector.cuh"
+
+namespace extension_cpp::cuda::detail {
+
+// A reduction along a row has at most this many results.
+constexpr int kMaxResults = 4;
+
+template <class A>
+__device__ A plus(A a, A b) {
+  return a + b;
+}
+
+template <class A, int K>
+__device__ Values<A, K> plus(const Values<A, K>& a, const Values<A, K>& b) {
+  Values<A, K> result;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    result[k] = a[k] + b[k];
+  }
+  return result;
+}
+
+struct Plus {
+  template <class R>
+  __device__ R operator()(const R& a, const R& b) const {
+    return plus(a, b);
+  }
+};
+
+struct Larger {
+  template <class A>
+  __device__ A operator()(A a, A b) const {
+    return a > b || a != a ? a : b;  // NaN wins
+  }
+};
+
+template <class A>
+__device__ A shuffle_xor(A value, int mask) {
+  return __shfl_xor_sync(0xffffffffu, value, mask);
+}
+
+template <class A, int K>
+__device__ Values<A, K> shuffle_xor(const Values<A, K>& value, int mask) {
+  Values<A, K> result;
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    result[k] = __shfl_xor_sync(0xffffffffu, value[k], mask);
+  }
+  return result;
+}
+
+// The threads that share a row: a power of two up to a warp, or all warps of a block. Every thread of the block makes
+// the same calls: shuffles name the whole warp, barriers wait for the whole block.
+template <class A>
+class Team {
+ public:
+  struct Shared {
+    A results[2][kWarp * kMaxResults];
+  };
+
+  __device__ Team(int lanes, Shared& shared)
+      : lanes_(lanes), lane_(static_cast<int>(threadIdx.x) % lanes), shared_(shared) {}
+
+  __device__ int lanes() const { return lanes_; }
+  __device__ int lane() const { return lane_; }
+
+  // The same bits for every thread: both sides of a pair add the same two numbers.
+  template <class R, class Op>
+  __device__ R all_reduce(R value, R identity, Op op) {
+    static_assert(sizeof(R) <= kMaxResults * sizeof(A));
+    for (int mask = (lanes_ < kWarp ? lanes_ : kWarp) / 2; mask > 0; mask /= 2) {
+      value = op(value, shuffle_xor(value, mask));
+    }
+    if (lanes_ > kWarp) {
+      R* const results = reinterpret_cast<R*>(shared_.results[turn_]);
+      // Two buffers in turn: a thread that is ahead writes the one that nobody reads any more.
+      turn_ ^= 1;
+      const int warp_lane = lane_ % kWarp;
+      if (warp_lane == 0) {
+        results[lane_ / kWarp] = value;
+      }
+      __syncthreads();
+      value = warp_lane < lanes_ / kWarp ? results[warp_lane] : identity;
+      for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+        value = op(value, shuffle_xor(value, mask));
+      }
+    }
+    return value;
+  }
+
+ private:
+  int lanes_;
+  int lane_;
+  int turn_ = 0;
+  Shared& shared_;
+};
+
+}  // namespace extension_cpp::cuda::detail

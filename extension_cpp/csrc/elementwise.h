@@ -1,0 +1,64 @@
+// Elementwise operators, for both backends: one result, or several, of one formula for every element.
+//
+//   Tensor square(const Tensor& input) { return elementwise<Square>(kSquare, input); }
+//
+// Tensors of any layout, which broadcast where the operator says so: rows and columns of numbers, and single ones, are
+// read where they are.
+#pragma once
+
+#include "backend.h"
+#include "dispatch.h"
+#include "formula.h"
+#include "operator.h"
+
+#ifdef __CUDACC__
+#include "cuda/elementwise.cuh"
+#else
+#include "cpu/elementwise.h"
+#endif
+
+namespace extension_cpp {
+
+namespace detail {
+
+template <template <class> class F, size_t M, class... Arguments>
+void compute_elementwise(std::array<Tensor, M>& outputs, const Arguments&... arguments) {
+  static_assert(counts_of<F, Arguments...>::results == M, "an output for each result of the formula");
+  static_assert(counts_of<F, Arguments...>::terms == 0, "elementwise_with_column_sums, in columns.h");
+  std::apply(
+      [&](const auto&... tensors) {
+        dispatch_floating(outputs[0].scalar_type(), [&](auto tag) {
+          using T = typename decltype(tag)::type;
+          backend::elementwise<T>(make_formula<acc_t<T>, F>(arguments...), outputs, tensors...);
+        });
+      },
+      tensors_in(arguments...));
+}
+
+}  // namespace detail
+
+// F<A>{numbers...} for every element of the tensors: a tensor, or a tuple of as many as F has results.
+template <template <class> class F, class... Arguments>
+auto elementwise(const Operator& op, const Arguments&... arguments) {
+  constexpr size_t kOutputs = detail::counts_of<F, Arguments...>::results;
+  return std::apply(
+      [&](const Tensor& first, const auto&... others) {
+        const CheckedInputs inputs = op.check(first, others...);
+        const DeviceGuard guard(first);
+        auto outputs = detail::make_tensors<kOutputs>([&](size_t k) { return inputs.new_output(k); });
+        detail::compute_elementwise<F>(outputs, arguments...);
+        return detail::as_result(outputs);
+      },
+      detail::tensors_in(arguments...));
+}
+
+// The same into a tensor that is there already, and has been checked: `output` overlaps no other argument, unless it is
+// exactly that.
+template <template <class> class F, class... Arguments>
+void elementwise_into(Tensor& output, const Arguments&... arguments) {
+  const DeviceGuard guard(output);
+  std::array<Tensor, 1> outputs{output};
+  detail::compute_elementwise<F>(outputs, arguments...);
+}
+
+}  // namespace extension_cpp

@@ -1,0 +1,97 @@
+// Formulas: functors F<A> on values of the accumulation type A, one for both backends.
+//
+//   template <class A>
+//   struct FusedOp {
+//     A scale;
+//
+//     HOST_DEVICE A operator()(A input, A bias) const { ... }
+//   };
+//
+// The host functions that take a formula are given an operator's arguments as they come: tensors, whose elements are
+// the arguments of the call, and numbers, which are the members of F in their order.
+#pragma once
+
+#include "torch_abi.h"
+#include "values.h"
+
+#include <array>
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+namespace extension_cpp::detail {
+
+template <class Argument>
+constexpr bool is_tensor = std::is_same_v<std::decay_t<Argument>, Tensor>;
+
+// A number that becomes whatever a member of a formula is.
+template <class N>
+struct Number {
+  static_assert(std::is_arithmetic_v<N>, "a formula takes tensors and numbers");
+  N value;
+
+  template <class To>
+  operator To() const {
+    return static_cast<To>(value);
+  }
+};
+
+template <class Argument>
+auto tensor_in(const Argument& argument) {
+  if constexpr (is_tensor<Argument>) {
+    return std::tuple<const Tensor&>(argument);
+  } else {
+    return std::tuple<>();
+  }
+}
+
+template <class Argument>
+auto number_in(const Argument& argument) {
+  if constexpr (is_tensor<Argument>) {
+    return std::tuple<>();
+  } else {
+    return std::tuple(Number<Argument>{argument});
+  }
+}
+
+template <class... Arguments>
+auto tensors_in(const Arguments&... arguments) {
+  return std::tuple_cat(tensor_in(arguments)...);
+}
+
+template <class A, template <class> class F, class... Arguments>
+F<A> make_formula(const Arguments&... arguments) {
+  return std::apply([](auto... numbers) { return F<A>{numbers...}; }, std::tuple_cat(number_in(arguments)...));
+}
+
+template <class F, class A, size_t... K>
+auto result_of(std::index_sequence<K...>) -> decltype(std::declval<const F&>()((static_cast<void>(K), A())...));
+
+// How many results and terms F has for so many tensors.
+template <template <class> class F, class... Arguments>
+using counts_of = ResultCounts<std::decay_t<decltype(result_of<F<float>, float>(
+    std::make_index_sequence<(size_t{0} + ... + (is_tensor<Arguments> ? 1 : 0))>()))>>;
+
+template <class Make, size_t... M>
+std::array<Tensor, sizeof...(M)> make_tensors(const Make& make, std::index_sequence<M...>) {
+  return {make(M)...};
+}
+
+// {make(0), make(1), ...}
+template <size_t N, class Make>
+std::array<Tensor, N> make_tensors(const Make& make) {
+  return make_tensors(make, std::make_index_sequence<N>());
+}
+
+// A tensor alone, several as a tuple.
+template <size_t N>
+auto as_result(std::array<Tensor, N>& tensors) {
+  if constexpr (N == 1) {
+    return std::move(tensors[0]);
+  } else {
+    return std::tuple_cat(std::move(tensors));
+  }
+}
+
+}  // namespace extension_cpp::detail

@@ -1,0 +1,387 @@
+#include "notation.h"
+
+namespace extension_cpp {
+namespace {
+
+struct NotationError {
+  size_t position;
+  std::string text;
+};
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
+
+std::string_view trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(' ');
+  return first == text.npos ? "" : text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+
+// Splits at the commas that stand in no bracket and no quotes.
+std::vector<std::string_view> split_arguments(std::string_view text) {
+  std::vector<std::string_view> parts;
+  size_t begin = 0;
+  int depth = 0;
+  char quote = '\0';
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const char c = i < text.size() ? text[i] : ',';
+    if (quote != '\0') {
+      quote = c == quote ? '\0' : quote;
+    } else if (c == '"' || c == '\'') {
+      quote = c;
+    } else if (c == '(' || c == '[') {
+      ++depth;
+    } else if (c == ')' || c == ']') {
+      --depth;
+    } else if (c == ',' && (depth == 0 || i == text.size())) {
+      const std::string_view part = trimmed(text.substr(begin, i - begin));
+      if (!part.empty()) {
+        parts.push_back(part);
+      }
+      begin = i + 1;
+    }
+  }
+  return parts;
+}
+
+// What a schema says of tensors. Torch refuses one that does not parse; here nothing more is asked of it.
+struct SchemaTensors {
+  std::string name;
+  std::vector<TensorArgument> arguments;
+  size_t results = 0;
+  std::string problem;  // why no line of shapes can describe the operator
+
+  explicit SchemaTensors(std::string_view schema) {
+    const size_t open = std::min(schema.find('('), schema.size());
+    name = std::string(trimmed(schema.substr(0, open)));
+    const size_t arrow = std::min(schema.rfind("->"), schema.size());
+    const size_t close = std::min(schema.rfind(')', arrow), schema.size());
+    for (std::string_view argument : split_arguments(schema.substr(std::min(open + 1, close), close - open - 1))) {
+      if (starts_with(argument, "Tensor")) {
+        add_argument(argument);
+      }
+    }
+    if (arguments.empty()) {
+      problem = "the schema has no tensor among its arguments";
+    } else if (std::all_of(arguments.begin(), arguments.end(), [](const auto& a) { return a.optional; })) {
+      problem = "every tensor of the schema is optional";
+    }
+    std::string_view returned = trimmed(schema.substr(std::min(arrow + 2, schema.size())));
+    if (!returned.empty() && returned.front() == '(' && returned.back() == ')') {
+      returned = returned.substr(1, returned.size() - 2);
+    }
+    for (std::string_view result : split_arguments(returned)) {
+      ++results;
+      if (result.substr(0, result.find(' ')) != "Tensor") {
+        problem = "the schema returns something else than new tensors";
+      }
+    }
+  }
+
+ private:
+  void add_argument(std::string_view argument) {
+    argument = trimmed(argument.substr(0, argument.find('=')));
+    const size_t space = std::min(argument.rfind(' '), argument.size());
+    const std::string_view type = argument.substr(0, space);
+    TensorArgument added;
+    added.name = std::string(argument.substr(std::min(space + 1, argument.size())));
+    added.optional = type.back() == '?';
+    added.list = type.find('[') != type.npos;
+    if (added.list && type.find('?') != type.npos) {
+      problem = "'" + added.name + "' is a list that may be or hold None";
+    }
+    arguments.push_back(added);
+  }
+};
+
+class NotationParser {
+ public:
+  NotationParser(std::string_view line, const SchemaTensors& schema, Notation& result)
+      : line_(line), schema_(schema), result_(result) {}
+
+  void parse() {
+    result_.inputs = shapes();
+    const size_t arrow = at_;
+    if (!accept("->")) {
+      fail(at_, "'->' is missing");
+    }
+    result_.outputs = shapes();
+    if (at_ < line_.size()) {
+      fail(at_, "a second '->'");
+    }
+    if (!schema_.problem.empty()) {
+      fail(0, schema_.problem + ": the operator goes without a line of shapes");
+    }
+    fit(result_.inputs, schema_.arguments.size(), "arguments", arrow);
+    fit(result_.outputs, schema_.results, "results", line_.size());
+    fit_dtypes();
+    fit_names();
+    const auto whole = [](const Shape& shape) { return shape.dims.size() == (shape.star < 0 ? 0 : 1); };
+    result_.elementwise = std::all_of(result_.inputs.begin(), result_.inputs.end(), whole) &&
+                          std::all_of(result_.outputs.begin(), result_.outputs.end(), whole);
+  }
+
+ private:
+  [[noreturn]] static void fail(size_t position, std::string text) { throw NotationError{position, std::move(text)}; }
+
+  void skip_spaces() {
+    while (at_ < line_.size() && line_[at_] == ' ') {
+      ++at_;
+    }
+  }
+
+  bool accept(std::string_view token) {
+    if (!starts_with(line_.substr(at_), token)) {
+      return false;
+    }
+    at_ += token.size();
+    return true;
+  }
+
+  std::string word() {
+    const size_t begin = at_;
+    while (at_ < line_.size() && (is_letter(line_[at_]) || is_digit(line_[at_]))) {
+      ++at_;
+    }
+    return std::string(line_.substr(begin, at_ - begin));
+  }
+
+  // Up to "->" or the end of the line.
+  std::vector<Shape> shapes() {
+    std::vector<Shape> found;
+    const auto at_end = [this] { return at_ == line_.size() || starts_with(line_.substr(at_), "->"); };
+    skip_spaces();
+    if (at_end()) {
+      return found;
+    }
+    while (true) {
+      found.push_back(shape());
+      if (at_end()) {
+        return found;
+      }
+      ++at_;  // the comma
+    }
+  }
+
+  // Up to a comma, "->" or the end of the line.
+  Shape shape() {
+    Shape shape;
+    skip_spaces();
+    shape.position = at_;
+    bool scalar = false;
+    bool has_dtype = false;
+    for (; at_ < line_.size() && line_[at_] != ',' && !starts_with(line_.substr(at_), "->"); skip_spaces()) {
+      const size_t begin = at_;
+      if (has_dtype) {
+        fail(begin, "a dtype ends its shape");
+      }
+      if (accept(":")) {
+        if (shape.dims.empty() && !scalar) {
+          break;
+        }
+        skip_spaces();
+        dtype(shape);
+        has_dtype = true;
+        continue;
+      }
+      if (scalar || (line_[at_] == '(' && !shape.dims.empty())) {
+        fail(begin, "'()' stands alone");
+      }
+      if (accept("()")) {
+        scalar = true;
+      } else {
+        shape.dims.push_back(dim(shape));
+      }
+    }
+    if (shape.dims.empty() && !scalar) {
+      fail(shape.position, "a shape is missing; that of a tensor without dimensions is '()'");
+    }
+    return shape;
+  }
+
+  Dim dim(Shape& shape) {
+    const size_t begin = at_;
+    if (is_digit(line_[begin])) {
+      const std::string digits = word();
+      if (!std::all_of(digits.begin(), digits.end(), is_digit)) {
+        fail(begin, "a name starts with a letter");
+      }
+      if (digits.size() > 18) {
+        fail(begin, "the size is too large");
+      }
+      return {Dim::kLiteral, std::stoll(digits)};
+    }
+    std::string spelled;
+    if (accept("...")) {
+      spelled = "...";
+    } else {
+      const bool star = accept("*");
+      if (at_ == line_.size() || !is_letter(line_[at_])) {
+        if (star) {
+          fail(at_, "a name is missing after '*'");
+        }
+        fail(at_, "this has no meaning here");
+      }
+      spelled = (star ? "*" : "") + word();
+    }
+    if (!is_letter(spelled[0])) {
+      if (shape.star >= 0) {
+        fail(begin, "a second '*' or '...' in one shape");
+      }
+      shape.star = static_cast<int>(shape.dims.size());
+    }
+    if (spelled == "_" || spelled == "*_") {
+      return {Dim::kAnything};
+    }
+    const std::string other = spelled[0] == '*' ? spelled.substr(1) : "*" + spelled;
+    auto& symbols = result_.symbols;
+    if (std::find(symbols.begin(), symbols.end(), other) != symbols.end()) {
+      fail(begin, "'" + spelled + "' is '" + other + "' elsewhere");
+    }
+    const auto known = std::find(symbols.begin(), symbols.end(), spelled);
+    const auto symbol = static_cast<int>(known - symbols.begin());
+    if (known == symbols.end()) {
+      if (symbols.size() == kMaxSymbols) {
+        fail(begin, "more than " + std::to_string(kMaxSymbols) + " names");
+      }
+      symbols.push_back(spelled);
+    }
+    if (spelled == "...") {
+      result_.broadcast = symbol;
+    }
+    return {symbol};
+  }
+
+  void dtype(Shape& shape) {
+    const size_t begin = at_;
+    const std::string name = word();
+    if (name.empty()) {
+      fail(begin, "a dtype is missing after ':'");
+    }
+    const auto exact = std::find(kDtypeNames.begin(), kDtypeNames.end(), name);
+    const auto argument = std::find_if(
+        schema_.arguments.begin(), schema_.arguments.end(), [&](const TensorArgument& a) { return a.name == name; });
+    if (name == "sum") {
+      shape.dtype = DtypeRule::kSum;
+    } else if (name == "wide") {
+      shape.dtype = DtypeRule::kWide;
+    } else if (name == "any") {
+      shape.dtype = DtypeRule::kAny;
+    } else if (exact != kDtypeNames.end()) {
+      shape.dtype = DtypeRule::kExact;
+      shape.dtype_index = static_cast<int>(exact - kDtypeNames.begin());
+    } else if (argument != schema_.arguments.end()) {
+      shape.dtype = DtypeRule::kArgument;
+      shape.dtype_index = static_cast<int>(argument - schema_.arguments.begin());
+    } else {
+      fail(
+          begin,
+          "there is no dtype '" + name + "': sum, wide, any, a name of torch's such as int64, or a tensor argument");
+    }
+  }
+
+  void fit(const std::vector<Shape>& shapes, size_t tensors, const char* what, size_t end) {
+    if (shapes.size() != tensors) {
+      fail(
+          shapes.size() > tensors ? shapes[tensors].position : end,
+          "the line has " + std::to_string(shapes.size()) + " shapes of " + what + ", the schema " +
+              std::to_string(tensors) + " tensors among its " + what);
+    }
+    if (tensors > kMaxTensors) {
+      fail(shapes[kMaxTensors].position, "more than " + std::to_string(kMaxTensors) + " tensors");
+    }
+  }
+
+  void fit_dtypes() {
+    const auto& arguments = schema_.arguments;
+    for (size_t k = 0; k < arguments.size(); ++k) {
+      const Shape& shape = result_.inputs[k];
+      const std::string quoted = "'" + arguments[k].name + "'";
+      if (shape.dtype == DtypeRule::kLeader && result_.leader < 0) {
+        if (arguments[k].optional) {
+          fail(shape.position, "other dtypes follow from that of " + quoted + ", which is optional: say its own");
+        }
+        result_.leader = static_cast<int>(k);
+      } else if ((shape.dtype == DtypeRule::kSum || shape.dtype == DtypeRule::kWide) && result_.leader < 0) {
+        fail(shape.position, "the dtype of " + quoted + " follows from a tensor without one, and none comes before it");
+      } else if (shape.dtype == DtypeRule::kArgument) {
+        const auto source = static_cast<size_t>(shape.dtype_index);
+        if (source >= k || !arguments[source].always_given()) {
+          fail(
+              shape.position, "the dtype of " + quoted + " follows from that of '" + arguments[source].name +
+                                  "', which has to come before it and be always there");
+        }
+      }
+    }
+    for (const Shape& shape : result_.outputs) {
+      const bool follows =
+          shape.dtype == DtypeRule::kLeader || shape.dtype == DtypeRule::kSum || shape.dtype == DtypeRule::kWide;
+      if (shape.dtype == DtypeRule::kArgument && arguments[shape.dtype_index].list) {
+        fail(shape.position, "'" + arguments[shape.dtype_index].name + "' is a list, which has no one dtype");
+      }
+      if (shape.dtype == DtypeRule::kAny || shape.dtype == DtypeRule::kWide) {
+        fail(shape.position, "a result has one dtype, not any of several");
+      }
+      if (follows && result_.leader < 0) {
+        fail(shape.position, "the dtype of a result follows from a tensor without one, and there is none");
+      }
+    }
+  }
+
+  // Every name of a result is known wherever there is that result.
+  void fit_names() {
+    for (const Shape& shape : result_.outputs) {
+      for (const Dim& dim : shape.dims) {
+        if (dim.symbol == Dim::kAnything) {
+          fail(shape.position, "'_' says no size of a result");
+        }
+        if (dim.symbol == Dim::kLiteral) {
+          continue;
+        }
+        bool named = false;
+        bool known = false;
+        for (size_t k = 0; k < result_.inputs.size(); ++k) {
+          const auto& dims = result_.inputs[k].dims;
+          if (std::any_of(dims.begin(), dims.end(), [&](const Dim& d) { return d.symbol == dim.symbol; })) {
+            named = true;
+            known = known || schema_.arguments[k].always_given() || static_cast<int>(k) == result_.leader ||
+                    (shape.dtype == DtypeRule::kArgument && static_cast<size_t>(shape.dtype_index) == k);
+          }
+        }
+        const std::string quoted = "'" + result_.symbols[dim.symbol] + "'";
+        if (!named) {
+          fail(shape.position, quoted + " is in no shape of an argument");
+        }
+        if (!known) {
+          fail(shape.position, quoted + " is known only where an optional tensor or a list is given");
+        }
+      }
+    }
+  }
+
+  std::string_view line_;
+  const SchemaTensors& schema_;
+  Notation& result_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+std::string operator_name(std::string_view schema) { return SchemaTensors(schema).name; }
+
+Notation parse_notation(std::string_view schema, std::string_view line) {
+  Notation result;
+  const SchemaTensors tensors(schema);
+  result.name = tensors.name;
+  result.arguments = tensors.arguments;
+  try {
+    NotationParser(line, tensors, result).parse();
+  } catch (const NotationError& error) {
+    result.error = result.name + ": " + error.text + "\n    " + std::string(line) + "\n    " +
+                   std::string(error.position, ' ') + "^";
+  }
+  return result;
+}
+
+}  // namespace extension_cpp

@@ -1,0 +1,87 @@
+// The line that says the shapes of an operator's tensors, in NumPy's notation for generalised ufuncs (NEP 5) and more:
+// what it means, and what is wrong with it. Free of torch, so that tests/test_notation.py compiles it by itself;
+// extension_cpp/notation.py reads the same lines in the same words.
+//
+//   fused_op(Tensor input, Tensor bias, float scale=1.0) -> Tensor     *rows n, n -> *rows n
+//
+// One shape for each tensor of the schema, arguments first (those that are written to among them), then results. In a
+// shape stand
+//   n        one size, the same wherever the name stands
+//   *rows    any number of dimensions, the same wherever the name stands: the operator computes each of their entries
+//            by itself, as a batch
+//   ...      any number of dimensions that broadcast
+//   3        one size, exactly this
+//   _  *_    one size, or any number of dimensions, of which nothing else is said
+//   ()       no dimension
+// and after them, where it is not that of the first tensor without one, which is floating, the dtype
+//   :sum     the type of the arithmetic: float64 for float64, else float32
+//   :wide    as the first, or float32 where that is a half type
+//   :int64   or another that torch has under this name: :int32, :bool, :uint8, :float32, ...
+//   :any     whichever comes
+//   :weight  that of another tensor; a result whose tensor is None has shape (0,)
+// Of a list, Tensor[], every tensor has the shape. A Tensor? that is None has none.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace extension_cpp {
+
+// What the checks keep on the stack.
+constexpr size_t kMaxTensors = 16;
+constexpr size_t kMaxSymbols = 16;
+
+constexpr std::array<std::string_view, 12> kDtypeNames = {"bool",    "uint8",   "int8",      "int16",
+                                                          "int32",   "int64",   "float16",   "bfloat16",
+                                                          "float32", "float64", "complex64", "complex128"};
+
+enum class DtypeRule : uint8_t { kLeader, kSum, kWide, kExact, kAny, kArgument };
+
+struct Dim {
+  static constexpr int kLiteral = -1;
+  static constexpr int kAnything = -2;
+
+  int symbol;        // which of the names, or one of the above
+  int64_t size = 0;  // of a literal
+};
+
+struct Shape {
+  std::vector<Dim> dims;
+  int star = -1;  // which of dims stands for any number of dimensions
+  DtypeRule dtype = DtypeRule::kLeader;
+  int dtype_index = -1;  // kExact: in kDtypeNames, kArgument: in Notation::arguments
+  size_t position = 0;   // in the line
+};
+
+// A tensor among the arguments of a schema, or several.
+struct TensorArgument {
+  std::string name;
+  bool optional = false;
+  bool list = false;
+
+  bool always_given() const { return !optional && !list; }
+};
+
+struct Notation {
+  std::string name;  // of the operator
+  std::vector<TensorArgument> arguments;
+  std::vector<Shape> inputs, outputs;
+  std::vector<std::string> symbols;  // as spelled: "n", "*rows", "..."
+  int broadcast = -1;                // which of the symbols is "..."
+  int leader = -1;                   // the first tensor without a dtype of its own
+  bool elementwise = false;          // no shape has single dimensions: outputs keep the layout of the inputs
+
+  std::string error;  // with the line and the place in it; empty where there is none
+};
+
+// The name in a schema, before its arguments.
+std::string operator_name(std::string_view schema);
+
+// Throws nothing that is about the line: what is wrong stands in the result.
+Notation parse_notation(std::string_view schema, std::string_view line);
+
+}  // namespace extension_cpp

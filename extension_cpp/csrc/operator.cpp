@@ -1,0 +1,328 @@
+#include "operator.h"
+
+namespace extension_cpp {
+namespace {
+
+constexpr std::array<ScalarType, kDtypeNames.size()> kDtypes = {
+    ScalarType::Bool,  ScalarType::Byte,   ScalarType::Char,         ScalarType::Short,
+    ScalarType::Int,   ScalarType::Long,   ScalarType::Half,         ScalarType::BFloat16,
+    ScalarType::Float, ScalarType::Double, ScalarType::ComplexFloat, ScalarType::ComplexDouble};
+
+bool is_half(ScalarType dtype) { return dtype == ScalarType::Half || dtype == ScalarType::BFloat16; }
+
+bool is_floating(ScalarType dtype) {
+  return dtype == ScalarType::Float || dtype == ScalarType::Double || is_half(dtype);
+}
+
+// The type of the arithmetic on elements of a type.
+ScalarType sum_dtype(ScalarType dtype) { return dtype == ScalarType::Double ? ScalarType::Double : ScalarType::Float; }
+
+}  // namespace
+
+CheckedInputs::CheckedInputs(const Notation& notation, const detail::Given* given, size_t count) : notation_(notation) {
+  if (count != notation_.inputs.size() || !notation_.error.empty()) {
+    refuse_line(count);
+  }
+  std::copy(given, given + count, given_);
+  for (size_t k = 0; k < count; ++k) {
+    check_dtypes(k);
+  }
+  check(first_ != nullptr, op(), ": at least one tensor must be given");
+  for (size_t k = 0; k < count; ++k) {
+    const Shape& shape = notation_.inputs[k];
+    for (size_t i = 0; i < given_[k].count; ++i) {
+      check_shape_of(shape, k, i);
+    }
+  }
+}
+
+Sizes CheckedInputs::sizes(size_t output) const {
+  const Shape& shape = notation_.outputs[output];
+  if (is_absent(shape)) {
+    Sizes none(1);
+    none.data()[0] = 0;
+    return none;
+  }
+  size_t dim = 0;
+  for (const Dim& d : shape.dims) {
+    dim += d.symbol == Dim::kLiteral ? 1 : bound_[d.symbol].size;
+  }
+  Sizes result(dim);
+  int64_t* next = result.data();
+  for (const Dim& d : shape.dims) {
+    next = d.symbol == Dim::kLiteral ? std::copy_n(&d.size, 1, next)
+                                     : std::copy_n(bound_[d.symbol].data, bound_[d.symbol].size, next);
+  }
+  return result;
+}
+
+ScalarType CheckedInputs::dtype(size_t output) const {
+  const Shape& shape = notation_.outputs[output];
+  switch (shape.dtype) {
+    case DtypeRule::kSum: return sum_dtype(leader_dtype_);
+    case DtypeRule::kExact: return kDtypes[shape.dtype_index];
+    case DtypeRule::kArgument:
+      if (!is_absent(shape)) {
+        return dtype_of(*given_[shape.dtype_index].tensors);
+      }
+      return notation_.leader < 0 ? dtype_of(*first_) : leader_dtype_;
+    default: return leader_dtype_;
+  }
+}
+
+Tensor CheckedInputs::new_output(size_t output) const {
+  const Shape& described = notation_.outputs[output];
+  if (!notation_.elementwise || is_absent(described)) {
+    return new_empty(*first_, sizes(output), other_dtype(output));
+  }
+  // Nothing, or what a star stands for.
+  const Slice shape = described.dims.empty() ? Slice{nullptr, 0} : bound_[described.dims[0].symbol];
+  size_t count = 0;
+  for (size_t k = 0; k < notation_.inputs.size(); ++k) {
+    count += given_[k].count;
+  }
+  detail::Few<Geometry, 8> operands(count);
+  Geometry* next = operands.data();
+  for (size_t k = 0; k < notation_.inputs.size(); ++k) {
+    for (size_t i = 0; i < given_[k].count; ++i) {
+      *next++ = geometry(given_[k].tensors[i]);
+    }
+  }
+  const std::vector<int64_t> strides =
+      elementwise_strides(static_cast<int64_t>(shape.size), shape.data, operands.data(), count);
+  return empty_with_strides(*first_, shape, strides, other_dtype(output));
+}
+
+bool CheckedInputs::is_absent(const Shape& shape) const {
+  return shape.dtype == DtypeRule::kArgument && given_[shape.dtype_index].count == 0;
+}
+
+std::optional<ScalarType> CheckedInputs::other_dtype(size_t output) const {
+  if (first_ == leader_ && notation_.outputs[output].dtype == DtypeRule::kLeader) {
+    return std::nullopt;
+  }
+  return dtype(output);
+}
+
+void CheckedInputs::check_dtypes(size_t k) {
+  const Shape& shape = notation_.inputs[k];
+  const detail::Given& given = given_[k];
+  const bool leads = static_cast<int>(k) == notation_.leader;
+  if (leads && given.count == 0) {
+    check(false, op(), ": ", notation_.arguments[k].name, " must not be empty");
+  }
+  for (size_t i = 0; i < given.count; ++i) {
+    const Tensor& tensor = given.tensors[i];
+    if (!tensor.defined()) {
+      refuse_dtype(k, i);
+    }
+    const ScalarType dtype = dtype_of(tensor);
+    if (leads && i == 0) {
+      leader_ = &tensor;
+      leader_dtype_ = dtype;
+    }
+    if (!is_allowed(shape, leads && i == 0, dtype)) {
+      refuse_dtype(k, i);
+    }
+    if (first_ == nullptr) {
+      first_ = &tensor;
+      first_argument_ = k;
+    } else if (!(tensor.device() == first_->device())) {
+      check_same_device(op(), label(k, i).c_str(), tensor, label(first_argument_, 0).c_str(), *first_);
+    }
+  }
+}
+
+bool CheckedInputs::is_allowed(const Shape& shape, bool leads, ScalarType dtype) const {
+  switch (shape.dtype) {
+    case DtypeRule::kLeader: return leads ? is_floating(dtype) : dtype == leader_dtype_;
+    case DtypeRule::kSum: return dtype == sum_dtype(leader_dtype_);
+    case DtypeRule::kWide: return dtype == leader_dtype_ || (dtype == ScalarType::Float && is_half(leader_dtype_));
+    case DtypeRule::kExact: return dtype == kDtypes[shape.dtype_index];
+    case DtypeRule::kArgument: return dtype == dtype_of(*given_[shape.dtype_index].tensors);
+    case DtypeRule::kAny: return true;
+  }
+  return false;
+}
+
+void CheckedInputs::refuse_dtype(size_t k, size_t i) const {
+  const Shape& shape = notation_.inputs[k];
+  const Tensor& tensor = given_[k].tensors[i];
+  const std::string named = label(k, i);
+  const char* const name = named.c_str();
+  const std::string leader = notation_.leader < 0 ? "" : label(notation_.leader, 0);
+  check_defined(op(), name, tensor);
+  switch (shape.dtype) {
+    case DtypeRule::kLeader:
+      if (&tensor == leader_) {
+        check_floating(op(), name, tensor);
+      } else {
+        check_same_dtype(op(), name, tensor, leader.c_str(), *leader_);
+      }
+      break;
+    case DtypeRule::kSum: check_dtype(op(), name, tensor, sum_dtype(leader_dtype_)); break;
+    case DtypeRule::kWide: check_parameter_dtype(op(), name, tensor, leader.c_str(), *leader_); break;
+    case DtypeRule::kExact: check_dtype(op(), name, tensor, kDtypes[shape.dtype_index]); break;
+    default:
+      check_same_dtype(op(), name, tensor, label(shape.dtype_index, 0).c_str(), *given_[shape.dtype_index].tensors);
+  }
+  throw std::logic_error(named + ": a dtype that is refused passes its check");
+}
+
+void CheckedInputs::check_shape_of(const Shape& shape, size_t k, size_t i) {
+  const IntArrayRef sizes = given_[k].tensors[i].sizes();
+  const size_t dim = sizes.size();
+  const size_t single = shape.dims.size() - (shape.star < 0 ? 0 : 1);
+  if (shape.star < 0 ? dim != single : dim < single) {
+    refuse_shape(shape, k, i, is_bound_);
+  }
+  const uint32_t bound_before = is_bound_;
+  const int64_t* next = sizes.data();
+  Slice to_broadcast{nullptr, 0};
+  for (size_t d = 0; d < shape.dims.size(); ++d) {
+    const Dim& expected = shape.dims[d];
+    const Slice slice{next, static_cast<int>(d) == shape.star ? dim - single : 1};
+    next += slice.size;
+    if (expected.symbol == Dim::kAnything) {
+      continue;
+    }
+    if (expected.symbol == Dim::kLiteral) {
+      if (*slice.data != expected.size) {
+        refuse_shape(shape, k, i, bound_before);
+      }
+    } else if (!is_bound(expected.symbol)) {
+      bound_[expected.symbol] = slice;
+      is_bound_ |= 1u << expected.symbol;
+    } else if (expected.symbol == notation_.broadcast) {
+      to_broadcast = slice;
+    } else if (!equal_sizes(bound_[expected.symbol], slice)) {
+      refuse_shape(shape, k, i, bound_before);
+    }
+  }
+  if (to_broadcast.data != nullptr) {
+    broadcast(shape, k, i, to_broadcast);
+  }
+}
+
+void CheckedInputs::broadcast(const Shape& shape, size_t k, size_t i, Slice own) {
+  Slice& like = bound_[notation_.broadcast];
+  if (equal_sizes(like, own)) {
+    return;
+  }
+  const size_t dim = std::max(like.size, own.size);
+  std::vector<int64_t> result(dim);
+  for (size_t d = 1; d <= dim; ++d) {  // from the last dimension
+    const int64_t a = d <= like.size ? like.data[like.size - d] : 1;
+    const int64_t b = d <= own.size ? own.data[own.size - d] : 1;
+    if (a != b && a != 1 && b != 1) {
+      refuse_broadcast(shape, k, i, own);
+    }
+    result[dim - d] = a == 1 ? b : a;
+  }
+  broadcast_ = std::move(result);
+  like = {broadcast_.data(), broadcast_.size()};
+}
+
+void CheckedInputs::refuse_broadcast(const Shape& shape, size_t k, size_t i, Slice own) const {
+  const Slice& like = bound_[notation_.broadcast];
+  const IntArrayRef sizes = given_[k].tensors[i].sizes();
+  const std::string others = broadcast_before(k, i);
+  if (shape.dims.size() == 1) {
+    check(
+        false, op(), ": ", label(k, i), " must broadcast with ", others, " of shape ", IntArrayRef(like), ", got ",
+        sizes);
+  }
+  check(
+      false, op(), ": ", label(k, i), " must broadcast with ", others, " in its dimensions ..., ", IntArrayRef(like),
+      ", got ", IntArrayRef(own), " in shape ", sizes);
+  throw std::logic_error("unreachable");
+}
+
+void CheckedInputs::refuse_shape(const Shape& shape, size_t k, size_t i, uint32_t bound) const {
+  const Tensor& tensor = given_[k].tensors[i];
+  const std::string name = label(k, i);
+  const size_t single = shape.dims.size() - (shape.star < 0 ? 0 : 1);
+  std::string spelled;
+  bool something_known = shape.dims.empty();
+  const auto add = [&](const std::string& part) { spelled += (spelled.empty() ? "" : ", ") + part; };
+  size_t parts = 0;
+  for (const Dim& d : shape.dims) {
+    if (d.symbol == Dim::kLiteral) {
+      add(std::to_string(d.size));
+      something_known = true;
+      ++parts;
+    } else if (d.symbol >= 0 && d.symbol != notation_.broadcast && (bound >> d.symbol & 1) != 0) {
+      for (size_t j = 0; j < bound_[d.symbol].size; ++j) {
+        add(std::to_string(bound_[d.symbol].data[j]));
+      }
+      parts += bound_[d.symbol].size;
+      something_known = true;
+    } else {
+      const bool star = shape.star >= 0 && &d == &shape.dims[shape.star];
+      add(d.symbol == Dim::kAnything ? (star ? "*_" : "_") : notation_.symbols[d.symbol]);
+      ++parts;
+    }
+  }
+  spelled = "(" + spelled + (parts == 1 ? ",)" : ")");
+  const size_t dim = tensor.sizes().size();
+  if (!something_known && shape.star >= 0 && dim < single) {
+    check_min_dim(op(), name.c_str(), tensor, static_cast<int64_t>(single));
+  }
+  check(
+      something_known || shape.star >= 0 || dim == single, op(), ": ", name, " must have ", single, " dimension",
+      single == 1 ? " " : "s ", spelled, ", got shape ", tensor.sizes());
+  check(false, op(), ": ", name, " must have shape ", spelled, ", got ", tensor.sizes());
+  throw std::logic_error("unreachable");
+}
+
+std::string CheckedInputs::label(size_t k, size_t i) const {
+  const TensorArgument& argument = notation_.arguments[k];
+  return argument.list ? argument.name + "[" + std::to_string(i) + "]" : argument.name;
+}
+
+std::string CheckedInputs::broadcast_before(size_t k, size_t i) const {
+  std::string names;
+  for (size_t j = 0; j <= k; ++j) {
+    const Shape& shape = notation_.inputs[j];
+    const size_t count = j < k ? given_[j].count : i;
+    if (count == 0 || shape.star < 0 || shape.dims[shape.star].symbol != notation_.broadcast) {
+      continue;
+    }
+    names += (names.empty() ? "" : " and ") + label(j, 0) + (count > 1 ? " to " + label(j, count - 1) : "");
+  }
+  return names;
+}
+
+void CheckedInputs::refuse_line(size_t count) const {
+  check(notation_.error.empty(), notation_.error);
+  check(false, op(), ": check() got ", count, " arguments, but the shapes are of ", notation_.inputs.size());
+  throw std::logic_error("unreachable");
+}
+
+Operator::Operator(const char* schema, const char* shapes) : schema_(schema), shapes_(shapes), next_(all_) {
+  if (shapes == nullptr) {
+    notation_.name = operator_name(schema);
+    notation_.error = notation_.name + ": there is no line of shapes to check by";
+  } else {
+    notation_ = parse_notation(schema, shapes);
+  }
+  all_ = this;
+}
+
+std::string Operator::describe_all() {
+  std::string text;
+  for (const Operator* op = all_; op != nullptr; op = op->next_) {
+    if (op->shapes_ != nullptr) {
+      text = std::string(op->schema_) + '\x1f' + op->shapes_ + '\x1f' + op->notation_.error + '\x1e' + text;
+    }
+  }
+  return text;
+}
+
+}  // namespace extension_cpp
+
+// Lets Python read the lines (extension_cpp/_loader.py).
+extern "C" __attribute__((visibility("default"))) const char* extension_cpp_operators() {
+  static const std::string text = extension_cpp::Operator::describe_all();
+  return text.c_str();
+}

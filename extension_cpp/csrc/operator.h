@@ -1,0 +1,154 @@
+// An operator: its schema, and one line that says the shapes of its tensors (notation.h). Kernels check their inputs
+// and make their outputs by it; Python reads the same line from the library (extension_cpp/shapes.py) for fake kernels,
+// batching rules and tests.
+//
+//   const Operator kFusedOp{"fused_op(Tensor input, Tensor bias, float scale=1.0) -> Tensor", "*rows n, n -> *rows n"};
+//
+//   const CheckedInputs inputs = kFusedOp.check(input, bias);
+//   Tensor output = inputs.new_output();
+//
+// The line is read once, as the library is loaded. One that says nothing, or does not fit the schema, makes the import
+// of the package fail; without Python, check() throws.
+#pragma once
+
+#include "checks.h"
+#include "few.h"
+#include "layout.h"
+#include "notation.h"
+
+#include <utility>
+
+namespace extension_cpp {
+
+namespace detail {
+
+// What came as one argument: a tensor, none where it is None, or those of a list.
+struct Given {
+  const Tensor* tensors;
+  size_t count;
+};
+
+inline Given given(const Tensor& tensor) { return {&tensor, 1}; }
+inline Given given(const std::optional<Tensor>& tensor) {
+  return {tensor.has_value() ? &*tensor : nullptr, tensor ? 1u : 0u};
+}
+inline Given given(const TensorList& tensors) { return {tensors.data(), tensors.size()}; }
+
+}  // namespace detail
+
+// The sizes of an output.
+class Sizes : public detail::Few<int64_t, 8> {
+ public:
+  using Few::Few;
+
+  operator IntArrayRef() const { return {data(), size()}; }  // NOLINT(google-explicit-constructor)
+  int64_t operator[](size_t d) const { return data()[d]; }
+};
+
+// The inputs of one call of an operator, which are as its line says. They must outlive it.
+class CheckedInputs {
+ public:
+  CheckedInputs(const Notation& notation, const detail::Given* given, size_t count);
+
+  CheckedInputs(const CheckedInputs&) = delete;
+  CheckedInputs& operator=(const CheckedInputs&) = delete;
+
+  Sizes sizes(size_t output = 0) const;
+
+  ScalarType dtype(size_t output = 0) const;
+
+  // Uninitialised. Of an elementwise operator it keeps the layout of the inputs (see new_elementwise), of every other
+  // it is contiguous.
+  Tensor new_output(size_t output = 0) const;
+
+ private:
+  struct Slice {  // of the sizes of a tensor
+    const int64_t* data;
+    size_t size;
+
+    operator IntArrayRef() const { return {data, size}; }  // NOLINT(google-explicit-constructor)
+  };
+
+  const char* op() const { return notation_.name.c_str(); }
+
+  bool is_bound(int symbol) const { return symbol >= 0 && (is_bound_ >> symbol & 1) != 0; }
+
+  // Whether an output goes with an optional tensor that is None.
+  bool is_absent(const Shape& shape) const;
+
+  // The dtype of an output, where it need not be that of the first tensor: to say it costs time.
+  std::optional<ScalarType> other_dtype(size_t output) const;
+
+  // ----- dtypes and devices
+
+  void check_dtypes(size_t k);
+
+  bool is_allowed(const Shape& shape, bool leads, ScalarType dtype) const;
+
+  [[noreturn]] void refuse_dtype(size_t k, size_t i) const;
+
+  // ----- shapes
+
+  void check_shape_of(const Shape& shape, size_t k, size_t i);
+
+  void broadcast(const Shape& shape, size_t k, size_t i, Slice own);
+
+  [[noreturn]] void refuse_broadcast(const Shape& shape, size_t k, size_t i, Slice own) const;
+
+  // `bound`: what was known before this tensor.
+  [[noreturn]] void refuse_shape(const Shape& shape, size_t k, size_t i, uint32_t bound) const;
+
+  // ----- names
+
+  std::string label(size_t k, size_t i) const;
+
+  // The tensors with which tensor i of argument k broadcasts.
+  std::string broadcast_before(size_t k, size_t i) const;
+
+  [[noreturn]] void refuse_line(size_t count) const;
+
+  const Notation& notation_;
+  const Tensor* first_ = nullptr;  // gives the device
+  size_t first_argument_ = 0;
+  const Tensor* leader_ = nullptr;  // gives the dtype
+  ScalarType leader_dtype_ = ScalarType::Undefined;
+  uint32_t is_bound_ = 0;     // a bit for each symbol
+  Slice bound_[kMaxSymbols];  // what the symbols stand for
+  detail::Given given_[kMaxTensors];
+  std::vector<int64_t> broadcast_;  // where it is the shape of no tensor
+};
+
+class Operator {
+ public:
+  // Without shapes: an operator whose shapes depend on numbers. It checks its inputs itself.
+  explicit Operator(const char* schema, const char* shapes = nullptr);
+
+  Operator(const Operator&) = delete;
+  Operator& operator=(const Operator&) = delete;
+
+  const char* name() const { return notation_.name.c_str(); }
+  const char* schema() const { return schema_; }
+
+  // Throws what is wrong with the tensors of a call: Tensor, std::optional<Tensor> or TensorList, in the order of the
+  // schema. First the dtypes and devices of all of them, then their shapes.
+  template <class... Tensors>
+  CheckedInputs check(const Tensors&... tensors) const {
+    const detail::Given given[] = {detail::given(tensors)...};
+    return CheckedInputs(notation_, given, sizeof...(tensors));
+  }
+
+  // All operators of this library that have a line: schema, line and what is wrong with it, apart by \x1f, each ended
+  // by \x1e. What Python asks for.
+  static std::string describe_all();
+
+ private:
+  // Of this library alone, whatever its flags say of visibility.
+  __attribute__((visibility("hidden"))) static inline const Operator* all_ = nullptr;
+
+  const char* schema_;
+  const char* shapes_;
+  const Operator* next_;
+  Notation notation_;
+};
+
+}  // namespace extension_cpp

@@ -1,0 +1,380 @@
+"""The line that says the shapes of an operator's tensors: `csrc/notation.h`, which explains it.
+
+The same lines are taken here, and the same refused with the same words. :func:`parse_notation` asks
+for no compiled library: tools and tests use it on lines that are not compiled yet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Sequence
+
+import torch
+
+# What the checks in C++ keep on the stack.
+MAX_TENSORS = 16
+MAX_SYMBOLS = 16
+
+DTYPES = {
+    str(dtype).removeprefix("torch."): dtype
+    for dtype in (
+        *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+        *(torch.complex64, torch.complex128),
+    )
+}
+
+
+class NotationError(ValueError):
+    """A line of shapes that says nothing, or does not fit its schema; the text shows the place."""
+
+
+class DtypeRule(enum.Enum):
+    """Which dtype a tensor has: what stands after the colon."""
+
+    LEADER = ""  # that of the first tensor without a dtype of its own
+    SUM = "sum"
+    WIDE = "wide"
+    EXACT = "exact"
+    ANY = "any"
+    ARGUMENT = "argument"
+
+
+@dataclasses.dataclass(frozen=True)
+class Dim:
+    """One size (`n`, `3`, `_`), or any number of dimensions (`*rows`, `...`, `*_`)."""
+
+    symbol: str
+    size: int | None = None
+
+    @property
+    def is_star(self) -> bool:
+        return self.symbol[0] in "*."
+
+    @property
+    def is_anything(self) -> bool:
+        return self.symbol in ("_", "*_")
+
+    @property
+    def is_name(self) -> bool:
+        return self.size is None and not self.is_anything
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What the line says of one tensor."""
+
+    dims: tuple[Dim, ...]
+    rule: DtypeRule = DtypeRule.LEADER
+    dtype: torch.dtype | None = None  # EXACT
+    source: int = -1  # ARGUMENT: which of the tensor arguments
+    position: int = 0  # in the line
+
+    @property
+    def star(self) -> int | None:
+        """Which of the dimensions stands for any number of them."""
+        return next((d for d, dim in enumerate(self.dims) if dim.is_star), None)
+
+    @property
+    def star_symbol(self) -> str | None:
+        return None if self.star is None else self.dims[self.star].symbol
+
+    @property
+    def single(self) -> int:
+        """How many dimensions are one."""
+        return sum(not dim.is_star for dim in self.dims)
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorArgument:
+    """A tensor among the arguments of a schema, or a list of them."""
+
+    name: str
+    optional: bool = False
+    is_list: bool = False
+
+    @property
+    def always_given(self) -> bool:
+        return not (self.optional or self.is_list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Notation:
+    """A line that fits its schema."""
+
+    name: str
+    arguments: tuple[TensorArgument, ...]
+    inputs: tuple[Shape, ...]
+    outputs: tuple[Shape, ...]
+    leader: int | None
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether no shape has single dimensions: outputs then keep the layout of the inputs."""
+        return not any(shape.single for shape in (*self.inputs, *self.outputs))
+
+
+def parse_notation(schema: torch.FunctionSchema | str, line: str) -> Notation:
+    """Reads a line of shapes.
+
+    Raises:
+        NotationError: it says nothing, or does not fit the schema.
+    """
+    if isinstance(schema, str):
+        schema = torch._C.parse_schema(schema)
+    tensors = _SchemaTensors(schema)
+    try:
+        return _Parser(line, tensors).parse()
+    except _Problem as problem:
+        position, text = problem.args
+        raise NotationError(f"{tensors.name}: {text}\n    {line}\n    {' ' * position}^") from None
+
+
+class _Problem(Exception):
+    """`(position, text)`."""
+
+
+class _SchemaTensors:
+    def __init__(self, schema: torch.FunctionSchema) -> None:
+        self.name = schema.name.rpartition("::")[2]
+        if schema.overload_name:
+            self.name += f".{schema.overload_name}"
+        self.problem = ""
+        self.arguments = []
+        for argument in schema.arguments:
+            kind = str(argument.type)
+            if "Tensor" in kind:
+                optional, is_list = kind.startswith("Optional"), "List" in kind
+                if is_list and "Optional" in kind:
+                    self.problem = f"'{argument.name}' is a list that may be or hold None"
+                self.arguments.append(TensorArgument(argument.name, optional, is_list))
+        if not self.arguments:
+            self.problem = "the schema has no tensor among its arguments"
+        elif all(argument.optional for argument in self.arguments):
+            self.problem = "every tensor of the schema is optional"
+        self.results = len(schema.returns)
+        if any(str(r.type) != "Tensor" or r.alias_info is not None for r in schema.returns):
+            self.problem = "the schema returns something else than new tensors"
+
+
+class _Parser:
+    def __init__(self, line: str, schema: _SchemaTensors) -> None:
+        self.line = line
+        self.schema = schema
+        self.at = 0
+        self.symbols: list[str] = []
+
+    def parse(self) -> Notation:
+        inputs = self.shapes()
+        arrow = self.at
+        if not self.accept("->"):
+            raise _Problem(self.at, "'->' is missing")
+        outputs = self.shapes()
+        if self.at < len(self.line):
+            raise _Problem(self.at, "a second '->'")
+        if self.schema.problem:
+            raise _Problem(0, f"{self.schema.problem}: the operator goes without a line of shapes")
+        self.fit(inputs, len(self.schema.arguments), "arguments", arrow)
+        self.fit(outputs, self.schema.results, "results", len(self.line))
+        leader = self.fit_dtypes(inputs, outputs)
+        self.fit_names(inputs, outputs, leader)
+        return Notation(
+            self.schema.name, tuple(self.schema.arguments), tuple(inputs), tuple(outputs), leader
+        )
+
+    def skip_spaces(self) -> None:
+        while self.line[self.at : self.at + 1] == " ":
+            self.at += 1
+
+    def accept(self, token: str) -> bool:
+        found = self.line.startswith(token, self.at)
+        self.at += len(token) if found else 0
+        return found
+
+    def at_letter(self) -> bool:
+        return _is_letter(self.line[self.at : self.at + 1])
+
+    def word(self) -> str:
+        begin = self.at
+        while self.at_letter() or _is_digit(self.line[self.at : self.at + 1]):
+            self.at += 1
+        return self.line[begin : self.at]
+
+    def at_end(self) -> bool:
+        return self.at == len(self.line) or self.line.startswith("->", self.at)
+
+    def shapes(self) -> list[Shape]:
+        found: list[Shape] = []
+        self.skip_spaces()
+        if self.at_end():
+            return found
+        while True:
+            found.append(self.shape())
+            if self.at_end():
+                return found
+            self.at += 1  # the comma
+
+    def shape(self) -> Shape:
+        self.skip_spaces()
+        position = self.at
+        dims: list[Dim] = []
+        scalar = False
+        dtype: Shape | None = None
+        while not self.at_end() and self.line[self.at] != ",":
+            begin = self.at
+            if dtype is not None:
+                raise _Problem(begin, "a dtype ends its shape")
+            if self.accept(":"):
+                if not dims and not scalar:
+                    break
+                self.skip_spaces()
+                dtype = self.dtype()
+            elif scalar or (self.line[begin] == "(" and dims):
+                raise _Problem(begin, "'()' stands alone")
+            elif self.accept("()"):
+                scalar = True
+            else:
+                dims.append(self.dim(dims))
+            self.skip_spaces()
+        if not dims and not scalar:
+            raise _Problem(
+                position, "a shape is missing; that of a tensor without dimensions is '()'"
+            )
+        return dataclasses.replace(dtype or Shape(()), dims=tuple(dims), position=position)
+
+    def dim(self, before: Sequence[Dim]) -> Dim:
+        begin = self.at
+        if _is_digit(self.line[begin]):
+            digits = self.word()
+            if not all(map(_is_digit, digits)):
+                raise _Problem(begin, "a name starts with a letter")
+            if len(digits) > 18:
+                raise _Problem(begin, "the size is too large")
+            return Dim(digits, int(digits))
+        if self.accept("..."):
+            symbol = "..."
+        else:
+            star = self.accept("*")
+            if not self.at_letter():
+                raise _Problem(
+                    self.at, "a name is missing after '*'" if star else "this has no meaning here"
+                )
+            symbol = ("*" if star else "") + self.word()
+        dim = Dim(symbol)
+        if dim.is_star and any(other.is_star for other in before):
+            raise _Problem(begin, "a second '*' or '...' in one shape")
+        if dim.is_anything:
+            return dim
+        other = symbol[1:] if symbol[0] == "*" else f"*{symbol}"
+        if other in self.symbols:
+            raise _Problem(begin, f"'{symbol}' is '{other}' elsewhere")
+        if symbol not in self.symbols:
+            if len(self.symbols) == MAX_SYMBOLS:
+                raise _Problem(begin, f"more than {MAX_SYMBOLS} names")
+            self.symbols.append(symbol)
+        return dim
+
+    def dtype(self) -> Shape:
+        """What stands after the colon, as a shape that is still without dimensions."""
+        begin = self.at
+        name = self.word()
+        if not name:
+            raise _Problem(begin, "a dtype is missing after ':'")
+        if name in ("sum", "wide", "any"):
+            return Shape((), DtypeRule(name))
+        if name in DTYPES:
+            return Shape((), DtypeRule.EXACT, dtype=DTYPES[name])
+        for k, argument in enumerate(self.schema.arguments):
+            if argument.name == name:
+                return Shape((), DtypeRule.ARGUMENT, source=k)
+        raise _Problem(
+            begin,
+            f"there is no dtype '{name}': sum, wide, any, a name of torch's such as int64, or a "
+            "tensor argument",
+        )
+
+    @staticmethod
+    def fit(shapes: Sequence[Shape], tensors: int, what: str, end: int) -> None:
+        if len(shapes) != tensors:
+            raise _Problem(
+                shapes[tensors].position if len(shapes) > tensors else end,
+                f"the line has {len(shapes)} shapes of {what}, the schema {tensors} tensors among "
+                f"its {what}",
+            )
+        if tensors > MAX_TENSORS:
+            raise _Problem(shapes[MAX_TENSORS].position, f"more than {MAX_TENSORS} tensors")
+
+    def fit_dtypes(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int | None:
+        """Returns which of the arguments is the first without a dtype of its own."""
+        arguments = self.schema.arguments
+        follow = (DtypeRule.SUM, DtypeRule.WIDE)
+        leader = None
+        for k, (shape, argument) in enumerate(zip(inputs, arguments, strict=True)):
+            if shape.rule is DtypeRule.LEADER and leader is None:
+                if argument.optional:
+                    raise _Problem(
+                        shape.position,
+                        f"other dtypes follow from that of '{argument.name}', which is optional: "
+                        "say its own",
+                    )
+                leader = k
+            elif shape.rule in follow and leader is None:
+                raise _Problem(
+                    shape.position,
+                    f"the dtype of '{argument.name}' follows from a tensor without one, and none "
+                    "comes before it",
+                )
+            elif shape.rule is DtypeRule.ARGUMENT:
+                source = arguments[shape.source]
+                if shape.source >= k or not source.always_given:
+                    raise _Problem(
+                        shape.position,
+                        f"the dtype of '{argument.name}' follows from that of '{source.name}', "
+                        "which has to come before it and be always there",
+                    )
+        for shape in outputs:
+            if shape.rule is DtypeRule.ARGUMENT and arguments[shape.source].is_list:
+                raise _Problem(
+                    shape.position,
+                    f"'{arguments[shape.source].name}' is a list, which has no one dtype",
+                )
+            if shape.rule in (DtypeRule.ANY, DtypeRule.WIDE):
+                raise _Problem(shape.position, "a result has one dtype, not any of several")
+            if shape.rule in (DtypeRule.LEADER, DtypeRule.SUM) and leader is None:
+                raise _Problem(
+                    shape.position,
+                    "the dtype of a result follows from a tensor without one, and there is none",
+                )
+        return leader
+
+    def fit_names(
+        self, inputs: Sequence[Shape], outputs: Sequence[Shape], leader: int | None
+    ) -> None:
+        for shape in outputs:
+            for dim in shape.dims:
+                if dim.is_anything:
+                    raise _Problem(shape.position, "'_' says no size of a result")
+                if dim.size is not None:
+                    continue
+                named = [k for k, other in enumerate(inputs) if dim in other.dims]
+                if not named:
+                    raise _Problem(shape.position, f"'{dim.symbol}' is in no shape of an argument")
+                if not any(
+                    self.schema.arguments[k].always_given
+                    or k == leader
+                    or (shape.rule is DtypeRule.ARGUMENT and shape.source == k)
+                    for k in named
+                ):
+                    raise _Problem(
+                        shape.position,
+                        f"'{dim.symbol}' is known only where an optional tensor or a list is given",
+                    )
+
+
+def _is_letter(text: str) -> bool:
+    return text == "_" or (text.isascii() and text.isalpha())
+
+
+def _is_digit(text: str) -> bool:
+    return text.isascii() and text.isdigit()

@@ -1,0 +1,380 @@
+// Layer normalisation of the last dimension.
+#include "arguments.h"
+#include "columns.h"
+#include "operator.h"
+#include "rows.h"
+
+#include <cmath>
+
+namespace extension_cpp {
+namespace {
+
+const Operator kFusedLayerNorm{
+    "fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> (Tensor, Tensor, "
+    "Tensor)",
+    "*rows n, n:wide, n:wide -> *rows n, *rows:sum, *rows:sum"};
+const Operator kFusedLayerNormBackward{
+    "fused_layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None, "
+    "Tensor? bias=None) -> (Tensor, Tensor, Tensor)",
+    "*rows n, *rows n, *rows:sum, *rows:sum, n:wide, n:wide -> *rows n, n:weight, n:bias"};
+
+// Of no elements it is 0.
+template <class A>
+HOST_DEVICE A average(A sum, int64_t count) {
+  return sum / static_cast<A>(count > 0 ? count : 1);
+}
+
+// The mean of a row is held as two numbers, its float and what rounding took from it. Without the second, a row with
+// mean 10000 and standard deviation 1 would be off by 0.0005 in float32.
+template <class A>
+struct Statistics {
+  A center;
+  A residue;
+  A rstd;
+
+  // From the sums of input - center and of its square.
+  HOST_DEVICE static Statistics of(A center, const Values<A, 2>& sums, int64_t cols, A eps) {
+    const A residue = average(sums[0], cols);
+    const A variance = average(sums[1], cols) - residue * residue;
+    return {center, residue, A(1) / std::sqrt((variance < A(0) ? A(0) : variance) + eps)};
+  }
+
+  HOST_DEVICE A mean() const { return std::isinf(center) ? center : center + residue; }
+  HOST_DEVICE A normalize(A x) const { return ((x - center) - residue) * rstd; }
+};
+
+// Statistics of segments of rows.
+template <class A>
+struct SegmentStatistics {
+  A* __restrict__ center;   // [rows, segments]
+  A* __restrict__ residue;  // [rows, segments]
+  A* __restrict__ squares;  // [rows, segments], of the deviations from center + residue
+};
+
+// Whole rows, or a step of what is done with few long rows: the statistics of segments first, the output when those of
+// the rows are known. One functor for the three, so that there are fewer kernels to compile.
+template <class T>
+struct LayerNorm {
+  using A = acc_t<T>;
+  static constexpr bool kKeep = true;
+
+  backend::Parameter<T> weight;  // [cols]
+  backend::Parameter<T> bias;    // [cols]
+  T* __restrict__ output;        // [rows, cols]
+  A* __restrict__ mean;          // [rows]
+  A* __restrict__ rstd;          // [rows]
+  A eps;
+  SegmentStatistics<A> segments;  // to write, and nothing else
+  const Statistics<A>* known;     // [rows]
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    Statistics<A> statistics;
+    if (known != nullptr) {
+      statistics = known[row.index()];
+    } else {
+      const A center = average(row.sum([](A x) { return x; }), row.cols());
+      const auto deviations = row.sum([=](A x) {
+        const A deviation = x - center;
+        return Values<A, 2>{deviation, deviation * deviation};
+      });
+      if (segments.center != nullptr) {
+        if (row.leader()) {
+          const A residue = average(deviations[0], row.cols());
+          segments.center[row.segment_index()] = center;
+          segments.residue[row.segment_index()] = residue;
+          segments.squares[row.segment_index()] = deviations[1] - deviations[0] * residue;
+        }
+        return;
+      }
+      statistics = Statistics<A>::of(center, deviations, row.cols(), eps);
+      if (row.leader()) {
+        mean[row.index()] = statistics.mean();
+        rstd[row.index()] = statistics.rstd;
+      }
+    }
+    row.write(output, [=](A x, A w, A b) { return statistics.normalize(x) * w + b; }, weight, bias);
+  }
+};
+
+// The number of elements of each segment, for row.sum.
+template <class A>
+struct SegmentSizes {
+  backend::Split split;
+  int64_t cols;
+
+  template <int N>
+  HOST_DEVICE Values<A, N> at(int64_t segment) const {
+    Values<A, N> sizes;
+    for (int k = 0; k < N; ++k) {
+      const int64_t rest = cols - (segment + k) * split.segment_cols;
+      sizes[k] = static_cast<A>(rest < split.segment_cols ? rest : split.segment_cols);
+    }
+    return sizes;
+  }
+};
+
+// The statistics of rows from those of their segments.
+template <class A>
+struct CombineStatistics {
+  static constexpr bool kKeep = false;
+
+  SegmentSizes<A> sizes;
+  Statistics<A>* __restrict__ statistics;  // [rows]
+  A* __restrict__ mean;                    // [rows]
+  A* __restrict__ rstd;                    // [rows]
+  A eps;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A center = average(row.sum([](A center, A, A, A size) { return center * size; }, sizes), sizes.cols);
+    const auto deviations = row.sum(
+        [=](A segment_center, A residue, A squares, A size) {
+          const A deviation = (segment_center - center) + residue;
+          return Values<A, 2>{size * deviation, squares + size * (deviation * deviation)};
+        },
+        sizes);
+    if (row.leader()) {
+      const auto result = Statistics<A>::of(center, deviations, sizes.cols, eps);
+      statistics[row.index()] = result;
+      mean[row.index()] = result.mean();
+      rstd[row.index()] = result.rstd;
+    }
+  }
+};
+
+// The gradients of a row. With x_hat = (input - mean) * rstd and g = grad_output * weight:
+//   grad_input = rstd * (g - average(g) - x_hat * average(g * x_hat))
+//   grad_weight = sum over rows of grad_output * x_hat, grad_bias = sum over rows of grad_output
+template <class A>
+struct RowGrad {
+  A mean;
+  A rstd;
+  A mean_grad;   // average(g)
+  A projection;  // average(g * x_hat)
+
+  HOST_DEVICE A x_hat(A x) const { return (x - mean) * rstd; }
+
+  // What is averaged.
+  HOST_DEVICE Values<A, 2> terms(A grad, A x, A w) const {
+    const A g = grad * w;
+    return {g, g * x_hat(x)};
+  }
+
+  HOST_DEVICE A grad_input(A grad, A x, A w) const { return rstd * (grad * w - mean_grad - x_hat(x) * projection); }
+
+  // What is summed to grad_weight and grad_bias.
+  HOST_DEVICE Values<A, 2> parameter_grads(A grad, A x) const { return {grad * x_hat(x), grad}; }
+};
+
+template <class T>
+struct LayerNormBackward {
+  using A = acc_t<T>;
+
+  const A* __restrict__ mean;    // [rows]
+  const A* __restrict__ rstd;    // [rows]
+  backend::Parameter<T> weight;  // [cols]
+  T* __restrict__ grad_input;    // [rows, cols]
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    RowGrad<A> r{mean[row.index()], rstd[row.index()], A(0), A(0)};
+    const auto sums = row.sum([=](A grad, A x, A w) { return r.terms(grad, x, w); }, weight);
+    // In a row of one column g - average(g) is 0. A fused multiply-add would leave the rounding error of g, which rstd
+    // enlarges: let g be 0 there.
+    const bool single = row.cols() == 1;
+    r.mean_grad = single ? A(0) : average(sums[0], row.cols());
+    r.projection = average(sums[1], row.cols());
+    row.write_and_add_to_columns(
+        grad_input, [=](A grad, A x, A w) { return r.grad_input(grad, x, single ? A(0) : w); },
+        [=](A grad, A x) { return r.parameter_grads(grad, x); }, weight);
+  }
+};
+
+// Long rows: the two sums of segments, then the averages of rows, then the rest by columns.
+template <class T>
+struct SegmentSums {
+  using A = acc_t<T>;
+  static constexpr bool kKeep = false;
+
+  const A* __restrict__ mean;       // [rows]
+  const A* __restrict__ rstd;       // [rows]
+  backend::Parameter<T> weight;     // [cols]
+  A* __restrict__ grad_sums;        // [rows, segments]
+  A* __restrict__ projection_sums;  // [rows, segments]
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const RowGrad<A> r{mean[row.index()], rstd[row.index()], A(0), A(0)};
+    const auto sums = row.sum([=](A grad, A x, A w) { return r.terms(grad, x, w); }, weight);
+    if (row.leader()) {
+      grad_sums[row.segment_index()] = sums[0];
+      projection_sums[row.segment_index()] = sums[1];
+    }
+  }
+};
+
+template <class A>
+struct CombineSums {
+  static constexpr bool kKeep = false;
+
+  const A* __restrict__ mean;        // [rows]
+  const A* __restrict__ rstd;        // [rows]
+  RowGrad<A>* __restrict__ results;  // [rows]
+  int64_t cols;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const auto sums = row.sum([](A grad, A projection) { return Values<A, 2>{grad, projection}; });
+    if (row.leader()) {
+      const int64_t i = row.index();
+      results[i] = {mean[i], rstd[i], average(sums[0], cols), average(sums[1], cols)};
+    }
+  }
+};
+
+template <class T>
+struct LayerNormBackwardColumns {
+  using A = acc_t<T>;
+
+  const T* __restrict__ grad_output;     // [rows, cols]
+  const T* __restrict__ input;           // [rows, cols]
+  const RowGrad<A>* __restrict__ grads;  // [rows]
+  backend::Parameter<T> weight;          // [cols]
+  T* __restrict__ grad_input;            // [rows, cols]
+
+  template <int N>
+  HOST_DEVICE void operator()(int64_t i, int64_t row, int64_t col, Values<A, N> (&sums)[2]) const {
+    const auto grad = backend::load<N>(grad_output + i);
+    const auto x = backend::load<N>(input + i);
+    const auto w = weight.template at<N>(col);
+    const RowGrad<A> r = grads[row];
+    Values<A, N> result;
+    for (int k = 0; k < N; ++k) {
+      result[k] = r.grad_input(grad[k], x[k], w[k]);
+      const auto terms = r.parameter_grads(grad[k], x[k]);
+      sums[0][k] += terms[0];
+      sums[1][k] += terms[1];
+    }
+    backend::store(grad_input + i, result);
+  }
+};
+
+template <class T>
+void layer_norm(
+    const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, double eps,
+    Tensor& output, Tensor& mean, Tensor& rstd) {
+  using A = acc_t<T>;
+  const int64_t rows = mean.numel();
+  const int64_t cols = input.size(input.dim() - 1);
+  const std::array x{input.const_data_ptr<T>()};
+  A* const means = mean.mutable_data_ptr<A>();
+  A* const rstds = rstd.mutable_data_ptr<A>();
+  LayerNorm<T> f{
+      backend::Parameter<T>(weight, A(1), cols),
+      backend::Parameter<T>(bias, A(0), cols),
+      output.mutable_data_ptr<T>(),
+      means,
+      rstds,
+      static_cast<A>(eps),
+      {},
+      nullptr};
+  const backend::Split split = backend::split_few_rows(rows, cols);
+  if (split.segments == 1) {
+    backend::launch_rows(input, f, x, rows, cols, split);
+    return;
+  }
+  Tensor buffer = new_empty(input, {rows * 3 * (split.segments + 1)}, mean.scalar_type());
+  auto* const statistics = reinterpret_cast<Statistics<A>*>(buffer.mutable_data_ptr<A>());
+  A* const center = buffer.mutable_data_ptr<A>() + 3 * rows;
+  A* const residue = center + rows * split.segments;
+  A* const squares = residue + rows * split.segments;
+  f.segments = {center, residue, squares};
+  backend::launch_rows(input, f, x, rows, cols, split);
+  backend::launch_rows(
+      input, CombineStatistics<A>{{split, cols}, statistics, means, rstds, f.eps},
+      std::array<const A*, 3>{center, residue, squares}, rows, split.segments);
+  f.segments = {};
+  f.known = statistics;
+  backend::launch_rows(input, f, x, rows, cols, split);
+}
+
+template <class T>
+void layer_norm_backward(
+    const Tensor& grad_output, const Tensor& input, const Tensor& mean, const Tensor& rstd,
+    const std::optional<Tensor>& weight, Tensor& grad_input, backend::SumOutput<T> grad_weight,
+    backend::SumOutput<T> grad_bias) {
+  using A = acc_t<T>;
+  const int64_t rows = mean.numel();
+  const int64_t cols = input.size(input.dim() - 1);
+  const std::array inputs{grad_output.const_data_ptr<T>(), input.const_data_ptr<T>()};
+  const A* const means = mean.const_data_ptr<A>();
+  const A* const rstds = rstd.const_data_ptr<A>();
+  T* const out = grad_input.mutable_data_ptr<T>();
+  const backend::Parameter<T> w(weight, A(1), cols);
+  const std::array parameter_grads{grad_weight, grad_bias};
+  if (backend::launch_rows_and_column_sums(
+          input, LayerNormBackward<T>{means, rstds, w, out}, inputs, rows, cols, parameter_grads)) {
+    return;
+  }
+  const backend::Split split = backend::Split::even(cols);
+  Tensor buffer = new_empty(input, {rows * (2 * split.segments + 4)}, mean.scalar_type());
+  auto* const row_grads = reinterpret_cast<RowGrad<A>*>(buffer.mutable_data_ptr<A>());
+  A* const grad_sums = buffer.mutable_data_ptr<A>() + 4 * rows;
+  A* const projection_sums = grad_sums + rows * split.segments;
+  backend::launch_rows(input, SegmentSums<T>{means, rstds, w, grad_sums, projection_sums}, inputs, rows, cols, split);
+  backend::launch_rows(
+      input, CombineSums<A>{means, rstds, row_grads, cols}, std::array<const A*, 2>{grad_sums, projection_sums}, rows,
+      split.segments);
+  const bool aligned = backend::is_aligned(inputs[0]) && backend::is_aligned(inputs[1]);
+  backend::launch_column_sums<T>(
+      input, LayerNormBackwardColumns<T>{inputs[0], inputs[1], row_grads, w, out}, 1, rows, cols, aligned,
+      parameter_grads);
+}
+
+std::tuple<Tensor, Tensor, Tensor> fused_layer_norm(
+    const Tensor& input, const std::optional<Tensor>& weight, const std::optional<Tensor>& bias, double eps) {
+  const CheckedInputs inputs = kFusedLayerNorm.check(input, weight, bias);
+  check_not_negative(kFusedLayerNorm.name(), "eps", eps);
+  const DeviceGuard guard(input);
+  Tensor output = inputs.new_output(0);
+  Tensor mean = inputs.new_output(1);
+  Tensor rstd = inputs.new_output(2);
+  dispatch_floating(input.scalar_type(), [&](auto tag) {
+    layer_norm<typename decltype(tag)::type>(
+        as_contiguous(input), as_contiguous(weight), as_contiguous(bias), eps, output, mean, rstd);
+  });
+  return {output, mean, rstd};
+}
+
+std::tuple<Tensor, Tensor, Tensor> fused_layer_norm_backward(
+    const Tensor& grad_output, const Tensor& input, const Tensor& mean, const Tensor& rstd,
+    const std::optional<Tensor>& weight, const std::optional<Tensor>& bias) {
+  const CheckedInputs inputs = kFusedLayerNormBackward.check(grad_output, input, mean, rstd, weight, bias);
+  const DeviceGuard guard(input);
+  Tensor grad_input = inputs.new_output(0);
+  Tensor grad_weight = inputs.new_output(1);
+  Tensor grad_bias = inputs.new_output(2);
+  dispatch_floating(input.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using Output = backend::SumOutput<T>;
+    layer_norm_backward<T>(
+        as_contiguous(grad_output), as_contiguous(input), as_contiguous(mean), as_contiguous(rstd),
+        as_contiguous(weight), grad_input, weight.has_value() ? Output::of(grad_weight) : Output(),
+        bias.has_value() ? Output::of(grad_bias) : Output());
+  });
+  return {grad_input, grad_weight, grad_bias};
+}
+
+}  // namespace
+}  // namespace extension_cpp
+
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(extension_cpp::kFusedLayerNorm.schema());
+  m.def(extension_cpp::kFusedLayerNormBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
+  m.impl("fused_layer_norm", TORCH_BOX(&extension_cpp::fused_layer_norm));
+  m.impl("fused_layer_norm_backward", TORCH_BOX(&extension_cpp::fused_layer_norm_backward));
+}

@@ -1,0 +1,39 @@
+// max(input, 0)
+#include "elementwise.h"
+
+namespace extension_cpp {
+namespace {
+
+const Operator kRelu{"relu(Tensor input) -> Tensor", "*shape -> *shape"};
+const Operator kReluBackward{"relu_backward(Tensor grad_output, Tensor output) -> Tensor", "*shape, *shape -> *shape"};
+
+template <class A>
+struct Relu {
+  HOST_DEVICE A operator()(A input) const {
+    return input < A(0) ? A(0) : input;  // in this order NaN stays NaN
+  }
+};
+
+template <class A>
+struct ReluBackward {
+  HOST_DEVICE A operator()(A grad_output, A output) const { return output <= A(0) ? A(0) : grad_output; }
+};
+
+Tensor relu(const Tensor& input) { return elementwise<Relu>(kRelu, input); }
+
+Tensor relu_backward(const Tensor& grad_output, const Tensor& output) {
+  return elementwise<ReluBackward>(kReluBackward, grad_output, output);
+}
+
+}  // namespace
+}  // namespace extension_cpp
+
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(extension_cpp::kRelu.schema());
+  m.def(extension_cpp::kReluBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
+  m.impl("relu", TORCH_BOX(&extension_cpp::relu));
+  m.impl("relu_backward", TORCH_BOX(&extension_cpp::relu_backward));
+}

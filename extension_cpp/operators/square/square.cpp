@@ -1,0 +1,38 @@
+// input * input
+#include "elementwise.h"
+
+namespace extension_cpp {
+namespace {
+
+const Operator kSquare{"square(Tensor input) -> Tensor", "*shape -> *shape"};
+const Operator kSquareBackward{
+    "square_backward(Tensor grad_output, Tensor input) -> Tensor", "*shape, *shape -> *shape"};
+
+template <class A>
+struct Square {
+  HOST_DEVICE A operator()(A input) const { return input * input; }
+};
+
+template <class A>
+struct SquareBackward {
+  HOST_DEVICE A operator()(A grad_output, A input) const { return A(2) * input * grad_output; }
+};
+
+Tensor square(const Tensor& input) { return elementwise<Square>(kSquare, input); }
+
+Tensor square_backward(const Tensor& grad_output, const Tensor& input) {
+  return elementwise<SquareBackward>(kSquareBackward, grad_output, input);
+}
+
+}  // namespace
+}  // namespace extension_cpp
+
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(extension_cpp::kSquare.schema());
+  m.def(extension_cpp::kSquareBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
+  m.impl("square", TORCH_BOX(&extension_cpp::square));
+  m.impl("square_backward", TORCH_BOX(&extension_cpp::square_backward));
+}

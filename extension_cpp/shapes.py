@@ -1,0 +1,751 @@
+"""What follows from the line that says an operator's shapes: for fake tensors, vmap and tests.
+
+`csrc/notation.h` explains the line. It stands in C++, beside the schema, and is read from the
+library here, so that kernels and fake kernels check by the same: in the same order and words.
+
+    torch.library.register_fake("extension_cpp::fused_op", fake_kernel("extension_cpp::fused_op"))
+    register_vmap("extension_cpp::fused_op", batching_rule("extension_cpp::fused_op"))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from extension_cpp import _loader, checks
+from extension_cpp.layout import new_elementwise
+from extension_cpp.notation import DtypeRule, Notation, Shape, parse_notation
+
+Sizes = tuple[int, ...]
+# A call: positional and keyword arguments.
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def fake_kernel(op: str) -> Callable[..., Any]:
+    """The fake kernel of an operator: checks its inputs, and makes outputs as the kernels do.
+
+    Args:
+        op: ``"namespace::name"``.
+
+    Raises:
+        ValueError: The operator is declared without a line of shapes.
+    """
+    return operator(op).fake_kernel()
+
+
+def batching_rule(op: str) -> Callable[..., tuple[Any, Any]]:
+    """The batching rule of an operator, for ``register_vmap``.
+
+    The batch becomes one more of the dimensions that a ``*name`` or ``...`` stands for. That is
+    sound where every result has the same of these and every batched input has it too. The examples
+    are checked first: joined to others, dimensions can pass for valid that are not.
+
+    Args:
+        op: ``"namespace::name"``.
+
+    Raises:
+        ValueError: The operator is declared without a line of shapes.
+        NotImplementedError: There is a result without ``*name`` or ``...``. (The rule itself raises
+            it where an input without is batched.)
+    """
+    return operator(op).batching_rule()
+
+
+def operator(op: str) -> Operator:
+    """The operator of a name, ``"namespace::name"``.
+
+    Raises:
+        ValueError: It is declared without a line of shapes.
+    """
+    try:
+        return operators()[op]
+    except KeyError:
+        raise ValueError(
+            f"{op} is declared without a line of shapes (see csrc/notation.h): its fake kernel and "
+            "its batching rule have to be functions"
+        ) from None
+
+
+@functools.cache
+def operators() -> Mapping[str, Operator]:
+    """The operators of this package that have a line of shapes, by name."""
+    return read_operators(_loader.FOLDER / "_C.so", _loader.NAMESPACE)
+
+
+def read_operators(library: Path, namespace: str) -> Mapping[str, Operator]:
+    """The operators with a line of shapes that a loaded library declares in its namespace."""
+    found = [
+        Operator(namespace, schema, line)
+        for schema, line, _ in _loader.declared_operators(library, namespace)
+    ]
+    return {f"{namespace}::{op.name}": op for op in found}
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """What the checks ask of a tensor, where there is none."""
+
+    shape: Sizes
+    dtype: torch.dtype
+    device: torch.device
+    layout: torch.layout
+
+    def dim(self) -> int:
+        """As of a tensor."""
+        return len(self.shape)
+
+
+@dataclasses.dataclass
+class Inputs:
+    """The inputs of a call, which are as the line says."""
+
+    tensors: Sequence[Sequence[Any]]  # of each argument: one, none where it is None, a list's
+    first: Any  # gives the device
+    leader: Any  # gives the dtype
+    sizes: dict[str, Sizes]  # what the names stand for
+
+
+class Operator:
+    """A schema and its line of shapes, and what follows from them."""
+
+    def __init__(self, namespace: str, schema: str, line: str) -> None:
+        self.namespace = namespace
+        self.schema = torch._C.parse_schema(schema)
+        self.line = line
+        self.notation: Notation = parse_notation(self.schema, line)
+        self.name = self.notation.name
+        arguments = self.schema.arguments
+        # Where the tensors are among the arguments.
+        self.tensor_positions = [k for k, a in enumerate(arguments) if "Tensor" in str(a.type)]
+        self.written = [
+            k
+            for k, position in enumerate(self.tensor_positions)
+            if (alias := arguments[position].alias_info) is not None and alias.is_write
+        ]
+
+    @property
+    def overload(self) -> Any:
+        """``torch.ops.namespace.name.default``."""
+        name, _, overload = self.name.partition(".")
+        return getattr(getattr(getattr(torch.ops, self.namespace), name), overload or "default")
+
+    # ----- calls
+
+    def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """One value for each argument of the schema."""
+        return [
+            args[k] if k < len(args) else kwargs.get(argument.name, argument.default_value)
+            for k, argument in enumerate(self.schema.arguments)
+        ]
+
+    def tensors(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[list[Any]]:
+        """The tensors of each tensor argument: one, none where it is None, those of a list."""
+        values = self.values(args, kwargs)
+        tensors = []
+        for position, argument in zip(self.tensor_positions, self.notation.arguments, strict=True):
+            value = values[position]
+            if argument.is_list:
+                tensors.append(list(value))
+            else:
+                tensors.append([] if value is None and argument.optional else [value])
+        return tensors
+
+    def label(self, k: int, i: int) -> str:
+        """The name, in messages, of tensor i of tensor argument k."""
+        argument = self.notation.arguments[k]
+        return f"{argument.name}[{i}]" if argument.is_list else argument.name
+
+    # ----- checks
+
+    def check(self, /, *args: Any, **kwargs: Any) -> Inputs:
+        """Checks the inputs of a call as the kernels do.
+
+        Raises:
+            RuntimeError: what is wrong: first with dtypes and devices, then with shapes.
+        """
+        return self.check_tensors(self.tensors(args, kwargs))
+
+    def check_tensors(self, tensors: Sequence[Sequence[Any]]) -> Inputs:
+        """As :meth:`check`, for the tensors of each tensor argument."""
+        inputs = Inputs(tensors, None, None, {})
+        first_label = ""
+        for k, shape in enumerate(self.notation.inputs):
+            if k == self.notation.leader:
+                torch._check(bool(tensors[k]), lambda k=k: self._text(k, None, "must not be empty"))
+            for i, tensor in enumerate(tensors[k]):
+                label = self.label(k, i)
+                self._check_dtype(inputs, shape, k, i)
+                if inputs.first is None:
+                    inputs.first, first_label = tensor, label
+                else:
+                    checks.check_same_device(self.name, label, tensor, first_label, inputs.first)
+        torch._check(
+            inputs.first is not None, lambda: f"{self.name}: at least one tensor must be given"
+        )
+        for k, shape in enumerate(self.notation.inputs):
+            for i in range(len(tensors[k])):
+                self._check_shape(inputs, shape, k, i)
+        return inputs
+
+    def _text(self, k: int, i: int | None, what: str) -> str:
+        label = self.notation.arguments[k].name if i is None else self.label(k, i)
+        return f"{self.name}: {label} {what}"
+
+    def _check_dtype(self, inputs: Inputs, shape: Shape, k: int, i: int) -> None:
+        op, label, tensor = self.name, self.label(k, i), inputs.tensors[k][i]
+        leader = self.notation.leader
+        leader_label = "" if leader is None else self.label(leader, 0)
+        if shape.rule is DtypeRule.LEADER and (k, i) == (leader, 0):
+            checks.check_floating(op, label, tensor)
+            inputs.leader = tensor
+        elif shape.rule is DtypeRule.LEADER:
+            checks.check_same_dtype(op, label, tensor, leader_label, inputs.leader)
+        elif shape.rule is DtypeRule.SUM:
+            checks.check_dtype(op, label, tensor, sum_dtype(inputs.leader.dtype))
+        elif shape.rule is DtypeRule.WIDE:
+            checks.check_parameter_dtype(op, label, tensor, leader_label, inputs.leader)
+        elif shape.rule is DtypeRule.EXACT:
+            assert shape.dtype is not None
+            checks.check_dtype(op, label, tensor, shape.dtype)
+        elif shape.rule is DtypeRule.ARGUMENT:
+            source = shape.source
+            like = inputs.tensors[source][0]
+            checks.check_same_dtype(op, label, tensor, self.label(source, 0), like)
+        else:
+            checks.check_defined(op, label, tensor)
+
+    def _check_shape(self, inputs: Inputs, shape: Shape, k: int, i: int) -> None:
+        tensor = inputs.tensors[k][i]
+        known = dict(inputs.sizes)  # before this tensor
+
+        def message() -> str:
+            return self._shape_message(known, shape, k, i, tensor)
+
+        dim, star = tensor.dim(), shape.star
+        torch._check(dim == shape.single if star is None else dim >= shape.single, message)
+        sizes = tuple(tensor.shape)
+        at = 0
+        to_broadcast: Sizes | None = None
+        for d, expected in enumerate(shape.dims):
+            part = sizes[at : at + (dim - shape.single if d == star else 1)]
+            at += len(part)
+            if expected.is_anything:
+                continue
+            if expected.size is not None:
+                torch._check(part[0] == expected.size, message)
+            elif expected.symbol not in inputs.sizes:
+                inputs.sizes[expected.symbol] = part
+            elif expected.symbol == "...":
+                to_broadcast = part
+            else:
+                wanted = inputs.sizes[expected.symbol]
+                torch._check(len(part) == len(wanted), message)
+                for size, wanted_size in zip(part, wanted, strict=True):
+                    torch._check(size == wanted_size, message)
+        if to_broadcast is None:
+            return
+        others, like = self._broadcast_before(inputs, k, i), inputs.sizes["..."]
+        if len(shape.dims) == 1:
+            inputs.sizes["..."] = checks.check_broadcast(
+                self.name, self.label(k, i), tensor, others, like
+            )
+        else:
+            own = to_broadcast
+            inputs.sizes["..."] = checks.broadcast_sizes(
+                own,
+                like,
+                lambda: self._text(
+                    k,
+                    i,
+                    f"must broadcast with {others} in its dimensions ..., {like}, got {own} in "
+                    f"shape {sizes}",
+                ),
+            )
+
+    def _shape_message(
+        self, known: Mapping[str, Sizes], shape: Shape, k: int, i: int, tensor: Any
+    ) -> str:
+        parts: list[str] = []
+        something_known = not shape.dims
+        for dim in shape.dims:
+            if dim.size is not None:
+                parts.append(dim.symbol.lstrip("0") or "0")
+                something_known = True
+            elif dim.symbol in known and dim.symbol != "...":
+                parts += map(str, known[dim.symbol])
+                something_known = True
+            else:
+                parts.append(dim.symbol)
+        spelled = f"({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+        got = f"got shape {tuple(tensor.shape)}"
+        single = shape.single
+        dimensions = f"{single} dimension{'' if single == 1 else 's'}"
+        if not something_known and shape.star is not None and tensor.dim() < single:
+            return self._text(k, i, f"must have at least {dimensions}, {got}")
+        if not something_known and shape.star is None and tensor.dim() != single:
+            return self._text(k, i, f"must have {dimensions} {spelled}, {got}")
+        return self._text(k, i, f"must have shape {spelled}, got {tuple(tensor.shape)}")
+
+    def _broadcast_before(self, inputs: Inputs, k: int, i: int) -> str:
+        """The tensors with which tensor i of argument k broadcasts."""
+        names = []
+        for j in range(k + 1):
+            count = len(inputs.tensors[j]) if j < k else i
+            if count and self.notation.inputs[j].star_symbol == "...":
+                last = f" to {self.label(j, count - 1)}" if count > 1 else ""
+                names.append(self.label(j, 0) + last)
+        return " and ".join(names)
+
+    # ----- outputs
+
+    def output_shapes(self, inputs: Inputs) -> list[tuple[Sizes, torch.dtype]]:
+        """Sizes and dtype of each output."""
+        found = []
+        for shape in self.notation.outputs:
+            like = inputs.first if inputs.leader is None else inputs.leader
+            dtype = like.dtype
+            sizes: Sizes = ()
+            if shape.rule is DtypeRule.SUM:
+                dtype = sum_dtype(dtype)
+            elif shape.rule is DtypeRule.EXACT:
+                assert shape.dtype is not None
+                dtype = shape.dtype
+            elif shape.rule is DtypeRule.ARGUMENT and inputs.tensors[shape.source]:
+                dtype = inputs.tensors[shape.source][0].dtype
+            if self._is_absent(inputs, shape):
+                sizes = (0,)
+            else:
+                for dim in shape.dims:
+                    sizes += (dim.size,) if dim.size is not None else inputs.sizes[dim.symbol]
+            found.append((sizes, dtype))
+        return found
+
+    @staticmethod
+    def _is_absent(inputs: Inputs, shape: Shape) -> bool:
+        """Whether an output goes with an optional tensor that is None."""
+        return shape.rule is DtypeRule.ARGUMENT and not inputs.tensors[shape.source]
+
+    def fake_kernel(self) -> Callable[..., Any]:
+        """:meth:`fake` as a function that has the schema's own parameters, defaults included."""
+        parameters, arguments = [], []
+        for k, argument in enumerate(self.schema.arguments):
+            if argument.kwarg_only and "*" not in parameters:
+                parameters.append("*")
+            default = f"=_defaults[{k}]" if argument.has_default_value() else ""
+            parameters.append(argument.name + default)
+            name = argument.name
+            arguments.append(f"{name}={name}" if argument.kwarg_only else name)
+        name = f"{self.name.replace('.', '_')}_fake"
+        scope: dict[str, Any] = {
+            "__name__": __name__,
+            "_defaults": [argument.default_value for argument in self.schema.arguments],
+            "_fake": self.fake,
+        }
+        source = f"def {name}({', '.join(parameters)}): return _fake({', '.join(arguments)})"
+        exec(compile(source, f"<fake kernel of {self.name}>", "exec"), scope)
+        return scope[name]
+
+    def fake(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Checks the inputs of a call, and makes outputs as the kernels do."""
+        inputs = self.check(*args, **kwargs)
+        operands = [tensor for tensors in inputs.tensors for tensor in tensors]
+        outputs = []
+        shapes = self.output_shapes(inputs)
+        for shape, (sizes, dtype) in zip(self.notation.outputs, shapes, strict=True):
+            if not self.notation.elementwise or self._is_absent(inputs, shape):
+                outputs.append(inputs.first.new_empty(sizes, dtype=dtype))
+                continue
+            output = new_elementwise(sizes, *operands)
+            if output.dtype != dtype:
+                output = output.new_empty_strided(sizes, output.stride(), dtype=dtype)
+            outputs.append(output)
+        return _as_returned(outputs)
+
+    # ----- vmap
+
+    def batching_rule(self) -> Callable[..., tuple[Any, Any]]:
+        """The batching rule; see the function of this name."""
+        reason, star = self._batched_star()
+        if star is None:
+            raise NotImplementedError(
+                f"{self.name}: no batching rule follows from its shapes, {self.line}: {reason}. "
+                "register_vmap wants a function"
+            )
+        return functools.partial(self._vmap, star)
+
+    def _batched_star(self) -> tuple[str, str | None]:
+        """The symbol whose dimensions a batch joins, or why there is none."""
+        shapes = self.notation.outputs or [self.notation.inputs[k] for k in self.written]
+        what = "a result" if self.notation.outputs else "what is written"
+        stars = {shape.star_symbol for shape in shapes}
+        if stars & {None, "*_"}:
+            return f"{what} has no *name or ... to which a batch could be joined", None
+        if len(stars) != 1:
+            return f"the results have different ones: {', '.join(sorted(map(str, stars)))}", None
+        return "", stars.pop()
+
+    def _vmap(
+        self, star: str, info: Any, in_dims: Sequence[Any], *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any]:
+        values = self.values(args, kwargs)
+        tensors = self.tensors(args, kwargs)
+        dims = self._dims(in_dims, tensors)
+        checked = self._check_examples(tensors, dims)
+        offset = self._join(star, info.batch_size, tensors, dims)
+        for k, position in enumerate(self.tensor_positions):
+            if values[position] is not None:
+                is_list = self.notation.arguments[k].is_list
+                values[position] = tensors[k] if is_list else tensors[k][0]
+        arguments = self.schema.arguments
+        keywords = {
+            argument.name: value
+            for argument, value in zip(arguments, values, strict=True)
+            if argument.kwarg_only
+        }
+        outputs = self.overload(*values[: len(values) - len(keywords)], **keywords)
+        if not self.notation.outputs:
+            return None, None
+        out_dims = tuple(
+            None if self._is_absent(checked, shape) else (shape.star or 0) + offset
+            for shape in self.notation.outputs
+        )
+        return outputs, out_dims[0] if len(out_dims) == 1 else out_dims
+
+    def check_examples(self, in_dims: Sequence[Any], /, *args: Any, **kwargs: Any) -> None:
+        """Checks the examples of a batch, for batching rules that are written by hand.
+
+        By their shapes alone: a batch of no examples is refused where every example would be.
+
+        Args:
+            in_dims: one for each positional argument, as ``register_vmap`` passes them.
+            args: the arguments, batched.
+            kwargs: those that are keyword-only.
+
+        Raises:
+            RuntimeError: what :meth:`check` says of every example.
+        """
+        tensors = self.tensors(args, kwargs)
+        self._check_examples(tensors, self._dims(in_dims, tensors))
+
+    def _check_examples(
+        self, tensors: Sequence[Sequence[Any]], dims: Sequence[Sequence[int | None]]
+    ) -> Inputs:
+        examples = [
+            [_example(tensor, dim) for tensor, dim in zip(*pair, strict=True)]
+            for pair in zip(tensors, dims, strict=True)
+        ]
+        return self.check_tensors(examples)
+
+    def _dims(
+        self, in_dims: Sequence[Any], tensors: Sequence[Sequence[Any]]
+    ) -> list[list[int | None]]:
+        """Where the batch is in each of the tensors; keyword-only ones are never batched."""
+        dims: list[list[int | None]] = []
+        for k, position in enumerate(self.tensor_positions):
+            dim = in_dims[position] if position < len(in_dims) else None
+            dims.append(list(dim) if isinstance(dim, (list, tuple)) else [dim] * len(tensors[k]))
+        return dims
+
+    def _join(
+        self,
+        star: str,
+        batch_size: int,
+        tensors: list[list[Any]],
+        dims: Sequence[Sequence[int | None]],
+    ) -> int:
+        """Makes the batch a dimension of the star in all tensors; returns which of them."""
+        joined = []  # k, i, where the star begins, how many dimensions it has, the batch's
+        for k, shape in enumerate(self.notation.inputs):
+            for i, dim in enumerate(dims[k]):
+                if shape.star_symbol == star:
+                    assert shape.star is not None
+                    rank = tensors[k][i].dim() - (dim is not None)
+                    joined.append((k, i, shape.star, rank - shape.single, dim))
+                elif dim is not None:
+                    raise NotImplementedError(
+                        f"{self.name}: {self.label(k, i)} is batched, and no batching rule for "
+                        f"that follows from the shapes, {self.line}: there is no {star} in its "
+                        "shape. register_vmap wants a function"
+                    )
+                if k in self.written and dim is None:
+                    raise RuntimeError(
+                        f"{self.name}: {self.label(k, i)} must be batched under vmap where another "
+                        "input is: what is written for every example does not fit into it"
+                    )
+        # Where all have the batch at the same place among these dimensions, it stays there: the
+        # kernels find the inputs as they lie in memory.
+        offsets = {None if dim is None else dim - begin for _, _, begin, _, dim in joined}
+        ranks = {rank for _, _, _, rank, _ in joined}
+        if len(offsets) == len(ranks) == 1:
+            offset = offsets.pop()
+            if offset is not None and 0 <= offset <= min(ranks):
+                return offset
+        for k, i, begin, rank, dim in joined:
+            tensor = tensors[k][i]
+            if dim is not None:
+                tensor = tensor.movedim(dim, begin)
+                for _ in range(max(ranks) - rank):
+                    tensor = tensor.unsqueeze(begin + 1)
+            elif star != "...":
+                shape = tensor.shape
+                tensor = tensor.unsqueeze(begin)
+                tensor = tensor.expand(*shape[:begin], batch_size, *shape[begin:])
+            tensors[k][i] = tensor
+        return 0
+
+    # ----- for tests and benchmarks
+
+    def samples(self, make: Callable[..., Tensor], shape: Sequence[int]) -> Iterator[Call]:
+        """Calls whose first tensor has a shape; none where it cannot have it.
+
+        One leaves out what has defaults, others give other numbers, by keyword, leave out optional
+        tensors, broadcast, and have float32 for a ``:wide`` half.
+
+        Args:
+            make: makes a tensor of a shape and ``dtype=`` (see ``Make`` of the battery).
+            shape: of the first tensor, of the first in the list where it is one.
+
+        Raises:
+            NotImplementedError: An argument that is no tensor, number or flag has no default.
+        """
+        sizes = self._bind(self.notation.inputs[0], tuple(shape))
+        if sizes is None:
+            return
+        optional = [k for k, argument in enumerate(self.notation.arguments) if argument.optional]
+        broadcasts = sum(s.star_symbol == "..." for s in self.notation.inputs) > 1
+        yield self._sample(make, sizes)
+        if len(self.schema.arguments) > len(self.tensor_positions):
+            yield self._sample(make, sizes, numbers=True)
+        if optional:
+            yield self._sample(make, sizes, without=optional)
+        if len(optional) > 1:
+            for k in optional:
+                yield self._sample(make, sizes, without=[k])
+        if broadcasts and sizes.get("..."):
+            full = sizes["..."]
+            # A row, every other size, a column among them, and more dimensions than the first has.
+            every_other = (n if d % 2 else 1 for d, n in enumerate(reversed(full)))
+            for others in (full[1:], tuple(every_other)[::-1], (2, *full)):
+                yield self._sample(make, sizes, others=others)
+        if any(s.rule is DtypeRule.WIDE for s in self.notation.inputs):
+            yield self._sample(make, sizes, wide=torch.float32)
+
+    def bad_inputs(
+        self,
+        make: Callable[..., Tensor],
+        samples: Callable[[Callable[..., Tensor], Any], Iterator[Call]] | None = None,
+    ) -> Iterator[tuple[str, Call, str]]:
+        """Calls that must fail: each tensor of another dtype, None, of another size or rank.
+
+        Args:
+            make: as for :meth:`samples`.
+            samples: in place of that method where none follow.
+
+        Yields:
+            A name, the call, and the message that the checks in Python give.
+        """
+        first = self.notation.inputs[0]
+        rank = first.single if first.star is None else max(2, first.single)
+        main = [3 + d for d in range(rank)]
+        # Where each dimension is: behind the star, counted from the end.
+        places = [
+            d if first.star is None or d < first.star else d - len(first.dims)
+            for d in range(len(first.dims))
+        ]
+        for at, dim in zip(places, first.dims, strict=True):
+            if dim.size is not None:
+                main[at] = dim.size
+            elif dim.is_name and not dim.is_star:
+                main[at] = main[places[first.dims.index(dim)]]
+        try:
+            good = next(self.samples(make, main), None)
+        except NotImplementedError:
+            if samples is None:
+                raise
+            good = next(samples(make, tuple(main)), None)
+        if good is None:
+            return
+        values = self.values(*good)
+        for k, position in enumerate(self.tensor_positions):
+            argument = self.notation.arguments[k]
+            given = values[position]
+            if given is None:
+                continue
+            i = len(given) - 1 if argument.is_list else 0
+            tensor = given[i] if argument.is_list else given
+            for what, bad in other_tensors(tensor, make):
+                # Where no tensor is left, torch finds no kernel to ask.
+                if bad is None and (not argument.always_given or len(self.tensor_positions) == 1):
+                    continue
+                replaced = [*given[:-1], bad] if argument.is_list else bad
+                call = self._with_value(good, position, replaced)
+                try:
+                    self.check(*call[0], **call[1])
+                except RuntimeError as error:
+                    yield f"{self.label(k, i)} {what}", call, str(error)
+
+    def _with_value(self, call: Call, position: int, value: Any) -> Call:
+        args, kwargs = call
+        if position < len(args):
+            return (*args[:position], value, *args[position + 1 :]), kwargs
+        return args, {**kwargs, self.schema.arguments[position].name: value}
+
+    def _bind(self, shape: Shape, sizes: Sizes) -> dict[str, Sizes] | None:
+        """What the names of a shape stand for in a tensor of some sizes; None if it has others."""
+        star = len(sizes) - shape.single
+        if star < 0 or (shape.star is None and star > 0):
+            return None
+        bound: dict[str, Sizes] = {}
+        at = 0
+        for dim in shape.dims:
+            part = sizes[at : at + (star if dim.is_star else 1)]
+            at += len(part)
+            wanted = (dim.size,) if dim.size is not None else bound.setdefault(dim.symbol, part)
+            if not dim.is_anything and part != wanted:
+                return None
+        bound.pop("_", None)
+        bound.pop("*_", None)
+        return {**bound, "": sizes}  # of the first tensor
+
+    def _sample(
+        self,
+        make: Callable[..., Tensor],
+        sizes: Mapping[str, Sizes],
+        *,
+        numbers: bool = False,
+        without: Sequence[int] = (),
+        others: Sizes | None = None,
+        wide: torch.dtype | None = None,
+    ) -> Call:
+        bound = dict(sizes)
+        leader_dtype: torch.dtype | None = None
+        dtypes: list[torch.dtype] = []
+
+        def sizes_of(k: int, shape: Shape) -> Sizes:
+            if k == 0:
+                return bound[""]
+            result: Sizes = ()
+            for dim in shape.dims:
+                if dim.size is not None:
+                    result += (dim.size,)
+                elif dim.symbol == "..." and dim.symbol in bound and others is not None:
+                    result += others
+                else:
+                    new = (2, 3) if dim.is_star else (3 + len(bound) % 5,)
+                    result += bound.setdefault(dim.symbol, new)
+            return result
+
+        def tensors(k: int) -> Any:
+            nonlocal leader_dtype
+            shape = self.notation.inputs[k]
+            dtype = leader_dtype
+            if shape.rule is DtypeRule.EXACT:
+                dtype = shape.dtype
+            elif shape.rule is DtypeRule.SUM:
+                assert dtype is not None
+                dtype = sum_dtype(dtype)
+            elif shape.rule is DtypeRule.WIDE and wide is not None and dtype != torch.float64:
+                dtype = wide
+            elif shape.rule is DtypeRule.ARGUMENT:
+                dtype = dtypes[shape.source]
+            count = 3 if self.notation.arguments[k].is_list else 1
+            own = sizes_of(k, shape)
+            made = [make(own) if dtype is None else make(own, dtype=dtype) for _ in range(count)]
+            dtypes.append(made[0].dtype)
+            if k == self.notation.leader:
+                leader_dtype = made[0].dtype
+            return made if self.notation.arguments[k].is_list else made[0]
+
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        positional = True  # nothing was left out yet
+        for position, argument in enumerate(self.schema.arguments):
+            if position in self.tensor_positions:
+                k = self.tensor_positions.index(position)
+                value = tensors(k)
+                value = None if k in without else value
+            elif argument.has_default_value() and not numbers:
+                positional = False
+                continue
+            else:
+                value = self._number(argument, other=numbers)
+                positional = positional and not numbers
+            if positional and not argument.kwarg_only:
+                args.append(value)
+            else:
+                kwargs[argument.name] = value
+        return tuple(args), kwargs
+
+    def _number(self, argument: Any, *, other: bool) -> Any:
+        """A value for an argument that is no tensor: the default, or another where there is one."""
+        kind = str(argument.type)
+        has_default, default = argument.has_default_value(), argument.default_value
+        if kind == "bool":
+            return bool(default) != other
+        if kind == "int":
+            return (default if has_default else 1) + other
+        if kind == "float":
+            # With the sign of the default, which may have to be positive.
+            usual, unusual = (default, default * 1.75 or 1.75) if has_default else (1.75, -0.375)
+            return unusual if other else usual
+        if has_default:
+            return default
+        raise NotImplementedError(
+            f"{self.name}: no samples follow from its schema: '{argument.name}' has no default"
+        )
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The type of the arithmetic on elements of a dtype."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def other_tensors(
+    tensor: Tensor, make: Callable[..., Tensor]
+) -> Iterator[tuple[str, Tensor | None]]:
+    """What could be passed for a tensor by mistake, not always a wrong one.
+
+    Args:
+        tensor: the right one.
+        make: makes a tensor of a shape and ``dtype=``, on the device of the right one.
+
+    Yields:
+        A description, and the value: None, on another device, of another dtype, of another shape.
+    """
+    shape = tuple(tensor.shape)
+    yield "absent", None
+    if tensor.is_cuda:
+        yield "in the host's memory", tensor.detach().cpu()
+    for dtype in (
+        *(torch.bool, torch.int32, torch.int64, torch.complex64),
+        *(torch.float64, torch.float32, torch.bfloat16),
+    ):
+        if dtype != tensor.dtype:
+            yield f"as {dtype}", make(shape, dtype=dtype)
+    shapes = [
+        (*shape[:d], other, *shape[d + 1 :])
+        for d, size in enumerate(shape)
+        for other in (size + 1, size - 1, 1, 0)
+        if other >= 0
+    ]
+    shapes += [shape[1:], shape[:-1], (), (1, *shape), (2, *shape)]
+    for other_shape in dict.fromkeys(shapes):
+        if other_shape != shape:
+            yield f"of shape {other_shape}", make(other_shape, dtype=tensor.dtype)
+
+
+def _example(tensor: Any, dim: int | None) -> Any:
+    if tensor is None or dim is None:
+        return tensor
+    shape = tuple(tensor.shape)
+    return Example(shape[:dim] + shape[dim + 1 :], tensor.dtype, tensor.device, tensor.layout)
+
+
+def _as_returned(outputs: list[Any]) -> Any:
+    return outputs[0] if len(outputs) == 1 else tuple(outputs) or None

@@ -1,0 +1,307 @@
+"""The pieces of an operator's C++ that depend on its schema."""
+
+from __future__ import annotations
+
+import re
+
+from kinds import LIST
+from places import Fragment, Places, backward_shapes, shapes, weighted
+from schema import Argument
+
+
+class Cpp(Places):
+    """For any schema, in the same order."""
+
+    def fragments(self) -> list[Fragment]:
+        inline = [
+            self.declaration("", self.schema.text, self.line),
+            f"({self.cpp_parameters})",
+            self.cpp_backward_parameters,
+            self.cpp_factor,
+            self.struct(),
+            self.struct("Backward"),
+            self.functor_parameters,
+            f"{self.own_checks}return {self.elementwise()}",
+            self.elementwise("Backward"),
+            f"elementwise_into<{self.camel}>({self.main.name}, {self.operands})",
+            self.checked("Tensor output = {}.new_output();"),
+            self.checked("const CheckedInputs checked = {};"),
+            self.cpp_number_parameters,
+            self.cpp_number_arguments,
+            self.cpu_data,
+            self.fields("output;  // [rows, cols]", flags=True),
+            self.fields("output;  // [rows]", flags=True),
+            self.fields(f"{self.grad_main};  // [rows, cols]"),
+            self.field_values("output.mutable_data_ptr<T>()"),
+            self.row_inputs,
+        ]
+        blocks = [
+            self.checked("{};") + self.overlap_checks,
+            self.functor_terms,
+            self.cpp_pointers(),
+            self.cpp_pointers("__restrict__ "),
+            self.cpu_terms,
+            self.contiguous,
+        ]
+        if not self.schema.mutates:
+            line = backward_shapes(self.kind, self.schema, self.line)
+            inline.append(self.declaration("Backward", self.backward_schema, line))
+        if self.schema.outputs > 1:
+            inline += [
+                f"std::tuple<{', '.join(['Tensor'] * self.schema.outputs)}>",
+                self.each_statistic(
+                    "{name}[row.index()] = average;", "{name}[row.index()] = A({k}) * average;"
+                ),
+                self.fields(self.each_statistic("A* {name};  // [rows]"), flags=True),
+                self.field_values(
+                    self.each_statistic("{name}.mutable_data_ptr<A>()", separator=", ")
+                ),
+                self.output_list("return {{{}}};"),
+            ]
+            blocks.append(
+                self.each_statistic(
+                    "Tensor {name} = checked.new_output(1);",
+                    "Tensor {name} = checked.new_output({k});",
+                )
+            )
+        return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
+
+    @property
+    def line(self) -> str:
+        return self.options.shapes or shapes(self.kind, self.schema)
+
+    def declaration(self, suffix: str, schema: str, line: str) -> str:
+        literal = schema.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?")
+        return f'const Operator k{self.camel}{suffix}{{"{literal}", "{line}"}};'
+
+    @property
+    def cpp_factor(self) -> str:
+        terms = "".join(f" + {weighted(k, n.name, 'A({})')}" for k, n in enumerate(self.numbers))
+        return f" * (A(1){terms})" if terms else ""
+
+    @property
+    def cpu_terms(self) -> str:
+        lines = []
+        for k, a in enumerate(self.others):
+            if a.type == LIST:
+                term = f"static_cast<A>(j + 1) * static_cast<A>({a.name}[j][i])"
+                lines += [
+                    f"for (int64_t j = 0; j < {a.name}.size(); ++j) {{",
+                    f"result += {weighted(k, term, 'A({})')};",
+                    "}",
+                ]
+                continue
+            term = weighted(k, f"static_cast<A>({a.name}[i])", "A({})")
+            line = f"result += {term};"
+            if a.type == "Tensor?":
+                lines += [f"if ({a.name} != nullptr) {{", line, "}"]
+            else:
+                lines.append(line)
+        return "\n".join(lines)
+
+    @property
+    def functor_terms(self) -> str:
+        lines = []
+        for k, a in enumerate(self.others):
+            line = f"result += {weighted(k, a.name, 'A({})')};"
+            if a.type == "Tensor?":
+                lines += [f"if (has_{a.name}) {{", line, "}"]
+            else:
+                lines.append(line)
+        return "\n".join(lines)
+
+    @property
+    def cpp_parameters(self) -> str:
+        return ", ".join(a.cpp_parameter for a in self.schema.arguments)
+
+    @property
+    def cpp_backward_parameters(self) -> str:
+        tensors = [f"const Tensor& {name}" for name in self.backward_tensors]
+        return ", ".join([*tensors, *(a.cpp_parameter for a in self.schema.settings)])
+
+    def cpp_pointers(self, restrict: str = "") -> str:
+        lines = []
+        for a in self.others:
+            if a.type == LIST:
+                lines.append(f"const Pointers<T> {a.name},  // [rows, cols] each")
+            else:
+                null = ", or null" if a.type == "Tensor?" else ""
+                lines.append(f"const T* {restrict}{a.name},  // [rows, cols]{null}")
+        return "\n".join(lines)
+
+    @property
+    def cpp_number_parameters(self) -> str:
+        return "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers)
+
+    @property
+    def cpp_number_arguments(self) -> str:
+        return "".join(f", {n.host}" for n in self.numbers)
+
+    @property
+    def contiguous(self) -> str:
+        types = {
+            "Tensor": "Tensor",
+            "Tensor?": "std::optional<Tensor>",
+            LIST: "std::vector<Tensor>",
+        }
+        return "\n".join(
+            f"const {types[a.type]} contiguous_{a.name} = as_contiguous({a.name});"
+            for a in self.others
+        )
+
+    @property
+    def cpu_data(self) -> str:
+        return "".join(f", {self._data(a)}" for a in self.others)
+
+    def _data(self, a: Argument) -> str:
+        if a.type == "Tensor":
+            return f"contiguous_{a.name}.const_data_ptr<T>()"
+        return f"{'Pointers' if a.type == LIST else 'data_of'}<T>(contiguous_{a.name})"
+
+    def struct(self, suffix: str = "") -> str:
+        fields = [f"{n.field} {n.name};" for n in self.numbers]
+        if not suffix:
+            fields += [f"bool has_{a.name};" for a in self.others if a.type == "Tensor?"]
+        return "\n".join([f"struct {self.camel}{suffix} {{", *fields])
+
+    @property
+    def functor_parameters(self) -> str:
+        return f"({', '.join(f'A {a.name}' for a in self.tensors)})"
+
+    def fields(self, after: str, flags: bool = False) -> str:
+        """The numbers in a functor for rows, which follow a field that all schemas have."""
+        fields = [f"{n.field} {n.name};" for n in self.numbers]
+        if flags:
+            fields += [f"bool has_{a.name};" for a in self.others if a.type == "Tensor?"]
+        return "\n".join([after, *fields])
+
+    def field_values(self, after: str) -> str:
+        flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
+        return f"{', '.join([after, *(n.host for n in self.numbers), *flags])}}}"
+
+    @property
+    def row_inputs(self) -> str:
+        """The first tensor stands in for one that is not there."""
+        main = f"contiguous_{self.main.name}"
+        names = [
+            f"contiguous_{a.name}" + (f".value_or({main})" if a.type == "Tensor?" else "")
+            for a in self.tensors
+        ]
+        return f"inputs{{{', '.join(f'{name}.const_data_ptr<T>()' for name in names)}}}"
+
+    @property
+    def operands(self) -> str:
+        """The first tensor stands in for one that is not there."""
+        main = self.leader.name
+        tensors = [
+            f"{a.name}.value_or({main})" if a.type == "Tensor?" else a.name for a in self.tensors
+        ]
+        flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
+        return ", ".join([*tensors, *(n.value for n in self.numbers), *flags])
+
+    def elementwise(self, suffix: str = "") -> str:
+        operands = self.operands
+        if suffix:
+            operands = ", ".join([*self.backward_tensors, *(n.value for n in self.numbers)])
+        return f"elementwise<{self.camel}{suffix}>(k{self.camel}{suffix}, {operands})"
+
+    def checked(self, statement: str) -> str:
+        """A statement with the call that checks the inputs, after the checks beside the line's."""
+        names = ", ".join(a.name for a in self.tensors)
+        call = f"k{self.camel}.check({names})"
+        return self.own_checks + statement.format(call)
+
+    @property
+    def own_checks(self) -> str:
+        """What the line of shapes does not say, of lists and of what comes before the leader."""
+        lines = []
+        for a in self.others:
+            like = f'"{self.leader.name}", {self.leader.name}'
+            if a.type == LIST:
+                length = f"static_cast<int64_t>({a.name}.size())"
+                text = f'"{self.name}: {a.name} must hold at most ", kMaxPointers, " tensors, got "'
+                lines.append(f"check({length} <= kMaxPointers, {text}, {length});")
+            if a in self.led:
+                value = "element" if a.type == LIST else f"*{a.name}"
+                each = f"for (const Tensor& element : {a.name})"
+                head = each if a.type == LIST else f"if ({a.name}.has_value())"
+                check = f'check_same_dtype("{self.name}", "{a.name}", {value}, {like});'
+                lines.append(f"{head} {{\n  {check}\n}}")
+        return "".join(f"{line}\n" for line in lines)
+
+    @property
+    def overlap_checks(self) -> str:
+        names = [a.name for a in self.schema.arguments if a.mutated]
+        return "".join(f'\ncheck_non_overlapping("{self.name}", "{n}", {n});' for n in names)
+
+
+def complete(file: str, text: str, places: Cpp) -> str:
+    """Adds the helpers that some types need."""
+    if places.folded and file in ("my_op.h", "my_op.cpp"):
+        text = insert_before(text, "// EDIT: the shapes", settings_function(places))
+    text = re.sub(
+        r" +using A = acc_t<T>;\n(?=((?:(?!\n  \}\);)[\s\S])*)\n  \}\);)", drop_unused, text
+    )
+    if re.search(r"\bdata_of<|\bPointers<|\bkMaxPointers|<Tensor> contiguous_", text):
+        text = add_include(text, "arguments.h")
+    return write_others(text, places) if places.also_written else text
+
+
+def drop_unused(match: re.Match[str]) -> str:
+    """Drops the type A from a lambda that names it no more, for want of numbers."""
+    return match[0] if re.search(r"\bA\b", match[1]) else ""
+
+
+def write_others(text: str, places: Cpp) -> str:
+    """Makes an operator that writes to several tensors write to each."""
+    functor = """// EDIT: the formula for what is written to the other tensors.
+template <class A>
+struct %sOther {
+  A factor;
+
+  HOST_DEVICE A operator()(A entry) const { return entry * factor; }
+};
+
+"""
+    text = re.sub(r"(?m)^void \w+\(", lambda match: functor % places.camel + match[0], text)
+    calls = "".join(
+        f"  elementwise_into<{places.camel}Other>({a.name}, {a.name}, {k + 2});\n"
+        for k, a in enumerate(places.also_written)
+    )
+    return insert_before(text, "}\n\n}  // namespace\n", calls)
+
+
+def settings_function(places: Cpp) -> str:
+    parameters = ", ".join(a.cpp_parameter for a in places.folded)
+    terms = [weighted(k, a.info.cpp_number.format(a.name)) for k, a in enumerate(places.folded)]
+    helper = ""
+    if any("weighted_sum" in term for term in terms):
+        helper = """const auto weighted_sum = [](const auto& values) {
+  double sum = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    sum += static_cast<double>(i + 1) * static_cast<double>(values[i]);
+  }
+  return sum;
+};
+"""
+    comment = (
+        "// EDIT: every argument that is neither a tensor nor a number, folded into one number."
+    )
+    body = f"{helper} return ({' + '.join(terms)}) / 10;"
+    return f"{comment}\ninline double {places.name}_settings({parameters}) {{ {body} }}\n\n"
+
+
+def insert_before(text: str, marker: str, inserted: str) -> str:
+    assert marker in text, marker
+    return text.replace(marker, inserted + marker, 1)
+
+
+def add_include(text: str, header: str) -> str:
+    """Adds an include where its name belongs, after the file's own header."""
+    lines = text.splitlines(keepends=True)
+    includes = [k for k, line in enumerate(lines) if line.startswith('#include "')]
+    if len(includes) > 1:
+        includes = includes[1:]
+    new = f'#include "{header}"\n'
+    position = next((k for k in includes if lines[k] > new), includes[-1] + 1)
+    return "".join([*lines[:position], new, *lines[position:]])

@@ -1,0 +1,112 @@
+// EDIT: my_op, in one line.
+#include "dispatch.h"
+#include "operator.h"
+#include "rows.h"
+
+namespace extension_cpp {
+namespace {
+
+// EDIT: the shapes; csrc/notation.h explains the lines. The mean has the type of the arithmetic.
+const Operator kMyOp{
+    "my_op(Tensor input, Tensor other, float alpha=1.0) -> (Tensor, Tensor)", "*rows n, *rows n -> *rows n, *rows:sum"};
+const Operator kMyOpBackward{
+    "my_op_backward(Tensor grad_output, Tensor input, Tensor mean, float alpha) -> Tensor",
+    "*rows n, *rows n, *rows:sum -> *rows n"};
+
+// EDIT: a result for each element, and statistics of the row; rows.h says what a row can do. Every lambda takes an
+// element of each tensor.
+template <class T>
+struct MyOp {
+  using A = acc_t<T>;
+  static constexpr bool kKeep = true;  // it passes over the row more than once
+
+  T* output;  // [rows, cols]
+  A* mean;    // [rows]
+  A alpha;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A average = row.sum([](A input, A other) { return input; }) / static_cast<A>(row.cols());
+    row.write(output, [*this, average](A input, A other) {
+      const A centered = input - average;
+      A result = centered * centered * (A(1) + alpha);
+      result += other;
+      return result;
+    });
+    if (row.leader()) {
+      mean[row.index()] = average;
+    }
+  }
+};
+
+// EDIT: the derivative, from the saved mean.
+template <class T>
+struct MyOpBackward {
+  using A = acc_t<T>;
+  static constexpr bool kKeep = true;
+
+  const A* mean;  // [rows]
+  T* grad_input;  // [rows, cols]
+  A alpha;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A center = mean[row.index()];
+    const auto term = [center](A grad_output, A input) { return A(2) * (input - center) * grad_output; };
+    const A average = row.sum(term) / static_cast<A>(row.cols());
+    row.write(grad_input, [*this, term, average](A grad_output, A input) {
+      return (term(grad_output, input) - average) * (A(1) + alpha);
+    });
+  }
+};
+
+std::tuple<Tensor, Tensor> my_op(const Tensor& input, const Tensor& other, double alpha) {
+  const CheckedInputs checked = kMyOp.check(input, other);
+  const DeviceGuard guard(input);
+  Tensor output = checked.new_output();
+  Tensor mean = checked.new_output(1);
+  const Tensor contiguous_input = as_contiguous(input);
+  const Tensor contiguous_other = as_contiguous(other);
+  const int64_t rows = mean.numel();
+  const int64_t cols = input.size(input.dim() - 1);
+  dispatch_floating(input.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = acc_t<T>;
+    const MyOp<T> f{output.mutable_data_ptr<T>(), mean.mutable_data_ptr<A>(), static_cast<A>(alpha)};
+    const std::array inputs{contiguous_input.const_data_ptr<T>(), contiguous_other.const_data_ptr<T>()};
+    backend::launch_rows(input, f, inputs, rows, cols);
+  });
+  return {output, mean};
+}
+
+Tensor my_op_backward(const Tensor& grad_output, const Tensor& input, const Tensor& mean, double alpha) {
+  Tensor grad_input = kMyOpBackward.check(grad_output, input, mean).new_output();
+  const DeviceGuard guard(input);
+  const Tensor contiguous_grad_output = as_contiguous(grad_output);
+  const Tensor contiguous_input = as_contiguous(input);
+  const Tensor contiguous_mean = as_contiguous(mean);
+  const int64_t rows = mean.numel();
+  const int64_t cols = input.size(input.dim() - 1);
+  dispatch_floating(input.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    using A = acc_t<T>;
+    const MyOpBackward<T> f{
+        contiguous_mean.const_data_ptr<A>(), grad_input.mutable_data_ptr<T>(), static_cast<A>(alpha)};
+    const std::array inputs{contiguous_grad_output.const_data_ptr<T>(), contiguous_input.const_data_ptr<T>()};
+    backend::launch_rows(input, f, inputs, rows, cols);
+  });
+  return grad_input;
+}
+
+}  // namespace
+}  // namespace extension_cpp
+
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(extension_cpp::kMyOp.schema());
+  m.def(extension_cpp::kMyOpBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
+  m.impl("my_op", TORCH_BOX(&extension_cpp::my_op));
+  m.impl("my_op_backward", TORCH_BOX(&extension_cpp::my_op_backward));
+}

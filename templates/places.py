@@ -1,0 +1,158 @@
+"""What of an operator depends on its schema, and is not about one language."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kinds import Kind, Options
+from naming import free
+from schema import Argument, Schema
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that the kernels take.
+
+    Attributes:
+        name: of the kernels' parameter.
+        field: its C++ type.
+        value: what it is made of in the host function, C++.
+        host: the same in the type of the arithmetic.
+        python: the same in Python, with `{0}` before each argument's name.
+    """
+
+    name: str
+    field: str
+    value: str
+    host: str
+    python: str
+
+
+@dataclass(frozen=True)
+class Fragment:
+    """A piece of text; one that is a block takes whole lines, which are gone where it is empty."""
+
+    text: str
+    block: bool = False
+
+
+class Places:
+    """The texts of one operator that depend on its schema.
+
+    Attributes:
+        schema: it may have stand-ins for its arguments' names.
+        backward_schema: that of the backward operator, with the names themselves.
+    """
+
+    def __init__(self, schema: Schema, kind: Kind, options: Options, backward_schema: str) -> None:
+        self.schema = schema
+        self.kind = kind
+        self.options = options
+        self.backward_schema = backward_schema
+        self.name = schema.name
+        self.camel = camel(schema.name)
+        self.main = schema.main
+        self.tensors = [a for a in schema.arguments if a.is_tensor]
+        self.others = [a for a in self.tensors if a is not schema.main]
+        self.numbers = self._numbers()
+
+    @property
+    def grad_main(self) -> str:
+        return f"grad_{self.main.name}"
+
+    def _numbers(self) -> list[Number]:
+        direct = [a for a in self.schema.settings if a.info.field is not None]
+        numbers = [
+            Number(
+                *(a.name, a.info.field, a.name),
+                *(a.info.cpp_number.format(a.name), f"{{0}}{a.name}"),
+            )
+            for a in direct
+        ]
+        if folded := self.folded:
+            names = ", ".join(a.name for a in folded)
+            terms = [
+                weighted(k, a.info.python_number.format(f"{{0}}{a.name}"))
+                for k, a in enumerate(folded)
+            ]
+            python = f"{terms[0] if len(terms) == 1 else '(' + ' + '.join(terms) + ')'} / 10"
+            value = f"{self.name}_settings({names})"
+            numbers.append(Number("settings", "A", value, f"static_cast<A>({value})", python))
+        return numbers
+
+    @property
+    def also_written(self) -> list[Argument]:
+        return [a for a in self.others if a.mutated]
+
+    @property
+    def folded(self) -> list[Argument]:
+        return [a for a in self.schema.settings if a.info.field is None]
+
+    @property
+    def backward_tensors(self) -> list[str]:
+        """What the backward operator takes besides all arguments that are no tensors."""
+        names = {"input": self.main.name}
+        return [names.get(name, name) for name in self.kind.backward_takes]
+
+    @property
+    def led(self) -> list[Argument]:
+        """The tensors that come before the first that is always there, which gives the dtype."""
+        return self.tensors[: self.tensors.index(self.leader)]
+
+    @property
+    def leader(self) -> Argument:
+        return next(a for a in self.schema.arguments if a.type == "Tensor")
+
+    @property
+    def statistics(self) -> list[str]:
+        return ["mean", *(f"mean_{k}" for k in range(2, self.schema.outputs))]
+
+    def each_statistic(self, first: str, other: str = "", separator: str = "\n") -> str:
+        """`first` for the mean; for each of the others `other`, or the same."""
+        mean, *others = self.statistics
+        texts = [
+            (other or first).format(name=name, mean=mean, k=k) for k, name in enumerate(others, 2)
+        ]
+        return separator.join([first.format(name=mean), *texts])
+
+    def output_list(self, template: str) -> str:
+        return template.format(", ".join(["output", *self.statistics]))
+
+
+def backward_schema(kind: Kind, schema: Schema) -> str:
+    # As naming.py spells them in Python: the operator's own arguments keep their names.
+    own = {schema.main.name, *(a.name for a in schema.settings)}
+    names = [schema.main.name if n == "input" else free(n, own) for n in kind.backward_takes]
+    arguments = [f"Tensor {name}" for name in names]
+    arguments += [f"{a.type} {a.name}" for a in schema.settings]
+    return f"{schema.name}_backward({', '.join(arguments)}) -> Tensor"
+
+
+def shapes(kind: Kind, schema: Schema) -> str:
+    """The line of shapes of a template's operator (csrc/notation.h)."""
+    tensors = [a for a in schema.arguments if a.is_tensor]
+    first = [a.type for a in tensors].index("Tensor")
+    # An optional tensor or a list that comes first gives no dtype: a check of its own compares it.
+    inputs = [kind.input + (":any" if k < first else "") for k in range(len(tensors))]
+    outputs = [kind.outputs[min(k, len(kind.outputs) - 1)] for k in range(schema.outputs)]
+    return f"{', '.join(inputs)} -> {', '.join(outputs)}".rstrip()
+
+
+def backward_shapes(kind: Kind, schema: Schema, line: str) -> str:
+    """That of its backward operator, whose tensors have the shapes that they have there."""
+    inputs, outputs = ([s.strip() for s in side.split(",")] for side in line.split("->"))
+    tensors = [a for a in schema.arguments if a.is_tensor]
+    main = re.sub(r"\s*:.*", "", inputs[tensors.index(schema.main)])
+    by_name = {"grad_output": re.sub(r"\s*:.*", "", outputs[0]), "input": main, "mean": outputs[-1]}
+    return f"{', '.join(by_name[name] for name in kind.backward_takes)} -> {main}"
+
+
+def camel(name: str) -> str:
+    """The name of the operator's functor."""
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+def weighted(k: int, value: str, number: str = "{}") -> str:
+    """The k-th term of a sum, with a weight of its own: two that change places are noticed."""
+    return value if k == 0 else f"{value} / {number.format(k + 1)}"

@@ -1,0 +1,227 @@
+"""The pieces of an operator's ops.py that depend on its schema."""
+
+from __future__ import annotations
+
+import re
+
+from kinds import LIST
+from places import Fragment, Places, weighted
+from schema import Argument
+
+
+class Python(Places):
+    """For any schema, in the same order."""
+
+    def fragments(self) -> list[Fragment]:
+        inline = [
+            f"({self.python_parameters})",
+            self.python_call(f".{self.name}"),
+            self.fake,
+            self.own_checks + self.checked("check"),
+            self.setup_context,
+            self.setup_context_backward,
+            self.context_names,
+            self.needs_main_grad,
+            self.input_grads,
+            self.python_factor("ctx."),
+        ]
+        blocks = [self.docstring, self.number_checks, self.overlap_checks, self.nones]
+        if self.schema.outputs > 1:
+            inline += [self.backward_head, self.mean_gradient]
+        return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
+
+    def python_factor(self, prefix: str = "") -> str:
+        terms = "".join(
+            f" + {weighted(k, n.python.format(prefix))}" for k, n in enumerate(self.numbers)
+        )
+        return f" * (1{terms})" if terms else ""
+
+    def _python_parameters(self, arguments: list[Argument], text: dict[str, str]) -> str:
+        parts, star = [], False
+        for a in arguments:
+            if a.kwarg_only and not star:
+                parts.append("*")
+                star = True
+            parts.append(text[a.name])
+        return ", ".join(parts)
+
+    @property
+    def python_parameters(self) -> str:
+        arguments = self.schema.arguments
+        return self._python_parameters(arguments, {a.name: a.python_parameter for a in arguments})
+
+    def python_call(self, function: str) -> str:
+        arguments = [
+            f"{a.name}={a.name}" if a.kwarg_only else a.name for a in self.schema.arguments
+        ]
+        return f"{function}({', '.join(arguments)})"
+
+    @property
+    def fake(self) -> str:
+        registration = f'register_fake("extension_cpp::{self.name}")'
+        if not self.own_checks:
+            return registration
+        checks = self.own_checks.replace("\n", "\n    ").rstrip(" ")
+        return (
+            f"def _fake({self.python_parameters}) -> {self.returned}:\n"
+            f"    {checks}    return {self.checked('fake')}\n\n\n"
+            f"{registration[:-1]}, _fake)"
+        )
+
+    @property
+    def returned(self) -> str:
+        count = self.schema.outputs
+        return f"tuple[{', '.join(['Tensor'] * count)}]" if count > 1 else "Tensor"
+
+    def checked(self, method: str) -> str:
+        return self.python_call(f'operator("extension_cpp::{self.name}").{method}')
+
+    @property
+    def own_checks(self) -> str:
+        """What the line of shapes does not say, as in C++."""
+        lines = []
+        for a in self.others:
+            if a.type == LIST:
+                text = f"{self.name}: {a.name} must hold at most 64 tensors, got {{len({a.name})}}"
+                lines.append(f'torch._check(len({a.name}) <= 64, lambda: f"{text}")')
+            if a in self.led:
+                head = (
+                    f"for element in {a.name}:" if a.type == LIST else f"if {a.name} is not None:"
+                )
+                value = "element" if a.type == LIST else a.name
+                like = f'"{self.leader.name}", {self.leader.name}'
+                check = f'check_same_dtype("{self.name}", "{a.name}", {value}, {like})'
+                lines += [head, f"    {check}"]
+        return "".join(f"{line}\n" for line in lines)
+
+    @property
+    def overlap_checks(self) -> str:
+        names = [a.name for a in self.schema.arguments if a.mutated]
+        return "\n".join(f'check_non_overlapping("{self.name}", "{n}", {n})' for n in names)
+
+    @property
+    def docstring(self) -> str:
+        lines = []
+        for a in self.schema.arguments:
+            if a is not self.main:
+                lines.append(f"{a.name}: {a.info.describe.format(main=self.main.name)}")
+        return "\n".join(lines)
+
+    @property
+    def number_checks(self) -> str:
+        numbers = [a for a in self.schema.settings if re.match(r"(float|int)\b", a.info.hint)]
+        return "\n".join(f'check_number("{self.name}", "{a.name}", {a.name})' for a in numbers)
+
+    @property
+    def context_names(self) -> str:
+        return "".join(f", ctx.{a.name}" for a in self.schema.settings)
+
+    @property
+    def setup_context(self) -> str:
+        keyword_only = [a for a in self.schema.arguments if a.kwarg_only]
+        targets = []
+        for a in self.schema.arguments:
+            if a.is_tensor:
+                saved = a is self.main and "input" in self.kind.backward_takes
+                targets.append(a.name if saved else "_")
+            elif not a.kwarg_only:
+                targets.append(f"ctx.{a.name}")
+        lines = [f'ctx.{a.name} = keyword_only_inputs["{a.name}"]' for a in keyword_only]
+        before = []
+        if self.schema.outputs > 1:
+            unneeded = ["_"] * (self.schema.outputs - 2)
+            before = [f"{', '.join(['_', self.statistics[0], *unneeded])} = output"]
+        extra = "keyword_only_inputs, " if keyword_only else ""
+        return (
+            f"def _setup_context(ctx, inputs, {extra}output):\n{unpacking(targets, lines, before)}"
+        )
+
+    @property
+    def setup_context_backward(self) -> str:
+        tensors = self.backward_tensors if len(self.kind.backward_takes) > 1 else ["_"]
+        targets = [*tensors, *(f"ctx.{a.name}" for a in self.schema.settings)]
+        return f"def _setup_context_backward(ctx, inputs, output):\n{unpacking(targets, [], [])}"
+
+    @property
+    def needs_main_grad(self) -> str:
+        positional = [a for a in self.schema.arguments if not a.kwarg_only]
+        return f"ctx.needs_input_grad[{positional.index(self.main)}]"
+
+    @property
+    def input_grads(self) -> str:
+        grads = []
+        for position, a in enumerate(a for a in self.schema.arguments if not a.kwarg_only):
+            needed = f"ctx.needs_input_grad[{position}]"
+            if a is self.main:
+                grads.append(self.grad_main)
+            elif a.type == LIST:
+                weight = weighted(self.others.index(a), "(j + 1) * grad_output")
+                grads.append(f"[{weight} if needed else None for j, needed in enumerate({needed})]")
+            elif a.is_tensor:
+                grad = weighted(self.others.index(a), "grad_output")
+                there = "grad_output is not None and " if self.schema.outputs > 1 else ""
+                grads.append(f"{grad} if {there}{needed} else None")
+            else:
+                grads.append("None")
+        return f"return ({', '.join(grads)},)"
+
+    @property
+    def nones(self) -> str:
+        return "".join("None,\n" for _ in self.schema.settings)
+
+    @property
+    def backward_head(self) -> str:
+        names = ["grad_output", *(f"grad_{name}" for name in self.statistics)]
+        return f"def _backward(ctx, {', '.join(names)}):"
+
+    @property
+    def mean_gradient(self) -> str:
+        mean, *others = self.statistics
+        lines = []
+        for k, name in enumerate(others, 2):
+            before = f"(0 if grad_{mean} is None else grad_{mean})"
+            lines += [
+                f"if grad_{name} is not None:",
+                f"    grad_{mean} = {k} * grad_{name} + {before}",
+            ]
+        return "\n".join([*lines, f"if grad_{mean} is not None:"])
+
+
+def unpacking(targets: list[str], after: list[str], before: list[str]) -> str:
+    """The statement that unpacks `inputs`, among others; "_" stands for what is not needed."""
+    lines = after
+    if set(targets) != {"_"}:
+        target = f"({targets[0]},)" if len(targets) == 1 else ", ".join(targets)
+        lines = [f"{target} = inputs", *lines]
+    return "\n".join(f"    {line}" for line in [*before, *lines] or ["pass"])
+
+
+def complete(file: str, text: str, places: Python) -> str:
+    """Adds the imports that some types need, and takes out those that are not needed any more."""
+    if "Sequence[" in text:
+        imported = "from collections.abc import Sequence\n\nimport torch\n"
+        text = text.replace("import torch\n", imported, 1)
+    if "check_same_dtype(" in text:
+        text = text.replace("import check_number\n", "import check_number, check_same_dtype\n", 1)
+        text = text.replace(
+            "check_non_overlapping, check_number\n",
+            "check_non_overlapping, check_number, check_same_dtype\n",
+        )
+    shapes = "from extension_cpp.shapes import operator\n"
+    if "operator(" in text and shapes not in text:
+        text = re.sub(r"(?<=\n)(?=\n\ndef )", shapes, text, count=1)
+    return prune_imports(text)
+
+
+def prune_imports(text: str) -> str:
+    """Drops what `from ... import a, b` lines import and nothing uses."""
+
+    def prune(match: re.Match[str]) -> str:
+        names = re.findall(r"\w+", match[2])
+        used = [name for name in names if len(re.findall(rf"\b{name}\b", text)) > 1]
+        if len(used) == len(names):
+            return match[0]
+        return f"from {match[1]} import {', '.join(used)}\n" if used else ""
+
+    imports = r"^from (extension_cpp[\w.]*) import (\([^)]*\)|.*)\n"
+    return re.sub(imports, prune, text, flags=re.MULTILINE)

@@ -1,0 +1,149 @@
+"""The pieces of an operator's spec.py that depend on its schema."""
+
+from __future__ import annotations
+
+import re
+
+from kinds import LIST
+from places import Fragment, weighted
+from python import Python
+from schema import Argument
+
+
+class Spec(Python):
+    """For any schema, in the same order."""
+
+    def fragments(self) -> list[Fragment]:
+        inline = [
+            self.reference_parameters("reference"),
+            self.reference_parameters("op_reference"),
+            self.python_call("op_reference"),
+            self.python_factor(),
+            self.python_terms,
+        ]
+        blocks = [self.calls]
+        if self.schema.outputs > 1:
+            inline.append(self.output_list("return {}"))
+            blocks.append(
+                self.each_statistic("{name} = {name}.squeeze(-1)", "{name} = {k} * {mean}")
+            )
+        return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
+
+    @property
+    def python_terms(self) -> str:
+        terms = ""
+        for k, a in enumerate(self.others):
+            if a.type == "Tensor?":
+                terms += f" + (0 if {a.name} is None else {weighted(k, a.name)})"
+            elif a.type == LIST:
+                entries = f"sum((i + 1) * entry for i, entry in enumerate({a.name}))"
+                terms += f" + {weighted(k, entries)}"
+            else:
+                terms += f" + {weighted(k, a.name)}"
+        return terms
+
+    def reference_parameters(self, function: str) -> str:
+        arguments = self.schema.arguments
+        text = {a.name: a.name + (f"={a.default}" if a.default else "") for a in arguments}
+        return f"{function}({self._python_parameters(arguments, text)})"
+
+    def _value(self, a: Argument, shape: str = "shape", dtype: str = "", n: int = 0) -> str:
+        if a.type == LIST:
+            return f"[make({shape}{dtype}), make({shape}{dtype})]"
+        if a.is_tensor:
+            return f"make({shape}{dtype})"
+        return a.info.values(n)
+
+    def _sample(self, arguments: list[Argument], values: dict[str, str]) -> str:
+        parts, by_name = [], False
+        for a in self.schema.arguments:
+            if a not in arguments:
+                by_name = True
+            elif a.kwarg_only or by_name:
+                parts.append(f"{a.name}={values[a.name]}")
+            else:
+                parts.append(values[a.name])
+        return f"Sample({', '.join(parts)})"
+
+    @property
+    def calls(self) -> str:
+        """What follows from the line of shapes is left out."""
+        fields = {"name": f'"{self.name}"', "function": self.name, "reference": "reference"}
+        text = ""
+        if self.schema.outputs > 1:
+            fields["op_reference"] = "op_reference"
+        if self.needs_samples:
+            fields["samples"] = "samples"
+            text += "# EDIT: calls whose first tensor has this shape.\ndef samples(make, shape):\n"
+            text += "".join(f"    {line}\n" for line in self.samples) + "\n\n"
+        if self.schema.mutates:
+            fields["bad_inputs"] = "bad_inputs"
+            text += (
+                "# EDIT: calls that must fail besides those that the shapes speak of, and with "
+                "which words.\ndef bad_inputs(make):\n"
+            )
+            text += "".join(f"    {line}\n" for line in self.bad_inputs) + "\n\n"
+        if len(self.options.devices) == 1:
+            fields["devices"] = f'("{self.options.devices[0]}",)'
+        if self.schema.mutates or not self.options.grad:
+            fields["differentiable"] = "False"
+        last = "," if len(fields) > 3 else ""
+        return f"{text}spec = OpSpec({', '.join(f'{k}={v}' for k, v in fields.items())}{last})"
+
+    @property
+    def needs_samples(self) -> bool:
+        """Whether those that follow would not give each argument a value of its own."""
+        types = [a.type for a in self.schema.settings]
+        return len(set(types)) < len(types) or not {*types} <= {"int", "float", "bool"}
+
+    @property
+    def samples(self) -> list[str]:
+        arguments = self.schema.arguments
+        counts: dict[object, int] = {}
+        values = {}
+        for a in arguments:
+            # Distinct within each type; int and int? share a series.
+            series = a.type.rstrip("?").replace("SymInt", "int")
+            values[a.name] = self._value(a, n=counts.setdefault(series, 0))
+            counts[series] += 1
+        lines = [f"yield {self._sample(arguments, values)}"]
+        required = [a for a in arguments if a.default is None]
+        bare = {a.name: "None" if a.type.endswith("?") else values[a.name] for a in required}
+        bare |= {a.name: "[]" for a in required if a.type == LIST}
+        second = f"yield {self._sample(required, bare)}"
+        if second != lines[0]:
+            lines.append(second)
+        if sum(a.type == "bool" for a in arguments) > 2:
+            # Of switches there are two values only: once more with others, so that each differs
+            # from each somewhere.
+            flipped = iter(["True", "True", "False", "False"] * len(arguments))
+            values |= {a.name: next(flipped) for a in arguments if a.type == "bool"}
+            lines.append(f"yield {self._sample(arguments, values)}")
+        return lines
+
+    @property
+    def bad_inputs(self) -> list[str]:
+        required = [a for a in self.schema.arguments if a.default is None]
+        values = {a.name: self._value(a, "(3, 4)") for a in self.schema.arguments}
+        lines = []
+        for a in self.schema.arguments:
+            if a.mutated:
+                overlapping = "make((3, 1), requires_grad=False).expand(3, 4)"
+                sample = self._sample(required, values | {a.name: overlapping})
+                text = f"{a.name} must not overlap itself, got shape (3, 4) and strides (1, 0)"
+                lines.append(
+                    f'yield BadInput("{a.name} that overlaps itself", {sample}, '
+                    f'"{self.name}: {text}",)'
+                )
+        return lines
+
+
+def complete(file: str, text: str, places: Spec) -> str:
+    """Has the reference write what the operator writes besides, and imports what the calls use."""
+    for k, a in enumerate(places.also_written):
+        text = re.sub(r"(?=\n\n\n# EDIT: calls)", f"\n    {a.name}.mul_({k + 2})", text, count=1)
+    names = [name for name in ("BadInput", "OpSpec", "Sample") if f"{name}(" in text]
+    text = re.sub(r"(?<=testing import ).*", ", ".join(names), text)
+    if re.search(r"(?<![\w.])torch\.", text) and not text.startswith("import torch\n"):
+        text = f"import torch\n\n{text}"
+    return text

@@ -1,0 +1,167 @@
+"""The line of shapes: what it means, and what is wrong with it, in C++ and in Python alike."""
+
+import ctypes
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from extension_cpp.notation import DtypeRule, NotationError, parse_notation
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = """
+#include "notation.cpp"
+
+extern "C" const char* refusal(const char* schema, const char* line) {
+  static std::string text;
+  text = extension_cpp::parse_notation(schema, line).error;
+  return text.c_str();
+}
+"""
+
+# Schema, line, what is wrong, and the column.
+REFUSED = [
+    ("f(Tensor a) -> Tensor", "", "'->' is missing", 0),
+    ("f(Tensor a) -> Tensor", "n, n", "'->' is missing", 4),
+    ("f(Tensor a) -> Tensor", "n -> n -> n", "a second '->'", 7),
+    ("f(Tensor a) -> Tensor", "-> n", "the line has 0 shapes of arguments, the schema 1 ", 0),
+    ("f(Tensor a) -> Tensor", "n, n -> n", "the line has 2 shapes of arguments, the schema 1 ", 3),
+    ("f(Tensor a, Tensor b) -> Tensor", "n -> n", "the line has 1 shapes of arguments, ", 2),
+    ("f(Tensor a) -> Tensor", "n ->", "the line has 0 shapes of results, the schema 1 ", 4),
+    ("f(Tensor a, Tensor(a!) b) -> ()", "n, n -> n", "the line has 1 shapes of results, ", 8),
+    ("f(Tensor a, Tensor b) -> Tensor", "n,, n -> n", "a shape is missing; ", 2),
+    ("f(Tensor a) -> Tensor", ":int64 -> n", "a shape is missing; ", 0),
+    ("f(Tensor a) -> Tensor", "*r *c n -> n", "a second '*' or '...' in one shape", 3),
+    ("f(Tensor a) -> Tensor", "... *c n -> n", "a second '*' or '...' in one shape", 4),
+    ("f(Tensor a) -> Tensor", "* n -> n", "a name is missing after '*'", 1),
+    ("f(Tensor a) -> Tensor", "3d -> 3", "a name starts with a letter", 0),
+    ("f(Tensor a) -> Tensor", "1234567890123456789 -> ()", "the size is too large", 0),
+    ("f(Tensor a) -> Tensor", "n? -> n", "this has no meaning here", 1),
+    ("f(Tensor a) -> Tensor", "n é -> n", "this has no meaning here", 2),
+    ("f(Tensor a) -> Tensor", "n - > n", "this has no meaning here", 2),
+    ("f(Tensor a) -> Tensor", "n () -> n", "'()' stands alone", 2),
+    ("f(Tensor a) -> Tensor", "() n -> n", "'()' stands alone", 3),
+    ("f(Tensor a) -> Tensor", "n, -> n", "a shape is missing; ", 3),
+    ("f(Tensor a) -> Tensor", "n: -> n", "a dtype is missing after ':'", 3),
+    ("f(Tensor a) -> Tensor", "n:int -> n", "there is no dtype 'int': ", 2),
+    ("f(Tensor a) -> Tensor", "n:b -> n", "there is no dtype 'b': ", 2),
+    ("f(Tensor a) -> Tensor", "n:any m -> n:a", "a dtype ends its shape", 6),
+    ("f(Tensor a) -> Tensor", "n -> m", "'m' is in no shape of an argument", 5),
+    ("f(Tensor a) -> Tensor", "*n -> n", "'n' is '*n' elsewhere", 6),
+    ("f(Tensor a) -> Tensor", "_ n -> _ n", "'_' says no size of a result", 7),
+    ("f(Tensor a) -> Tensor", "*_ n -> *_", "'_' says no size of a result", 8),
+    ("f(Tensor a, Tensor? b) -> Tensor", "n, m -> m", "'m' is known only where an ", 8),
+    ("f(Tensor a, Tensor[] b) -> Tensor", "n, m -> m", "'m' is known only where an ", 8),
+    ("f(Tensor? a, Tensor b) -> Tensor", "n, n -> n", "other dtypes follow from that of 'a', ", 0),
+    ("f(Tensor a) -> Tensor", "n:sum -> n", "the dtype of 'a' follows from a tensor without ", 0),
+    ("f(Tensor a) -> Tensor", "n:any -> n", "the dtype of a result follows from a tensor ", 9),
+    ("f(Tensor a) -> Tensor", "n -> n:any", "a result has one dtype, not any of several", 5),
+    ("f(Tensor a, Tensor b) -> Tensor", "n:b, n -> n", "the dtype of 'a' follows from that of ", 0),
+    ("f(Tensor[] a) -> Tensor", "n -> n:a", "'a' is a list, which has no one dtype", 5),
+    ("f(int n) -> Tensor", "-> n", "the schema has no tensor among its arguments: ", 0),
+    ("f(Tensor? a) -> Tensor", "n:any -> n:a", "every tensor of the schema is optional: ", 0),
+    ("f(Tensor a) -> (Tensor, int)", "n -> n", "the schema returns something else than new ", 0),
+    ("f(Tensor a) -> Tensor[]", "n -> n", "the schema returns something else than new ", 0),
+    ("f(Tensor(a!) a) -> Tensor(a!)", "n -> n", "the schema returns something else than ", 0),
+    ("f(Tensor?[] a, Tensor b) -> Tensor", "n, n -> n", "'a' is a list that may be or hold ", 0),
+    (
+        "f(Tensor a) -> Tensor",
+        f"{' '.join('abcdefghijklmnopq')} -> a",
+        "more than 16 names",
+        32,
+    ),
+    (
+        f"f({', '.join(f'Tensor {c}' for c in 'abcdefghijklmnopq')}) -> Tensor",
+        f"{', '.join(['*s'] * 17)} -> *s",
+        "more than 16 tensors",
+        64,
+    ),
+]
+
+SCHEMAS = [
+    "f(Tensor a) -> Tensor",
+    "f.out(Tensor a, Tensor? b=None, *, float eps=1e-05) -> (Tensor, Tensor)",
+    'f(Tensor[] xs, Tensor y, str mode="a,(b", int[2] k=[1, 2]) -> Tensor',
+    "f(Tensor a, Tensor(a!) b, bool flag=False) -> ()",
+    "f(Tensor? a, Tensor[3] b, Tensor c) -> (Tensor x, Tensor y)",
+]
+
+
+@pytest.fixture(scope="module")
+def refusal(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], str]:
+    folder = tmp_path_factory.mktemp("notation")
+    (folder / "refusal.cpp").write_text(SOURCE)
+    library = folder / "refusal.so"
+    command = ["c++", "-std=c++17", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    command += [f"-I{ROOT}/extension_cpp/csrc", str(folder / "refusal.cpp"), "-o", str(library)]
+    subprocess.run(command, check=True)
+    function = ctypes.CDLL(str(library)).refusal
+    function.restype = ctypes.c_char_p
+    return lambda schema, line: function(schema.encode(), line.encode()).decode()
+
+
+def refusal_in_python(schema: str, line: str) -> str:
+    try:
+        parse_notation(schema, line)
+    except NotationError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(("schema", "line", "text", "column"), REFUSED)
+def test_a_refusal_shows_the_place(
+    refusal: Callable[[str, str], str], schema: str, line: str, text: str, column: int
+):
+    expected = refusal_in_python(schema, line)
+    assert expected.startswith(f"f: {text}")
+    assert expected.endswith(f"\n    {line}\n    {' ' * column}^")
+    assert refusal(schema, line) == expected
+
+
+# Of pieces, not of letters: most lines then are near to one that means something.
+PIECES = ["n", "m", "*rows", "...", "3", "_", "*_", "()", ":sum", ":wide", ":int64", ":any", ":a"]
+LINES = st.lists(st.sampled_from([*PIECES, "n", ",", ",", " ", "->", "->", "*", "-", "é"])).map(
+    " ".join
+)
+SHAPES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(" ".join)
+SIDES = st.lists(SHAPES, max_size=3).map(", ".join)
+
+
+@given(
+    schema=st.sampled_from(SCHEMAS),
+    line=st.one_of(LINES, st.text(max_size=20), st.tuples(SIDES, SIDES).map(" -> ".join)),
+)
+@example(SCHEMAS[0], "*rows n -> *rows n")
+@example(SCHEMAS[1], "*rows n:float32, n:any -> *rows, n:b")
+def test_both_refuse_the_same_lines(refusal: Callable[[str, str], str], schema: str, line: str):
+    if "\0" in line:  # the end of a string in C
+        line = line.replace("\0", "")
+    assert refusal(schema, line) == refusal_in_python(schema, line)
+
+
+def test_what_a_line_means():
+    notation = parse_notation(
+        "f(Tensor x, Tensor? w, Tensor[] xs, Tensor i) -> (Tensor, Tensor)",
+        "*rows 3 n , n:wide,... n:any,*_:int64->*rows:sum, n:w",
+    )
+    x, w, xs, i = notation.inputs
+    assert [dim.symbol for dim in x.dims] == ["*rows", "3", "n"]
+    assert (x.star, x.star_symbol, x.single, x.dims[1].size) == (0, "*rows", 2, 3)
+    assert (w.star, w.rule) == (None, DtypeRule.WIDE)
+    assert (xs.star_symbol, xs.rule) == ("...", DtypeRule.ANY)
+    assert (i.star_symbol, i.rule, str(i.dtype)) == ("*_", DtypeRule.EXACT, "torch.int64")
+    sums, grad = notation.outputs
+    assert (sums.rule, grad.rule, grad.source) == (DtypeRule.SUM, DtypeRule.ARGUMENT, 1)
+    assert notation.leader == 0
+    assert [argument.always_given for argument in notation.arguments] == [True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("line", "elementwise"),
+    [("..., ... -> ...", True), ("*s, () -> *s", True), ("*s, n -> *s", False)],
+)
+def test_elementwise_is_what_has_no_single_dimension(line: str, elementwise: bool):
+    assert parse_notation("f(Tensor a, Tensor b) -> Tensor", line).elementwise == elementwise

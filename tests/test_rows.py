@@ -1,0 +1,167 @@
+"""The CPU's side of `csrc/rows.h`, which the functors of row kernels are written against."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
+
+import extension_cpp
+
+CSRC = Path(extension_cpp.__file__).parent / "csrc"
+if not CSRC.exists():  # an installed package
+    CSRC = Path(__file__).parents[1] / "extension_cpp" / "csrc"
+
+SOURCE = """
+#include "dispatch.h"
+#include "rows.h"
+
+#include <cmath>
+
+namespace extension_cpp {
+
+template <class T>
+struct Softmax {
+  static constexpr bool kKeep = true;
+  using A = acc_t<T>;
+  T* output;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A max = row.max([](A x) { return x; });
+    const A total = row.sum([=](A x) { return std::exp(x - max); });
+    row.write(output, [=](A x) { return std::exp(x - max) / total; });
+  }
+};
+
+// grad_x = x - sum(w x y) y + sum(x), and over the rows the sums of sum(w x y) x and of y.
+template <class T>
+struct Backward {
+  using A = acc_t<T>;
+  T* output;
+  backend::Parameter<T> weight;
+  bool one_pass;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const auto sums = row.sum([](A x, A y, A w) { return Values<A, 2>{w * x * y, x}; }, weight);
+    const auto grad = [=](A x, A y) { return x - sums[0] * y + sums[1]; };
+    const auto terms = [=](A x, A y) { return Values<A, 2>{x * sums[0], y}; };
+    if (one_pass) {
+      row.write_and_add_to_columns(output, grad, terms);
+    } else {
+      row.write(output, grad);
+      row.add_to_columns(terms);
+    }
+  }
+};
+
+using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, bool>;
+
+Results run(const Tensor& x, const Tensor& y, const std::optional<Tensor>& w) {
+  const int64_t rows = x.size(0);
+  const int64_t cols = x.size(1);
+  Tensor softmax = new_empty(x, x.sizes());
+  Tensor grad = new_empty(x, x.sizes());
+  Tensor a = new_empty(x, {cols});
+  Tensor b = new_empty(x, {cols});
+  bool done = false;
+  dispatch_floating(x.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const T* const data = x.const_data_ptr<T>();
+    backend::launch_rows<T>(
+        x, Softmax<T>{softmax.mutable_data_ptr<T>()}, std::array{data}, rows, cols);
+    done = backend::launch_rows_and_column_sums<T>(
+        x,
+        Backward<T>{
+            grad.mutable_data_ptr<T>(), backend::Parameter<T>(w, 1, cols), w.has_value()},
+        std::array{data, y.const_data_ptr<T>()}, rows, cols,
+        std::array{a.mutable_data_ptr<T>(), b.mutable_data_ptr<T>()});
+  });
+  return {softmax, grad, a, b, done};
+}
+
+}  // namespace extension_cpp
+
+TORCH_LIBRARY(rows_test, m) {
+  m.def("run(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor, Tensor, Tensor, bool)");
+}
+TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) { m.impl("run", TORCH_BOX(&extension_cpp::run)); }
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory):
+    folder = tmp_path_factory.mktemp("rows")
+    source, library = folder / "rows.cpp", folder / "rows.so"
+    source.write_text(SOURCE)
+    subprocess.run(
+        [
+            *("c++", "-shared", "-fPIC", "-fvisibility=hidden", "-O1", "-std=c++20"),
+            *("-DEXTENSION_CPP_STABLE_ABI=1", "-DTORCH_TARGET_VERSION=0x020b000000000000"),
+            *(f"-I{path}" for path in (CSRC, *include_paths("cpu"))),
+            *(source, "-o", library, f"-L{TORCH_LIB_PATH}", "-ltorch_cpu"),
+        ],
+        check=True,
+    )
+    torch.ops.load_library(str(library))
+    return torch.ops.rows_test.run
+
+
+# Rows of one segment and of several; few long rows, which threads share, and many.
+SHAPES = [(0, 5), (1, 1), (3, 31), (100, 33), (7, 16384), (3, 50000), (70, 20000)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_rows_and_column_sums(run, shape: tuple[int, int], dtype: torch.dtype):
+    x, y = torch.randn(2, *shape).mul(0.1).to(dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    weight = torch.randn(shape[1])
+    for w in (None, weight.to(dtype), weight.to(wide)):
+        *results, has_column_sums = run(x, y, w)
+        # Few long rows are for functors that take segments of them.
+        assert has_column_sums == (shape != (3, 50000))
+        x64, y64 = x.double(), y.double()
+        product = ((1 if w is None else w.double()) * x64 * y64).sum(1, keepdim=True)
+        expected = (
+            x64.softmax(1),
+            x64 - product * y64 + x64.sum(1, keepdim=True),
+            (x64 * product).sum(0),
+            y64.sum(0),
+        )
+        results, expected = (r[: None if has_column_sums else 1] for r in (results, expected))
+        for result, right in zip(results, expected, strict=True):
+            largest = right.abs().max().item() if right.numel() else 1.0
+            # A unit in the last place of the largest result, and of float32 sums some more.
+            error = max(torch.finfo(dtype).eps, 1e-5 if wide == torch.float32 else 1e-12)
+            smallest = torch.finfo(dtype).tiny * torch.finfo(dtype).eps  # subnormal
+            atol = error * largest + smallest
+            torch.testing.assert_close(result.double(), right, rtol=error, atol=atol)
+
+
+@pytest.mark.parametrize("shape", [(3, 50000), (100, 33)], ids=str)
+def test_the_same_bits_with_any_number_of_threads(run, shape: tuple[int, int]):
+    x, y = torch.randn(2, *shape)
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            *tensors, has_column_sums = run(x, y, None)
+            results.append(tensors if has_column_sums else tensors[:1])
+    finally:
+        torch.set_num_threads(threads)
+    for others in results[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(results[0], others, strict=True))
+
+
+@pytest.mark.parametrize("cols", [5, 40, 40000])
+def test_the_largest_of_a_row_with_nan_is_nan(run, cols: int):
+    for place in (0, cols // 2, cols - 1):
+        x = torch.randn(3, cols)
+        x[1, place] = float("nan")
+        softmax = run(x, x, None)[0]
+        assert softmax[1].isnan().all()
+        assert not softmax[::2].isnan().any()
