@@ -212,8 +212,8 @@ class Divider {
 constexpr int kMaxDims = 16;
 
 // How element i of an elementwise loop is found in each of `num` operands, the output being operand 0. Dimensions go in
-// the order of the output's strides, innermost first, so that a dense output is written from its first byte to its last;
-// neighbours that are one dimension for all operands are merged.
+// the order of the output's strides, innermost first, so that a dense output is written from its first byte to its
+// last; neighbours that are one dimension for all operands are merged.
 struct MergedDims {
   int dims = 0;
   int64_t numel = 1;
