@@ -28,8 +28,8 @@ extern "C" __attribute__((weak)) AOTI_TORCH_EXPORT const char* torch_exception_g
 namespace extension_cpp {
 
 // Where a call into PyTorch fails: PyTorch's own words for it. The type does not cross the C shims, so that out of
-// memory on CUDA is a RuntimeError here, not a torch.OutOfMemoryError (as in the aten build); handlers that look at the
-// text see what they look for.
+// memory on CUDA is a RuntimeError here, not a torch.OutOfMemoryError (as in the aten build). The autograd kernels of
+// registration/ give it its type back by the text.
 [[noreturn]] inline void throw_torch_error() {
   if (torch_exception_get_what_without_backtrace != nullptr) {
     throw std::runtime_error(torch_exception_get_what_without_backtrace());

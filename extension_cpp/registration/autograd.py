@@ -41,7 +41,7 @@ from torch._ops import OpOverload
 from torch.autograd import forward_ad as fwAD
 from torch.autograd.function import Function, _SingleLevelFunction
 
-from extension_cpp.registration.dispatch import implement, lookup
+from extension_cpp.registration.dispatch import implement, is_out_of_memory, lookup
 from extension_cpp.registration.forward_mode import (
     LinearContext,
     any_tangent,
@@ -97,6 +97,14 @@ def autograd_kernel(
     """Makes the kernel for the ``Autograd`` key that the top of this file describes."""
     redispatch = op._handle.redispatch_boxed
 
+    def below(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return redispatch(keyset & _after_autograd_keyset, *args, **kwargs)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise torch.OutOfMemoryError(str(error)) from None
+            raise
+
     def save(ctx: Any, call: _Call, args: Sequence[Any], output: Any) -> None:
         if setup_context is None:
             return
@@ -108,7 +116,7 @@ def autograd_kernel(
 
     def run(ctx: Any, call: _Call, args: Sequence[Any]) -> Any:
         with _AutoDispatchBelowAutograd():
-            output = redispatch(call.keyset & _after_autograd_keyset, *args, **call.kwargs)
+            output = below(call.keyset, *args, **call.kwargs)
             save(ctx, call, args, output)
         return output
 
@@ -159,7 +167,7 @@ def autograd_kernel(
         has_tangent = any_tangent(args, in_transform)
         if not has_tangent and not (torch.is_grad_enabled() and _any_requires_grad(*args)):
             with _AutoDispatchBelowAutograd():
-                return redispatch(keyset & _after_autograd_keyset, *args, **kwargs)
+                return below(keyset, *args, **kwargs)
         flat, lengths = signature.flatten_inputs(args)
         call = _Call(keyset, kwargs, lengths, in_transform, has_tangent)
         flat_output = apply(in_transform, call, *flat)

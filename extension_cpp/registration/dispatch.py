@@ -39,3 +39,13 @@ def library(namespace: str) -> torch.library.Library:
 def implement(op: OpOverload, key: str, kernel: Callable[..., Any]) -> None:
     """Registers ``kernel(keyset, *args, **kwargs)`` for a dispatch key."""
     library(op.namespace).impl(op, kernel, key, with_keyset=True)
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether an error is a ``torch.OutOfMemoryError`` that lost its type.
+
+    The stable ABI hands a text over, and no type. Kernels that run in Python put it right; under
+    ``torch.inference_mode()`` there is none.
+    """
+    lost = "CUDA out of memory. Tried to allocate"
+    return type(error) is RuntimeError and str(error).startswith(lost)
