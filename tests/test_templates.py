@@ -312,7 +312,10 @@ REFUSED = [
     ),
     ("half(Tensor x) -> Tensor", "the operator's name 'half' would make a C++ name Half, which is"),
     ("t(Tensor x) -> Tensor", "the operator's name 't' would make a C++ name T, which is used for"),
-    ("relu_(Tensor x) -> Tensor", "the operator's name 'relu_' would make a C++ name Relu, which"),
+    (
+        "fused_op_(Tensor x) -> Tensor",
+        "the operator's name 'fused_op_' would make a C++ name FusedOp, which",
+    ),
     ("f(Tensor x, float a=1e400) -> Tensor", "torch cannot read the schema: a number in it is out"),
     ("f(Tensor x, int a=9223372036854775808) -> Tensor", "torch cannot read the schema: a number"),
     ("\u00fc(Tensor x) -> Tensor", "the schema holds '\\xfc', which torch does not print and C++"),
@@ -481,14 +484,25 @@ def test_an_existing_kernel_is_taken_in_as_it_is(checkout, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        *("..", ".", "/", "*", ".*", "(", "relu|square", "../csrc", "../../../victim", "/abs/path"),
         *(
-            "relu//",
-            "relu/relu.h",
-            "extension_cpp/operators/relu",
+            "..",
+            ".",
+            "/",
+            "*",
+            ".*",
+            "(",
+            "fused_op|fused",
+            "../csrc",
+            "../../../victim",
+            "/abs/path",
+        ),
+        *(
+            "fused_op//",
+            "fused_op/fused_op.h",
+            "extension_cpp/operators/fused_op",
             "__pycache__",
-            " relu",
-            "relu\n",
+            " fused_op",
+            "fused_op\n",
         ),
     ],
 )
@@ -497,10 +511,10 @@ def test_only_a_name_is_removed(name, checkout):
 
 
 def test_a_part_of_an_operator_is_not_removed(checkout):
-    assert refusal(checkout, "--remove", "relu_backward") == (
-        "'relu_backward' is a part of the operator 'relu': --remove relu"
+    assert refusal(checkout, "--remove", "fused_op_backward") == (
+        "'fused_op_backward' is a part of the operator 'fused_op': --remove fused_op"
     )
-    new_op.main(["--remove", "relu/", "--dry-run"], checkout)  # as a shell completes it
+    new_op.main(["--remove", "fused_op/", "--dry-run"], checkout)  # as a shell completes it
 
 
 def test_a_link_is_not_removed(checkout, tmp_path):

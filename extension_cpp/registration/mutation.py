@@ -42,6 +42,9 @@ def register_mutation(op: str | OpOverload) -> None:
 
     Under ``torch.compile`` the call with such a leaf raises; and the operator may be given a copy
     of an argument that shares memory with what it writes to: its result must not depend on that.
+    A clone of a graph's input, or a view of it, that is saved for backward and taken before a write
+    to that input, is the value after the write under inductor, for PyTorch's own writes as well:
+    write to a clone, and copy it back outside of the graph.
 
     Args:
         op: The operator, ``"namespace::name"``. Its schema marks what it writes to as
