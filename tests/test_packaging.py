@@ -58,7 +58,7 @@ def test_cpu_kernels_are_compiled_for_avx2_and_avx512():
         {name.removesuffix(suffix) for name in names if name.endswith(suffix)}
         for suffix in (".arch_x86_64_v4", ".arch_x86_64_v3", ".default")
     ]
-    assert any("fused_op" in name for name in clones[0])
+    assert any("FusedOp" in name for name in clones[0])
     assert clones[0] == clones[1] == clones[2]
 
 
