@@ -34,16 +34,3 @@ def first_example(in_dims: Sequence[int | None], *args: Any) -> tuple[Any, ...]:
     return tuple(
         arg if dim is None else example(dim, arg) for dim, arg in zip(in_dims, args, strict=True)
     )
-
-
-def to_front_broadcasting(in_dims: Sequence[int | None], *tensors: Tensor) -> tuple[Tensor, ...]:
-    """For operators that broadcast: batched tensors become `(batch, 1, ..., *shape)`."""
-    pairs = list(zip(in_dims, tensors, strict=True))
-    rank = max(tensor.dim() - (dim is not None) for dim, tensor in pairs)
-
-    def to_front(dim: int, tensor: Tensor) -> Tensor:
-        tensor = tensor.movedim(dim, 0)
-        ones = [1] * (rank + 1 - tensor.dim())
-        return tensor.reshape(tensor.shape[0], *ones, *tensor.shape[1:])
-
-    return tuple(tensor if dim is None else to_front(dim, tensor) for dim, tensor in pairs)

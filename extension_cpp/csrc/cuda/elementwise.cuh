@@ -1,8 +1,9 @@
 // outputs[m][i] = f(a[i], b[i], ...)[m]: one pass over memory in 16-byte accesses, at any alignment.
 //
-// elementwise() takes tensors of any layout that broadcast to the output; launch_elementwise() is for operands whose
-// relation to element i of the output is known beforehand: Flat and PerColumn below. f takes one value of the
-// accumulation type per operand and returns the result in it, or Values of several.
+// elementwise() takes tensors of any layout that broadcast to the output. f takes one value of the accumulation type
+// per operand and returns the result in it, or Values of several. One access a thread has enough bytes in flight at
+// full occupancy, and keeps the grid below 2^31 blocks for any tensor that fits a GPU. Where the output is exactly one
+// of the operands, each element is read before it is written.
 #pragma once
 
 #include "launch.cuh"
@@ -24,30 +25,6 @@ struct Flat {
   template <int N>
   __device__ Values<acc_t<T>, N> at(int64_t i) const {
     return load_unaligned<N>(data + i);
-  }
-};
-
-// A vector of `cols` values, the same for every row of the output.
-template <class T>
-struct PerColumn {
-  const T* data;
-  int64_t cols;
-
-  template <int N>
-  __device__ Values<acc_t<T>, N> at(int64_t i) const {
-    // A 64-bit division costs tens of instructions more than a 32-bit one.
-    int64_t col =
-        (i | cols) >> 32 == 0 ? static_cast<int64_t>(static_cast<uint32_t>(i) % static_cast<uint32_t>(cols)) : i % cols;
-    if (col + N > cols) {
-      Values<acc_t<T>, N> result;
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        result[k] = load<1>(data + col)[0];
-        col = col + 1 == cols ? 0 : col + 1;
-      }
-      return result;
-    }
-    return load_unaligned<N>(data + col);
   }
 };
 
@@ -242,22 +219,6 @@ void elementwise(
 }
 
 }  // namespace detail
-
-// One 16-byte access a thread has enough bytes in flight at full occupancy, and keeps the grid below 2^31 blocks for
-// any tensor that fits a GPU. Where the output is exactly one of the operands, each element is read before it is
-// written.
-template <class F, class T, class... Operands>
-void launch_elementwise(const F& f, int64_t numel, T* output, cudaStream_t stream, const Operands&... operands) {
-  if (numel == 0) {
-    return;
-  }
-  constexpr int N = kVector<T>;
-  const int before = detail::elements_before(output);
-  const auto blocks = static_cast<unsigned>(ceil_div(before + numel, int64_t{kBlock} * N));
-  detail::elementwise_kernel<N>
-      <<<blocks, kBlock, 0, stream>>>(f, numel, before, PointerArray<T, 1>{{output}}, operands...);
-  CUDA_LAUNCH_CHECK();
-}
 
 // outputs[m][i] = result m of f(inputs[i]...) for every element of the outputs, to whose shape the inputs are
 // broadcast; all of dtype T and of any layout, which is one for all outputs. f takes acc_t<T> and returns one, or
