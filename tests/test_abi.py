@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
 
 from extension_cpp import ops
+from extension_cpp.registration import forward_mode
 from extension_cpp.testing import devices
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,8 +141,12 @@ def test_failures_of_pytorch_are_told(abi: str, tmp_path: Path) -> None:
     ) in result.stdout
 
 
+@pytest.mark.parametrize("asks_for_tangents", [False, True])
 @pytest.mark.parametrize("fake", [False, True])
-def test_sparse_tensors_are_refused(fake: bool) -> None:
+def test_sparse_tensors_are_refused(
+    fake: bool, asks_for_tangents: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward_mode, "_graphs_have_tangents", asks_for_tangents)
     dense = torch.eye(3)
     for sparse in (dense.to_sparse(), dense.to_sparse_csr()):
         for function in (

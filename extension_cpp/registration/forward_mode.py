@@ -124,7 +124,8 @@ def any_tangent(values: Iterable[Any], in_transform: bool) -> bool:
 
 def unpack_dual(value: Any) -> tuple[Any, Tensor | None]:
     """Returns a tensor's primal and tangent; the primal keeps its history and its other levels."""
-    if not isinstance(value, Tensor):
+    # Tensors without strides carry none, and to ask them raises, where their operator says more.
+    if not isinstance(value, Tensor) or value.layout is not torch.strided:
         return value, None
     # fwAD.unpack_dual goes by forward_ad's variable.
     primal, tangent = torch._VF._unpack_dual(value, level=0)
