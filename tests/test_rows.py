@@ -101,7 +101,8 @@ def run(tmp_path_factory: pytest.TempPathFactory):
             *("c++", "-shared", "-fPIC", "-fvisibility=hidden", "-O1", "-std=c++20"),
             *("-DEXTENSION_CPP_STABLE_ABI=1", "-DTORCH_TARGET_VERSION=0x020b000000000000"),
             *(f"-I{path}" for path in (CSRC, *include_paths("cpu"))),
-            *(source, "-o", library, f"-L{TORCH_LIB_PATH}", "-ltorch_cpu"),
+            *(source, *(CSRC / "cpu" / name for name in ("convert.cpp", "partials.cpp"))),
+            *("-o", library, f"-L{TORCH_LIB_PATH}", "-ltorch_cpu"),
         ],
         check=True,
     )

@@ -2,85 +2,113 @@
 #pragma once
 
 #include "cpu/clones.h"
-#include "cpu/partials.h"
+#include "cpu/convert.h"
+#include "cpu/sum_target.h"
 #include "dispatch.h"
 #include "values.h"
 
-#include <memory>
+#include <algorithm>
+#include <array>
+#include <type_traits>
 #include <utility>
 
 namespace extension_cpp::cpu {
 
-// For each matrix of a [batch, rows, cols] tensor: sums[k][b * cols + col] = sum over its rows of what
-// f(i, row, col, acc) adds to acc[k], where i = row * cols + col and row counts through the whole batch.
+namespace detail {
+
+// Columns of a tile, at most.
+constexpr int64_t kTileCols = 256;
+
+// A part of a [rows, cols] matrix that one thread takes at a time.
+struct Tile {
+  int64_t first_row;
+  int64_t rows;
+  int64_t first_col;
+  int64_t width;
+};
+
+// Writes the sums of a tile: sums[k][j] for its column j.
+template <class A>
+using TileLoop = void (*)(const void* f, const Tile& tile, A* const* sums);
+
+// For each matrix of a [batch, rows, cols] tensor: sums[k][b * cols + col] = the sum over its rows of what the loop
+// adds, whose rows count through the whole batch.
 //
 // Row blocks and column tiles have fixed sizes, so that the order of the additions depends on the shape alone, not on
 // the number of threads: equal bits from run to run. Blocks are short, which also keeps the rounding error down.
-template <class A, size_t K, class Out, class F>
-void column_sums(int64_t batch, int64_t rows, int64_t cols, F f, const std::array<Out, K>& sums) {
-  constexpr int64_t kTile = 256;
-  constexpr int64_t kBlock = 512;
-  const int64_t tiles = (cols + kTile - 1) / kTile;
-  const int64_t blocks = std::max<int64_t>(1, (rows + kBlock - 1) / kBlock);
-  // partial sums, [batch, blocks, K, cols]
-  const std::unique_ptr<A[]> buffer(blocks == 1 ? nullptr : new A[batch * blocks * K * cols]);
-  A* const partials = buffer.get();
-  const int64_t job_size = std::max<int64_t>(1, std::min(kBlock, rows) * std::min(kTile, cols));
+template <class A>
+void column_sums(
+    int64_t batch, int64_t rows, int64_t cols, TileLoop<A> loop, const void* f, const SumTarget<A>* sums,
+    size_t num_sums);
 
-  parallel_for(
-      0, batch * blocks * tiles, std::max<int64_t>(1, kGrain / job_size),
-      [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-        for (int64_t job = begin; job < end; ++job) {
-          const int64_t b = job / (blocks * tiles);
-          const int64_t block = job / tiles % blocks;
-          const int64_t first_col = job % tiles * kTile;
-          const int64_t width = std::min(kTile, cols - first_col);
-          const int64_t last_row = std::min((block + 1) * kBlock, rows);
-          A acc[K][kTile];
-          for (size_t k = 0; k < K; ++k) {
-            std::fill_n(acc[k], width, A(0));
-          }
-          for (int64_t row = b * rows + block * kBlock; row < b * rows + last_row; ++row) {
-            CPU_INDEPENDENT_LOOP
-            for (int64_t j = 0; j < width; ++j) {
-              A terms[K] = {};
-              f(row * cols + first_col + j, row, first_col + j, terms);
-              for (size_t k = 0; k < K; ++k) {
-                acc[k][j] += terms[k];
-              }
-            }
-          }
-          for (size_t k = 0; k < K; ++k) {
-            if (partials == nullptr) {
-              detail::store_sums(sums[k], b * cols + first_col, acc[k], width);
-            } else {
-              std::copy_n(acc[k], width, partials + ((b * blocks + block) * K + k) * cols + first_col);
-            }
-          }
-        }
-      });
+extern template void column_sums(
+    int64_t, int64_t, int64_t, TileLoop<float>, const void*, const SumTarget<float>*, size_t);
+extern template void column_sums(
+    int64_t, int64_t, int64_t, TileLoop<double>, const void*, const SumTarget<double>*, size_t);
 
-  for (int64_t b = 0; partials != nullptr && b < batch; ++b) {
-    add_partials<A>(blocks, cols, partials + b * blocks * K * cols, sums, b * cols);
+// The sums of K terms of a tile's columns, where the compiler knows that nothing else is.
+template <class A, size_t K>
+struct TileSums {
+  A of[K][kTileCols];
+
+  CPU_INLINE void load(const A* const* sums, int64_t width) {
+    for (size_t k = 0; k < K; ++k) {
+      std::copy_n(sums[k], width, of[k]);
+    }
   }
+
+  CPU_INLINE void set(A value, int64_t width) {
+    for (size_t k = 0; k < K; ++k) {
+      std::fill_n(of[k], width, value);
+    }
+  }
+
+  CPU_INLINE void store(A* const* sums, int64_t width) const {
+    for (size_t k = 0; k < K; ++k) {
+      std::copy_n(of[k], width, sums[k]);
+    }
+  }
+};
+
+template <class F>
+struct ColumnSums {
+  F f;
+  int64_t cols;
+};
+
+// What is compiled for each functor. All else is compiled once, in columns.cpp.
+template <class A, size_t K, class F>
+CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const Tile& tile, A* const* sums) {
+  const auto [f, cols] = *static_cast<const ColumnSums<F>*>(call);
+  TileSums<A, K> acc;
+  acc.set(A(0), tile.width);
+  for (int64_t row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
+    CPU_INDEPENDENT_LOOP
+    for (int64_t j = 0; j < tile.width; ++j) {
+      const int64_t col = tile.first_col + j;
+      Values<A, 1> terms[K] = {};
+      f.template operator()<1>(row * cols + col, row, col, terms);
+      for (size_t k = 0; k < K; ++k) {
+        acc.of[k][j] += terms[k][0];
+      }
+    }
+  }
+  acc.store(sums, tile.width);
 }
 
-// column_sums for a functor of the form that cuda/columns.cuh asks for: f.operator()<N>(i, row, col, sums), with N = 1.
+}  // namespace detail
+
+// For each matrix of a [batch, rows, cols] tensor: outputs[k][b * cols + col] = the sum over its rows of what
+// f.operator()<1>(i, row, col, terms) adds to terms[k][0], where i = row * cols + col and row counts through the whole
+// batch. The functor is of the form that cuda/columns.cuh asks for.
 template <class T, size_t K, class F, class Out>
 void launch_column_sums(
     const Tensor& /*like*/, const F& f, int64_t batch, int64_t rows, int64_t cols, bool /*aligned*/,
     const std::array<Out, K>& outputs) {
   using A = acc_t<T>;
-  column_sums<A>(
-      batch, rows, cols,
-      [=](int64_t i, int64_t row, int64_t col, A(&terms)[K]) {
-        Values<A, 1> sums[K] = {};
-        f.template operator()<1>(i, row, col, sums);
-        for (size_t k = 0; k < K; ++k) {
-          terms[k] += sums[k][0];
-        }
-      },
-      outputs);
+  const detail::ColumnSums<F> call{f, cols};
+  const auto targets = detail::sum_targets<A>(outputs);
+  detail::column_sums<A>(batch, rows, cols, detail::add_columns<A, K, F>, &call, targets.data(), K);
 }
 
 // An input of [rows, cols], or of one row for all.
@@ -92,29 +120,121 @@ struct ColumnInput {
 
 namespace detail {
 
-template <class T, class F, size_t R, size_t C, size_t... K, size_t... M>
-void elementwise_with_column_sums(
-    const F& f, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, sizeof...(K)>& inputs,
-    const std::array<T*, R>& results, const std::array<T*, C>& sums, std::index_sequence<K...>,
-    std::index_sequence<M...>) {
+// Rows, and how far apart they lie; 0 of one that stands for all.
+template <class T>
+struct Rows {
+  T* data;
+  int64_t stride;
+};
+
+// What is compiled for each formula and dtype.
+template <class T, class F, size_t C, class Inputs, class Results>
+struct ColumnLoop;
+
+template <class T, class F, size_t C, size_t... I, size_t... M>
+struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>> {
   using A = acc_t<T>;
-  std::array<const T*, sizeof...(K)> data;
-  std::array<int64_t, sizeof...(K)> row_strides;
-  for (size_t k = 0; k < inputs.size(); ++k) {
-    data[k] = inputs[k].data;
-    row_strides[k] = inputs[k].one_row ? 0 : cols;
-  }
-  column_sums<A>(
-      1, rows, cols,
-      [=](int64_t i, int64_t row, int64_t col, A(&terms)[C]) {
-        const auto value = f(static_cast<A>(data[K][row * row_strides[K] + col])...);
-        ((results[M][i] = static_cast<T>(value.results[M])), ...);
+
+  CPU_CLONES CPU_FLATTEN static void run(
+      const F& formula, int64_t rows, int64_t width, const Rows<const T>* inputs, const Rows<T>* results,
+      A* const* sums) {
+    const F f = formula;  // nothing that the loop writes is part of it
+    TileSums<A, C> acc;
+    acc.load(sums, width);
+    for (int64_t row = 0; row < rows; ++row) {
+      const T* const from[] = {inputs[I].data + row * inputs[I].stride...};
+      T* const to[] = {results[M].data + row * results[M].stride...};
+      CPU_INDEPENDENT_LOOP
+      for (int64_t j = 0; j < width; ++j) {
+        const auto value = f(static_cast<A>(from[I][j])...);
+        ((to[M][j] = static_cast<T>(value.results[M])), ...);
         for (size_t c = 0; c < C; ++c) {
-          terms[c] += value.terms[c];
+          acc.of[c][j] += value.terms[static_cast<int>(c)];
         }
-      },
-      sums);
-}
+      }
+    }
+    acc.store(sums, width);
+  }
+};
+
+// A formula of K inputs, R results and C sums, and its matrices.
+template <class T, class F, size_t K, size_t R, size_t C>
+struct ColumnFormula {
+  using A = acc_t<T>;
+  template <class U>
+  using Loop = ColumnLoop<U, F, C, std::make_index_sequence<K>, std::make_index_sequence<R>>;
+
+  const F& f;
+  int64_t cols;
+  const std::array<ColumnInput<T>, K>& inputs;
+  const std::array<T*, R>& results;
+
+  // A TileLoop.
+  static void add(const void* call, const Tile& tile, A* const* sums) {
+    static_cast<const ColumnFormula*>(call)->add(tile, sums);
+  }
+
+  void add(const Tile& tile, A* const* sums) const {
+    Rows<const T> from[K];
+    Rows<T> to[R];
+    for (size_t k = 0; k < K; ++k) {
+      const int64_t stride = inputs[k].one_row ? 0 : cols;
+      from[k] = {inputs[k].data + tile.first_row * stride + tile.first_col, stride};
+    }
+    for (size_t m = 0; m < R; ++m) {
+      to[m] = {results[m] + tile.first_row * cols + tile.first_col, cols};
+    }
+    for (size_t c = 0; c < C; ++c) {
+      std::fill_n(sums[c], tile.width, A(0));
+    }
+    if constexpr (std::is_same_v<T, Half>) {
+      add_copies(tile.rows, tile.width, from, to, sums);
+    } else {
+      Loop<T>::run(f, tile.rows, tile.width, from, to, sums);
+    }
+  }
+
+  // By way of copies in the type of the arithmetic, which stay in the L1 cache.
+  void add_copies(int64_t rows, int64_t width, Rows<const T> (&from)[K], Rows<T> (&to)[R], A* const* sums) const {
+    constexpr int64_t kCopied = 2 * kTileCols;
+    A values[K + R][kCopied];
+    Rows<const A> wide_from[K];
+    Rows<A> wide_to[R];
+    for (int64_t most = kCopied / width; rows > 0; rows -= most) {
+      most = std::min(most, rows);
+      for (size_t k = 0; k < K; ++k) {
+        A* const copy = values[k];
+        for_runs(from[k].stride == 0 ? 1 : most, width, from[k].stride, [&](int64_t at, int64_t offset, int64_t count) {
+          widen(from[k].data + offset, copy + at, count);
+        });
+        from[k].data += most * from[k].stride;
+        wide_from[k] = {copy, from[k].stride == 0 ? 0 : width};
+      }
+      for (size_t m = 0; m < R; ++m) {
+        wide_to[m] = {values[K + m], width};
+      }
+      Loop<A>::run(f, most, width, wide_from, wide_to, sums);
+      for (size_t m = 0; m < R; ++m) {
+        for_runs(most, width, cols, [&](int64_t at, int64_t offset, int64_t count) {
+          narrow(wide_to[m].data + at, to[m].data + offset, count);
+        });
+        to[m].data += most * cols;
+      }
+    }
+  }
+
+  // visit(at, offset, count) for what lies together of a tile's rows: `count` of its elements from `at` on.
+  template <class Visit>
+  static void for_runs(int64_t rows, int64_t width, int64_t stride, const Visit& visit) {
+    if (stride == width) {
+      visit(0, 0, rows * width);
+      return;
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      visit(row * width, row * stride, width);
+    }
+  }
+};
 
 }  // namespace detail
 
@@ -123,8 +243,10 @@ template <class T, class F, size_t K, size_t R, size_t C>
 void elementwise_with_column_sums(
     const F& f, const Tensor& /*like*/, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
     const std::array<T*, R>& results, const std::array<T*, C>& sums) {
-  detail::elementwise_with_column_sums<T>(
-      f, rows, cols, inputs, results, sums, std::make_index_sequence<K>(), std::make_index_sequence<R>());
+  using Formula = detail::ColumnFormula<T, F, K, R, C>;
+  const Formula call{f, cols, inputs, results};
+  const auto targets = detail::sum_targets<acc_t<T>>(sums);
+  detail::column_sums<acc_t<T>>(1, rows, cols, Formula::add, &call, targets.data(), C);
 }
 
 }  // namespace extension_cpp::cpu

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/clones.h"
+#include "cpu/convert.h"
 #include "dispatch.h"
 #include "values.h"
 
@@ -22,8 +23,15 @@ struct RowLoopOf;
 
 template <class T, class F, size_t... M, size_t... I>
 struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
-  CPU_CLONES CPU_FLATTEN static void run(
-      const void* formula, int64_t count, char* const* outputs, const char* const* inputs) {
+  static RowLoop choose() {
+    if constexpr (has_half_vectors<T>) {
+      return can_half_vectors() ? on_half_vectors : on_elements;
+    } else {
+      return on_elements_cloned;
+    }
+  }
+
+  static void on_elements(const void* formula, int64_t count, char* const* outputs, const char* const* inputs) {
     const F f = *static_cast<const F*>(formula);  // nothing that the loop writes is part of it
     T* const to[] = {reinterpret_cast<T*>(outputs[M])...};
     const T* const from[] = {reinterpret_cast<const T*>(inputs[I])...};
@@ -32,6 +40,43 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
       const auto results = as_values(f(static_cast<acc_t<T>>(from[I][j])...));
       ((to[M][j] = static_cast<T>(results[M])), ...);
     }
+  }
+
+  CPU_CLONES CPU_FLATTEN static void on_elements_cloned(
+      const void* formula, int64_t count, char* const* outputs, const char* const* inputs) {
+    on_elements(formula, count, outputs, inputs);
+  }
+
+  CPU_CLONES CPU_FLATTEN static void on_half_vectors(
+      const void* formula, int64_t count, char* const* outputs, const char* const* inputs) {
+    const F f = *static_cast<const F*>(formula);
+    int64_t j = 0;
+    for (; j + kHalfVector <= count; j += kHalfVector) {
+      const Half* const from[] = {reinterpret_cast<const Half*>(inputs[I]) + j...};
+      Half* const to[] = {reinterpret_cast<Half*>(outputs[M]) + j...};
+      on_half_vector(f, from, to);
+    }
+    if (j < count) {
+      Half rest[sizeof...(I)][kHalfVector] = {};
+      Half results[sizeof...(M)][kHalfVector];
+      (std::copy_n(reinterpret_cast<const Half*>(inputs[I]) + j, count - j, rest[I]), ...);
+      const Half* const from[] = {rest[I]...};
+      Half* const to[] = {results[M]...};
+      on_half_vector(f, from, to);
+      (std::copy_n(results[M], count - j, reinterpret_cast<Half*>(outputs[M]) + j), ...);
+    }
+  }
+
+  static void on_half_vector(const F& f, const Half* const (&from)[sizeof...(I)], Half* const (&to)[sizeof...(M)]) {
+    float values[sizeof...(I)][kHalfVector];
+    float results[sizeof...(M)][kHalfVector];
+    (widen_vector(from[I], values[I]), ...);
+    CPU_INDEPENDENT_LOOP
+    for (int k = 0; k < kHalfVector; ++k) {
+      const auto all = as_values(f(values[I][k]...));
+      ((results[M][k] = all[M]), ...);
+    }
+    (narrow_vector(results[M], to[M]), ...);
   }
 };
 
@@ -58,7 +103,7 @@ void elementwise(const F& f, std::array<Tensor, M>& outputs, const Inputs&... in
   using Loop = detail::RowLoopOf<T, F, std::make_index_sequence<M>, std::index_sequence_for<Inputs...>>;
   static_cast<void>(outputs[0].template mutable_data_ptr<T>());  // throws where that is not the dtype
   const Tensor* const from[] = {&inputs...};
-  detail::elementwise(&Loop::run, &f, {sizeof(T), outputs.data(), M, from, sizeof...(inputs)});
+  detail::elementwise(Loop::choose(), &f, {sizeof(T), outputs.data(), M, from, sizeof...(inputs)});
 }
 
 template <class T, class F, class... Inputs>

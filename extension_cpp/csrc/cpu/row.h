@@ -3,6 +3,7 @@
 
 #include "cpu/clones.h"
 #include "cpu/row_sums.h"
+#include "cpu/wide_rows.h"
 #include "dispatch.h"
 #include "values.h"
 
@@ -40,20 +41,17 @@ class Row {
  public:
   using A = acc_t<T>;
 
-  // The index counts segments.
+  // Columns first_col ... first_col + cols - 1 of row `index`.
   CPU_INLINE Row(
-      const std::array<const T*, K>& inputs, int64_t index, int64_t row_cols, const Split& split,
+      WideRows<T, K>& inputs, int64_t index, int64_t segment_index, int64_t row_cols, int64_t first_col, int64_t cols,
       A* column_sums /* [C, cols] */)
-      : index_(split.segments == 1 ? index : index / split.segments),
-        segment_index_(index),
-        first_col_((index - index_ * split.segments) * split.segment_cols),
-        cols_(std::min(split.segment_cols, row_cols - first_col_)),
-        offset_(index_ * row_cols + first_col_),
-        column_sums_(column_sums) {
-    for (size_t k = 0; k < K; ++k) {
-      inputs_[k] = inputs[k] + offset_;
-    }
-  }
+      : inputs_(&inputs),
+        index_(index),
+        segment_index_(segment_index),
+        first_col_(first_col),
+        cols_(cols),
+        offset_(index * row_cols + first_col),
+        column_sums_(column_sums) {}
 
   int64_t index() const { return index_; }
   // Of the segment, in a [rows, segments] matrix.
@@ -68,51 +66,32 @@ class Row {
   // A column operand has a method at<N>(col), as Parameter.
   template <class F, class... Columns>
   CPU_INLINE auto sum(const F& f, const Columns&... columns) const {
-    using R = decltype(call(f, 0, columns...));
+    using R = decltype(call(f, Inputs(), 0, 0, columns...));
     constexpr size_t S = ResultCounts<R>::results;
     using Sums = std::array<A, S>;
-    const auto segment_sum = [&](int64_t segment) {
-      const int64_t first = segment * kSegment;
-      return sum_over<A, S>(std::min(kSegment, cols_ - first), [&](int64_t j, A(&terms)[S]) {
-        const auto values = as_values(call(f, first + j, columns...));
-        for (size_t s = 0; s < S; ++s) {
-          terms[s] += values[static_cast<int>(s)];
-        }
-      });
-    };
-    Sums total;
-    if (cols_ <= kSegment) {
-      total = segment_sum(0);
-    } else {
-      const int64_t segments = (cols_ + kSegment - 1) / kSegment;
-      double sums[S] = {};
-      const auto add = [&](const Sums& terms) {
-        for (size_t s = 0; s < S; ++s) {
-          sums[s] += static_cast<double>(terms[s]);
-        }
-      };
-      if constexpr (Shared) {
-        const std::unique_ptr<Sums[]> buffer(new Sums[segments]);
-        Sums* const partials = buffer.get();
-        const auto* const of_segment = &segment_sum;
-        parallel_for(0, segments, row_grain(kSegment), [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-          for (int64_t segment = begin; segment < end; ++segment) {
-            partials[segment] = (*of_segment)(segment);
+    double long_sums[S] = {};
+    Sums sums = over_segments<Sums>(
+        [&](const Inputs& inputs, int64_t first, int64_t count) {
+          return sum_over<A, S>(count, [&](int64_t j, A(&terms)[S]) {
+            const auto values = as_values(call(f, inputs, first, j, columns...));
+            for (size_t s = 0; s < S; ++s) {
+              terms[s] += values[static_cast<int>(s)];
+            }
+          });
+        },
+        [&](const Sums& terms) {
+          for (size_t s = 0; s < S; ++s) {
+            long_sums[s] += static_cast<double>(terms[s]);
           }
         });
-        std::for_each(partials, partials + segments, add);
-      } else {
-        for (int64_t segment = 0; segment < segments; ++segment) {
-          add(segment_sum(segment));
-        }
-      }
-      std::transform(sums, sums + S, total.begin(), [](double sum) { return static_cast<A>(sum); });
+    if (cols_ > kSegment) {
+      std::transform(long_sums, long_sums + S, sums.begin(), [](double sum) { return static_cast<A>(sum); });
     }
     if constexpr (std::is_same_v<R, A>) {
-      return total[0];
+      return sums[0];
     } else {
       R result;
-      std::copy_n(total.begin(), S, result.values);
+      std::copy_n(sums.begin(), S, result.values);
       return result;
     }
   }
@@ -120,79 +99,67 @@ class Row {
   // The largest f(inputs..., columns...) of the row; NaN if there is one.
   template <class F, class... Columns>
   CPU_INLINE A max(const F& f, const Columns&... columns) const {
-    const auto largest_of = [&](int64_t begin, int64_t end) {
-      constexpr int kLanes = 32;
-      A lanes[kLanes];
-      std::fill_n(lanes, kLanes, -std::numeric_limits<A>::infinity());
-      int64_t j = begin;
-      for (; j + kLanes <= end; j += kLanes) {
-        CPU_INDEPENDENT_LOOP
-        for (int lane = 0; lane < kLanes; ++lane) {
-          lanes[lane] = larger(lanes[lane], call(f, j + lane, columns...));
-        }
-      }
-      for (; j < end; ++j) {
-        lanes[0] = larger(lanes[0], call(f, j, columns...));
-      }
-      for (int lane = 1; lane < kLanes; ++lane) {
-        lanes[0] = larger(lanes[0], lanes[lane]);
-      }
-      return lanes[0];
-    };
-    if constexpr (Shared) {
-      const int64_t segments = (cols_ + kSegment - 1) / kSegment;
-      const std::unique_ptr<A[]> buffer(new A[segments]);
-      A* const partials = buffer.get();
-      const auto* const of = &largest_of;
-      const int64_t cols = cols_;
-      parallel_for(0, segments, row_grain(kSegment), [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-        for (int64_t segment = begin; segment < end; ++segment) {
-          partials[segment] = (*of)(segment * kSegment, std::min(cols, (segment + 1) * kSegment));
-        }
-      });
-      A largest = -std::numeric_limits<A>::infinity();
-      for (int64_t segment = 0; segment < segments; ++segment) {
-        largest = larger(largest, partials[segment]);
-      }
-      return largest;
-    } else {
-      return largest_of(0, cols_);
-    }
+    A largest = -std::numeric_limits<A>::infinity();
+    const A only = over_segments<A>(
+        [&](const Inputs& inputs, int64_t first, int64_t count) {
+          constexpr int kLanes = 32;
+          A lanes[kLanes];
+          std::fill_n(lanes, kLanes, -std::numeric_limits<A>::infinity());
+          int64_t j = 0;
+          for (; j + kLanes <= count; j += kLanes) {
+            CPU_INDEPENDENT_LOOP
+            for (int lane = 0; lane < kLanes; ++lane) {
+              lanes[lane] = larger(lanes[lane], call(f, inputs, first, j + lane, columns...));
+            }
+          }
+          for (; j < count; ++j) {
+            lanes[0] = larger(lanes[0], call(f, inputs, first, j, columns...));
+          }
+          for (int lane = 1; lane < kLanes; ++lane) {
+            lanes[0] = larger(lanes[0], lanes[lane]);
+          }
+          return lanes[0];
+        },
+        [&](A segment) { largest = larger(largest, segment); });
+    return cols_ > kSegment ? largest : only;
   }
 
   // output[row, col] = f(inputs..., columns...) for every element.
   template <class F, class... Columns>
   CPU_INLINE void write(T* output /* [rows, cols] */, const F& f, const Columns&... columns) const {
-    T* const out = output + offset_;
-    for_columns([&](int64_t begin, int64_t end) {
-      CPU_INDEPENDENT_LOOP
-      for (int64_t j = begin; j < end; ++j) {
-        out[j] = static_cast<T>(call(f, j, columns...));
-      }
+    for_columns([&](WideRows<T, K>& rows, int64_t begin, int64_t end) {
+      for_blocks(rows, begin, end, output, [&](const Inputs& inputs, int64_t first, int64_t j) {
+        return call(f, inputs, first, j, columns...);
+      });
     });
   }
 
   // Adds f(inputs..., columns...), Values of C numbers, to the sums of the element's column.
   template <class F, class... Columns>
   CPU_INLINE void add_to_columns(const F& f, const Columns&... columns) const {
-    CPU_INDEPENDENT_LOOP
-    for (int64_t j = 0; j < cols_; ++j) {
-      add(j, call(f, j, columns...));
+    for (int64_t segment = 0; segment < cols_; segment += kSegment) {
+      of_segment(*inputs_, segment, [&](const Inputs& inputs, int64_t first, int64_t count) {
+        CPU_INDEPENDENT_LOOP
+        for (int64_t j = 0; j < count; ++j) {
+          add(first + j, call(f, inputs, first, j, columns...));
+        }
+      });
     }
   }
 
   // write(output, f, columns...) and add_to_columns(g) in one pass.
   template <class F, class G, class... Columns>
   CPU_INLINE void write_and_add_to_columns(T* output, const F& f, const G& g, const Columns&... columns) const {
-    T* const out = output + offset_;
-    CPU_INDEPENDENT_LOOP
-    for (int64_t j = 0; j < cols_; ++j) {
-      out[j] = static_cast<T>(call(f, j, columns...));
-      add(j, call(g, j));
-    }
+    for_blocks(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) {
+      add(first + j, call(g, inputs, first, j));
+      return call(f, inputs, first, j, columns...);
+    });
   }
 
  private:
+  // From column `first` on.
+  using Inputs = std::array<const typename WideRows<T, K>::Element*, K>;
+
   CPU_INLINE void add(int64_t j, const Values<A, static_cast<int>(C)>& terms) const {
     static_assert(C > 0 && !Shared, "launch_rows_and_column_sums");
     for (size_t c = 0; c < C; ++c) {
@@ -201,27 +168,99 @@ class Row {
   }
 
   template <class F, size_t... I, class... Columns>
-  CPU_INLINE auto call(const F& f, int64_t j, std::index_sequence<I...>, const Columns&... columns) const {
-    return f(static_cast<A>(inputs_[I][j])..., columns.template at<1>(first_col_ + j)[0]...);
+  CPU_INLINE auto call(
+      const F& f, const Inputs& inputs, int64_t first, int64_t j, std::index_sequence<I...>,
+      const Columns&... columns) const {
+    return f(static_cast<A>(inputs[I][j])..., columns.template at<1>(first_col_ + first + j)[0]...);
   }
 
+  // For column first + j.
   template <class F, class... Columns>
-  CPU_INLINE auto call(const F& f, int64_t j, const Columns&... columns) const {
-    return call(f, j, std::make_index_sequence<K>(), columns...);
+  CPU_INLINE auto call(const F& f, const Inputs& inputs, int64_t first, int64_t j, const Columns&... columns) const {
+    return call(f, inputs, first, j, std::make_index_sequence<K>(), columns...);
   }
 
-  // loop(begin, end) for all columns of the row.
+  template <class Each>
+  CPU_INLINE auto of_segment(WideRows<T, K>& rows, int64_t first, const Each& each) const {
+    const int64_t count = std::min(kSegment, cols_ - first);
+    return each(rows.at(offset_ + first, count), first, count);
+  }
+
+  // Of a row that is one segment, each(inputs, first, count); of others add(each(...)) for every segment, in their
+  // order.
+  template <class Result, class Each, class Add>
+  CPU_INLINE Result over_segments(const Each& each, const Add& add) const {
+    if constexpr (Shared) {
+      const int64_t segments = (cols_ + kSegment - 1) / kSegment;
+      const std::unique_ptr<Result[]> buffer(new Result[segments]);
+      Result* const results = buffer.get();
+      const auto* const of_each = &each;
+      const auto* const row = this;
+      parallel_for(0, segments, row_grain(kSegment), [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+        WideRows<T, K> rows(*row->inputs_);
+        for (int64_t segment = begin; segment < end; ++segment) {
+          results[segment] = row->of_segment(rows, segment * kSegment, *of_each);
+        }
+      });
+      std::for_each(results, results + segments, add);
+      return results[0];
+    } else {
+      for (int64_t first = 0;; first += kSegment) {
+        const Result result = of_segment(*inputs_, first, each);
+        if (cols_ <= kSegment) {  // short rows take no longer than they must
+          return result;
+        }
+        add(result);
+        if (cols_ - first <= kSegment) {
+          return result;
+        }
+      }
+    }
+  }
+
+  // loop(rows, begin, end) for all columns of the row.
   template <class Loop>
   CPU_INLINE void for_columns(const Loop& loop) const {
     if constexpr (Shared) {
       const auto* const all = &loop;
-      parallel_for(0, cols_, kGrain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN { (*all)(begin, end); });
+      const auto* const row = this;
+      parallel_for(0, cols_, kGrain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+        WideRows<T, K> rows(*row->inputs_);
+        (*all)(rows, begin, end);
+      });
     } else {
-      loop(0, cols_);
+      loop(*inputs_, 0, cols_);
     }
   }
 
-  std::array<const T*, K> inputs_;
+  // output[row, first + j] = f(inputs, first, j) for columns begin ... end - 1.
+  template <class F>
+  CPU_INLINE void for_blocks(WideRows<T, K>& rows, int64_t begin, int64_t end, T* output, const F& f) const {
+    for (int64_t first = begin; first < end; first += kSegment) {
+      const int64_t count = std::min(kSegment, end - first);
+      const Inputs inputs = rows.at(offset_ + first, count);
+      T* const out = output + offset_ + first;
+      if constexpr (!WideRows<T, K>::kCopies) {
+        CPU_INDEPENDENT_LOOP
+        for (int64_t j = 0; j < count; ++j) {
+          out[j] = static_cast<T>(f(inputs, first, j));
+        }
+      } else {
+        constexpr int64_t kBlock = 512;
+        A values[kBlock];
+        for (int64_t block = 0; block < count; block += kBlock) {
+          const int64_t width = std::min(kBlock, count - block);
+          CPU_INDEPENDENT_LOOP
+          for (int64_t j = 0; j < width; ++j) {
+            values[j] = f(inputs, first, block + j);
+          }
+          narrow(values, out + block, width);
+        }
+      }
+    }
+  }
+
+  WideRows<T, K>* inputs_;
   int64_t index_;
   int64_t segment_index_;
   int64_t first_col_;

@@ -33,28 +33,33 @@ void launch_rows(
     const Tensor& /*like*/, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
     const Split& split) {
   const F* const each = &f;
-  // Of whole rows, which may be short, nothing of the split is left to work out.
-  const auto launch = [&](auto whole) {
-    const int64_t grain = row_grain(split.segment_cols);
-    parallel_for(0, rows * split.segments, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-      for (int64_t index = begin; index < end; ++index) {
-        detail::Row<T, K, 0, false> row(inputs, index, cols, whole() ? Split::none(cols) : split, nullptr);
-        (*each)(row);
+  const int64_t grain = row_grain(split.segment_cols);
+  parallel_for(0, rows * split.segments, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+    detail::WideRows<T, K> values(inputs, split.segment_cols, split.segments == 1 ? end * cols : 0);
+    int64_t index = begin / split.segments;
+    int64_t first_col = (begin - index * split.segments) * split.segment_cols;
+    for (int64_t segment_index = begin; segment_index < end; ++segment_index) {
+      const int64_t count = std::min(split.segment_cols, cols - first_col);
+      detail::Row<T, K, 0, false> row(values, index, segment_index, cols, first_col, count, nullptr);
+      (*each)(row);
+      first_col += count;
+      if (first_col >= cols) {
+        first_col = 0;
+        ++index;
       }
-    });
-  };
-  split.segments == 1 ? launch(std::true_type()) : launch(std::false_type());
+    }
+  });
 }
 
 template <class T, size_t K, class F>
 void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
-  const Split split = Split::none(cols);
   if (!detail::few_long_rows(rows, cols)) {
-    launch_rows<T>(like, f, inputs, rows, cols, split);
+    launch_rows<T>(like, f, inputs, rows, cols, Split::none(cols));
     return;
   }
+  detail::WideRows<T, K> values(inputs, kSegment, 0);
   for (int64_t index = 0; index < rows; ++index) {
-    detail::Row<T, K, 0, true> row(inputs, index, cols, split, nullptr);
+    detail::Row<T, K, 0, true> row(values, index, index, cols, 0, cols, nullptr);
     f(row);
   }
 }
@@ -80,17 +85,19 @@ bool launch_rows_and_column_sums(
   const F* const each = &f;
   const int64_t grain = std::max<int64_t>(1, row_grain(cols) / block_rows);
   parallel_for(0, blocks, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+    detail::WideRows<T, K> values(inputs, cols, std::min(rows, end * block_rows) * cols);
     for (int64_t block = begin; block < end; ++block) {
       A* const sums = partials + block * size;
       std::fill_n(sums, size, A(0));
       const int64_t last_row = std::min(rows, (block + 1) * block_rows);
       for (int64_t index = block * block_rows; index < last_row; ++index) {
-        detail::Row<T, K, C, false> row(inputs, index, cols, Split::none(cols), sums);
+        detail::Row<T, K, C, false> row(values, index, index, cols, 0, cols, sums);
         (*each)(row);
       }
     }
   });
-  add_partials<A>(blocks, cols, partials, outputs);
+  const auto targets = detail::sum_targets<A>(outputs);
+  detail::add_partials(blocks, cols, partials, targets.data(), C);
   return true;
 }
 

@@ -1,49 +1,12 @@
-// Where sums over columns go.
+// Where kernels leave sums over columns.
 #pragma once
 
-#include "dispatch.h"
-#include "torch_abi.h"
+#include "sum_output.h"
 
 #include <array>
-#include <type_traits>
 #include <utility>
 
 namespace extension_cpp::cuda {
-
-// Where sums go: to a tensor of T or of acc_t<T>, which the kernel asks at run time and need not be compiled for; or
-// nowhere, as the gradient of a parameter that is not there.
-template <class T>
-class SumOutput {
- public:
-  SumOutput() = default;
-
-  template <class U>
-  explicit SumOutput(U* data) {
-    static_assert(std::is_same_v<U, T> || std::is_same_v<U, acc_t<T>>);
-    if constexpr (std::is_same_v<U, acc_t<T>>) {
-      wide_ = data;
-    } else {
-      narrow_ = data;
-    }
-  }
-
-  static SumOutput of(Tensor& tensor) {
-    return tensor.element_size() == sizeof(acc_t<T>) ? SumOutput(tensor.mutable_data_ptr<acc_t<T>>())
-                                                     : SumOutput(tensor.mutable_data_ptr<T>());
-  }
-
-  __device__ void store(int64_t i, acc_t<T> sum) const {
-    if (wide_ != nullptr) {
-      wide_[i] = sum;
-    } else if (narrow_ != nullptr) {
-      narrow_[i] = static_cast<T>(sum);
-    }
-  }
-
- private:
-  T* narrow_ = nullptr;
-  acc_t<T>* wide_ = nullptr;
-};
 
 namespace detail {
 

@@ -293,7 +293,7 @@ void layer_norm(
   backend::launch_rows(input, f, x, rows, cols, split);
   backend::launch_rows(
       input, CombineStatistics<A>{{split, cols}, statistics, means, rstds, f.eps},
-      std::array<const A*, 3>{center, residue, squares}, rows, split.segments);
+      std::array<const A*, 3>{center, residue, squares}, rows, split.segments, backend::Split::none(split.segments));
   f.segments = {};
   f.known = statistics;
   backend::launch_rows(input, f, x, rows, cols, split);
@@ -302,8 +302,7 @@ void layer_norm(
 template <class T>
 void layer_norm_backward(
     const Tensor& grad_output, const Tensor& input, const Tensor& mean, const Tensor& rstd,
-    const std::optional<Tensor>& weight, Tensor& grad_input, backend::SumOutput<T> grad_weight,
-    backend::SumOutput<T> grad_bias) {
+    const std::optional<Tensor>& weight, Tensor& grad_input, SumOutput<T> grad_weight, SumOutput<T> grad_bias) {
   using A = acc_t<T>;
   const int64_t rows = mean.numel();
   const int64_t cols = input.size(input.dim() - 1);
@@ -325,7 +324,7 @@ void layer_norm_backward(
   backend::launch_rows(input, SegmentSums<T>{means, rstds, w, grad_sums, projection_sums}, inputs, rows, cols, split);
   backend::launch_rows(
       input, CombineSums<A>{means, rstds, row_grads, cols}, std::array<const A*, 2>{grad_sums, projection_sums}, rows,
-      split.segments);
+      split.segments, backend::Split::none(split.segments));
   const bool aligned = backend::is_aligned(inputs[0]) && backend::is_aligned(inputs[1]);
   backend::launch_column_sums<T>(
       input, LayerNormBackwardColumns<T>{inputs[0], inputs[1], row_grads, w, out}, 1, rows, cols, aligned,
@@ -357,7 +356,7 @@ std::tuple<Tensor, Tensor, Tensor> fused_layer_norm_backward(
   Tensor grad_bias = inputs.new_output(2);
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using Output = backend::SumOutput<T>;
+    using Output = SumOutput<T>;
     layer_norm_backward<T>(
         as_contiguous(grad_output), as_contiguous(input), as_contiguous(mean), as_contiguous(rstd),
         as_contiguous(weight), grad_input, weight.has_value() ? Output::of(grad_weight) : Output(),

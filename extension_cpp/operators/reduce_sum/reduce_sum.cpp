@@ -83,7 +83,7 @@ template <class In, class T>
 struct SumRow {
   static constexpr bool kKeep = false;
 
-  backend::SumOutput<T> output;  // [rows, segments]
+  SumOutput<T> output;  // [rows, segments]
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
@@ -110,8 +110,8 @@ struct SumColumns {
 template <class T, class In>
 void sum_step(
     const Tensor& like,
-    const In* input,               // [outer, size, inner]
-    backend::SumOutput<T> output,  // [outer, inner]
+    const In* input,      // [outer, size, inner]
+    SumOutput<T> output,  // [outer, inner]
     const SumStep& step) {
   using A = acc_t<T>;
   if (step.inner != 1) {
@@ -127,9 +127,10 @@ void sum_step(
   Tensor partials =
       new_empty(like, {step.outer, split.segments}, std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
   A* const sums = partials.mutable_data_ptr<A>();
+  backend::launch_rows(like, SumRow<In, T>{SumOutput<T>(sums)}, std::array{input}, step.outer, step.size, split);
   backend::launch_rows(
-      like, SumRow<In, T>{backend::SumOutput<T>(sums)}, std::array{input}, step.outer, step.size, split);
-  backend::launch_rows(like, SumRow<A, T>{output}, std::array{static_cast<const A*>(sums)}, step.outer, split.segments);
+      like, SumRow<A, T>{output}, std::array{static_cast<const A*>(sums)}, step.outer, split.segments,
+      backend::Split::none(split.segments));
 }
 
 Tensor reduce_sum(const Tensor& input, OptionalIntArrayRef dim, bool keepdim) {
@@ -149,7 +150,7 @@ Tensor reduce_sum(const Tensor& input, OptionalIntArrayRef dim, bool keepdim) {
     Tensor from = x;
     for (const SumStep& step : plan.steps) {
       Tensor to = &step == &plan.steps.back() ? output : new_empty(x, {step.outer * step.inner}, dtype);
-      const auto sums = backend::SumOutput<T>::of(to);
+      const auto sums = SumOutput<T>::of(to);
       if (&step == &plan.steps.front()) {
         sum_step<T>(x, from.const_data_ptr<T>(), sums, step);
       } else {

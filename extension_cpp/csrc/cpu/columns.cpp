@@ -1,0 +1,67 @@
+#include "cpu/columns.h"
+
+#include "cpu/partials.h"
+#include "few.h"
+
+#include <memory>
+
+namespace extension_cpp::cpu::detail {
+
+namespace {
+
+constexpr int64_t kBlockRows = 512;
+// What the stack has room for.
+constexpr size_t kFewSums = 4;
+template <class A>
+using Sums = extension_cpp::detail::Few<A, kFewSums * kTileCols>;
+template <class A>
+using Pointers = extension_cpp::detail::Few<A*, kFewSums>;
+
+}  // namespace
+
+template <class A>
+void column_sums(
+    int64_t batch, int64_t rows, int64_t cols, TileLoop<A> loop, const void* f, const SumTarget<A>* sums,
+    size_t num_sums) {
+  const int64_t tiles = (cols + kTileCols - 1) / kTileCols;
+  const int64_t blocks = std::max<int64_t>(1, (rows + kBlockRows - 1) / kBlockRows);
+  const auto num = static_cast<int64_t>(num_sums);
+  // partial sums, [batch, blocks, num_sums, cols]
+  const std::unique_ptr<A[]> buffer(blocks == 1 ? nullptr : new A[batch * blocks * num * cols]);
+  A* const partials = buffer.get();
+  const int64_t job_size = std::max<int64_t>(1, std::min(kBlockRows, rows) * std::min(kTileCols, cols));
+
+  parallel_for(0, batch * blocks * tiles, std::max<int64_t>(1, kGrain / job_size), [=](int64_t begin, int64_t end) {
+    Sums<A> values(num_sums * kTileCols);
+    Pointers<A> tile_sums(num_sums);
+    for (int64_t job = begin; job < end; ++job) {
+      const int64_t b = job / (blocks * tiles);
+      const int64_t block = job / tiles % blocks;
+      const int64_t first_row = block * kBlockRows;
+      const int64_t first_col = job % tiles * kTileCols;
+      const int64_t width = std::min(kTileCols, cols - first_col);
+      std::fill_n(values.data(), values.size(), A(0));
+      for (int64_t k = 0; k < num; ++k) {
+        tile_sums.data()[k] = values.data() + k * kTileCols;
+      }
+      loop(f, {b * rows + first_row, std::min(kBlockRows, rows - first_row), first_col, width}, tile_sums.data());
+      for (int64_t k = 0; k < num; ++k) {
+        const A* const result = tile_sums.data()[k];
+        if (partials == nullptr) {
+          sums[k].store(b * cols + first_col, result, width);
+        } else {
+          std::copy_n(result, width, partials + ((b * blocks + block) * num + k) * cols + first_col);
+        }
+      }
+    }
+  });
+
+  for (int64_t b = 0; partials != nullptr && b < batch; ++b) {
+    add_partials(blocks, cols, partials + b * blocks * num * cols, sums, num_sums, b * cols);
+  }
+}
+
+template void column_sums(int64_t, int64_t, int64_t, TileLoop<float>, const void*, const SumTarget<float>*, size_t);
+template void column_sums(int64_t, int64_t, int64_t, TileLoop<double>, const void*, const SumTarget<double>*, size_t);
+
+}  // namespace extension_cpp::cpu::detail

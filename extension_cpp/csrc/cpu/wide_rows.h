@@ -1,0 +1,72 @@
+// The inputs of row operators on the CPU, as values of the arithmetic.
+#pragma once
+
+#include "cpu/convert.h"
+#include "cpu/row_sums.h"
+#include "dispatch.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+namespace extension_cpp::cpu::detail {
+
+// K contiguous inputs, read where they lie. Only of Half, which is slow to convert, a thread holds copies in the type
+// of the arithmetic, which the passes over a row share: as much of it as is a segment, or several short rows.
+template <class T, size_t K>
+class WideRows {
+ public:
+  static constexpr bool kCopies = std::is_same_v<T, Half>;
+  // What loops read.
+  using Element = std::conditional_t<kCopies, acc_t<T>, T>;
+
+  // For rows of `cols` elements, of which those before `end` may be copied ahead.
+  WideRows(const std::array<const T*, K>& inputs, int64_t cols, int64_t end) : inputs_(inputs), end_(end) {
+    if constexpr (kCopies) {
+      constexpr int64_t kAhead = 2048;
+      capacity_ = std::min(kSegment, cols < kAhead ? kAhead / std::max<int64_t>(1, cols) * cols : cols);
+      copies_.reset(new Element[K * capacity_]);
+    }
+  }
+
+  // For segments of them in another thread.
+  WideRows(const WideRows& other) : WideRows(other.inputs_, kSegment, 0) {}
+
+  // Elements begin ... begin + count - 1 of all rows; count is at most that of a row, and kSegment.
+  CPU_INLINE std::array<const Element*, K> at(int64_t begin, int64_t count) {
+    std::array<const Element*, K> values;
+    if constexpr (kCopies) {
+      if (begin < held_begin_ || begin + count > held_end_) {
+        hold(begin, count);
+      }
+      for (size_t k = 0; k < K; ++k) {
+        values[k] = copies_.get() + static_cast<int64_t>(k) * capacity_ + (begin - held_begin_);
+      }
+    } else {
+      for (size_t k = 0; k < K; ++k) {
+        values[k] = inputs_[k] + begin;
+      }
+    }
+    return values;
+  }
+
+ private:
+  void hold(int64_t begin, int64_t count) {
+    held_begin_ = begin;
+    held_end_ = std::max(begin + count, std::min(begin + capacity_, end_));
+    for (size_t k = 0; k < K; ++k) {
+      widen(inputs_[k] + begin, copies_.get() + static_cast<int64_t>(k) * capacity_, held_end_ - begin);
+    }
+  }
+
+  std::array<const T*, K> inputs_;
+  int64_t end_;
+  int64_t capacity_ = 0;
+  int64_t held_begin_ = 0;
+  int64_t held_end_ = 0;
+  std::unique_ptr<Element[]> copies_;  // [K, capacity]
+};
+
+}  // namespace extension_cpp::cpu::detail

@@ -1,0 +1,53 @@
+// Where sums go, on both backends.
+#pragma once
+
+#include "dispatch.h"
+#include "host_device.h"
+#include "torch_abi.h"
+
+#include <type_traits>
+
+namespace extension_cpp {
+
+// To a tensor of T or of acc_t<T>, which is asked at run time and need not be compiled for; or nowhere, as the gradient
+// of a parameter that is not there.
+template <class T>
+class SumOutput {
+ public:
+  using A = acc_t<T>;
+
+  SumOutput() = default;
+
+  template <class U>
+  explicit SumOutput(U* data) {
+    static_assert(std::is_same_v<U, T> || std::is_same_v<U, A>);
+    if constexpr (std::is_same_v<U, A>) {
+      wide_ = data;
+    } else {
+      narrow_ = data;
+    }
+  }
+
+  static SumOutput of(Tensor& tensor) {
+    return tensor.element_size() == sizeof(A) ? SumOutput(tensor.mutable_data_ptr<A>())
+                                              : SumOutput(tensor.mutable_data_ptr<T>());
+  }
+
+  // One of the two, or neither.
+  HOST_DEVICE A* wide() const { return wide_; }
+  HOST_DEVICE T* narrow() const { return narrow_; }
+
+  HOST_DEVICE void store(int64_t i, A sum) const {
+    if (wide_ != nullptr) {
+      wide_[i] = sum;
+    } else if (narrow_ != nullptr) {
+      narrow_[i] = static_cast<T>(sum);
+    }
+  }
+
+ private:
+  T* narrow_ = nullptr;
+  A* wide_ = nullptr;
+};
+
+}  // namespace extension_cpp
