@@ -39,8 +39,8 @@ CPU_INLINE float from_bits(uint32_t bits) {
   return x;
 }
 
-// 2^n for -127 < n < 128; of an n beyond that any number.
-CPU_INLINE float power_of_two(int32_t n) { return from_bits(static_cast<uint32_t>(n + 127) << 23); }
+// 2^(biased - 127), where that is a normal number; else any number. Bits above the lowest nine do not matter.
+CPU_INLINE float power_of_two(uint32_t biased) { return from_bits(biased << 23); }
 
 // NaN stays NaN.
 CPU_INLINE float at_most(float high, float x) { return high < x ? high : x; }
@@ -50,29 +50,31 @@ CPU_INLINE float at_least(float low, float x) { return low > x ? low : x; }
 constexpr float kLn2Upper = 0x1.62e4p-1f;
 constexpr float kLn2Lower = 0x1.7f7d1cp-20f;
 
-// e^x = 2^n (1 + head + tail), where |head| is at most ln(2) / 2, and tail the smaller one. |x| < 2^9.
+// e^x = 2^n e^(r + lost), where |r| is at most ln(2) / 2, and lost below its last place. |x| < 2^9.
 struct Exponential {
-  int32_t n;
-  float head;
-  float tail;
-  float lost;  // to be added to tail where the result's last place shows it
+  uint32_t biased;  // n + 254 in the lowest bits
+  float r;
+  float lost;
+  float p;  // (e^r - 1 - r) / r^2
 
-  // 1 + head + tail
-  CPU_INLINE float mantissa() const { return 1.f + (head + tail); }
+  // e^r. Where the last place matters, 1, r, tail() and lost are added from the smallest on.
+  CPU_INLINE float mantissa() const { return (p * r + 1.f) * r + 1.f; }
+  CPU_INLINE float tail() const { return p * (r * r); }
 };
 
 CPU_INLINE Exponential exponential(float x) {
   // Adding it rounds to an integer, which the lowest bits hold.
-  constexpr float kRound = 0x1.8p23f;
+  constexpr float kRound = 0x1.8p23f + 254.f;
   const float shifted = x * 1.44269504f + kRound;
   const float n = shifted - kRound;
   const float upper = x - n * kLn2Upper;  // exact
   const float r = upper - n * kLn2Lower;
-  const float square = r * r;
-  // In pairs, which do not wait for each other.
-  const float high = 0.00138824817f * square + (0.00836664625f * r + 0.0416672044f);
-  const float p = high * square + (0.16666542f * r + 0.49999997f);
-  return {static_cast<int32_t>(bits_of(shifted) - bits_of(kRound)), r, p * square, (upper - r) - n * kLn2Lower};
+  float p = 0.00138824817f;
+  p = p * r + 0.00836664625f;
+  p = p * r + 0.0416672044f;
+  p = p * r + 0.16666542f;
+  p = p * r + 0.49999997f;
+  return {bits_of(shifted), r, (upper - r) - n * kLn2Lower, p};
 }
 
 // The logarithm of 2^k (1 + f + g), where |f| is at most 1/3, and g below f's last place.
@@ -106,10 +108,8 @@ CPU_INLINE float logarithm_or_special(float x, float value) {
 CPU_INLINE float exp(float x) {
   const Exponential e = exponential(x);
   // 2^n in two steps, of which the first is exact, and the second rounds where the result is subnormal.
-  const uint32_t biased = static_cast<uint32_t>(e.n) + 254;
-  const float first = from_bits(biased >> 1 << 23);
-  const float second = from_bits((biased - (biased >> 1)) << 23);
-  const float result = e.mantissa() * first * second;
+  const uint32_t half = e.biased >> 1;
+  const float result = e.mantissa() * power_of_two(half) * power_of_two(e.biased - half);
   const float not_large = x > 89.f ? kInfinity : result;
   return x < -104.f ? 0.f : not_large;
 }
@@ -117,12 +117,12 @@ CPU_INLINE float exp(float x) {
 CPU_INLINE float expm1(float x) {
   const Exponential e = exponential(at_least(-18.f, at_most(89.f, x)));
   // Of half the result, for 2^n not to overflow before the result does.
-  const float power = power_of_two(e.n - 1);
+  const float power = power_of_two(e.biased - 128);
   const float less = power - 0.5f;
-  const float head = power * e.head;  // exact
+  const float head = power * e.r;  // exact
   const float sum = less + head;
   const float lost = head - (sum - less);
-  const float result = 2.f * (sum + (power * (e.tail + e.lost) + lost));
+  const float result = 2.f * (sum + (power * (e.tail() + e.lost) + lost));
   return std::fabs(x) < 0x1p-25f ? x : result;
 }
 
@@ -141,7 +141,7 @@ CPU_INLINE float log1p(float x) {
   const int32_t k = exponent_of(u);
   const float m = from_bits(bits_of(u) - (static_cast<uint32_t>(k) << 23));
   // rounding / 2^k, by way of a power that is no subnormal.
-  const float g = rounding * power_of_two(30 - k) * 0x1p-30f;
+  const float g = rounding * power_of_two(static_cast<uint32_t>(157 - k)) * 0x1p-30f;
   const float f = (m - 1.f) + g;
   const float result = logarithm_or_special(u, logarithm(k, f, g - (f - (m - 1.f))));
   return std::fabs(x) < 0x1p-25f ? x : result;
@@ -158,8 +158,8 @@ CPU_INLINE float tanh(float x) {
   const float small = y + y * (z * p);
   // 1 - 2 / (1 + e^(2 y))
   const Exponential e = exponential(2.f * at_most(10.f, y));
-  const float power = power_of_two(-e.n);
-  const float large = 1.f - 2.f * power / (1.f + (power + (e.head + e.tail)));
+  const float power = power_of_two(381 - e.biased);
+  const float large = 1.f - 2.f * power / (1.f + (power + (e.r + e.tail())));
   return std::copysign(y < 0.55f ? small : large, x);
 }
 
@@ -181,20 +181,20 @@ CPU_INLINE float erf(float x) {
   q = q * y + -1.12039661f;
   q = q * y + -0.00182257197f;
   const Exponential e = exponential(q);
-  const float large = 1.f - power_of_two(e.n) * e.mantissa();
+  const float large = 1.f - power_of_two(e.biased - 127) * e.mantissa();
   return std::copysign(y < 0.9f ? small : large, x);
 }
 
 CPU_INLINE float sigmoid(float x) {
   // 1 / (1 + e^|x|), of which both halves follow: in steps, as exp, where it is subnormal.
   const Exponential e = exponential(at_most(104.f, std::fabs(x)));
-  const int32_t half = e.n >> 1;
-  const float first = power_of_two(-half);
-  const float second = power_of_two(half - e.n);
+  const uint32_t half = e.biased >> 1;
+  const float first = power_of_two(254 - half);
+  const float second = power_of_two(254 - (e.biased - half));
   const float power = first * second;
   const float sum = 1.f + power;
   const float lost = power - (sum - 1.f);
-  const float small = first / (sum + (e.head + (e.tail + lost))) * second;
+  const float small = first / (sum + (e.r + (e.tail() + lost))) * second;
   return x < 0.f ? small : 1.f - small;
 }
 
