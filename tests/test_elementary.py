@@ -17,10 +17,10 @@ CSRC = Path(extension_cpp.__file__).parent / "csrc"
 if not CSRC.exists():  # an installed package
     CSRC = Path(__file__).parents[1] / "extension_cpp" / "csrc"
 
-# Units in the last place that a result is off by at most: seen over all of float32 on the CPU,
-# with and without fused multiply-add.
+# Units in the last place by which a result is off at most, on the CPU: a little more than was seen
+# over every 23rd float32, with and without fused multiply-add.
 LARGEST_ERROR = {
-    "exp": 1.1,
+    "exp": 1.3,
     "expm1": 1.3,
     "log": 1.0,
     "log1p": 1.3,
