@@ -74,9 +74,10 @@ def coefficients() -> dict[str, list[float]]:
                 lambda z: root(z) / mp.erf(root(z)),
                 *(5, 0, 0.9**2),
             ),
-            "log(1 - erf(y))": minimax(
-                lambda y: mp.log(mp.erfc(y)), lambda y: mp.erfc(y) / mp.erf(y), 5, 0.9, 3.93
+            "log2(1 - erf(y))": minimax(
+                lambda y: mp.log(mp.erfc(y), 2), lambda y: mp.erfc(y) / mp.erf(y), 5, 0.9, 3.93
             ),
+            "2^f": minimax(lambda f: 2**f, lambda f: 2**-f, 6, -0.5, 0.5),
         }
 
 

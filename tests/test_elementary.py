@@ -25,7 +25,7 @@ LARGEST_ERROR = {
     "log": 1.0,
     "log1p": 1.3,
     "tanh": 1.4,
-    "erf": 1.6,
+    "erf": 1.8,
     "sigmoid": 1.8,
     "rsqrt": 1.5,
 }
@@ -206,7 +206,7 @@ def test_loops_are_vectorised(tmp_path: Path, target: str):
 
 def test_coefficients_are_those_of_the_derivation():
     header = (CSRC / "elementary.h").read_text()
-    numbers = {float(number) for number in re.findall(r"-?\d\.\d+(?:e-?\d+)?(?=f\b)", header)}
+    numbers = {float(number) for number in re.findall(r"-?\d\.\d*(?:e-?\d+)?(?=f\b)", header)}
     for name, values in coefficients().items():
         rounded = {float(f"{value:.9g}") for value in values}
         assert rounded <= numbers, name

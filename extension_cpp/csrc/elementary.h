@@ -46,6 +46,9 @@ CPU_INLINE float power_of_two(uint32_t biased) { return from_bits(biased << 23);
 CPU_INLINE float at_most(float high, float x) { return high < x ? high : x; }
 CPU_INLINE float at_least(float low, float x) { return low > x ? low : x; }
 
+// Adding it rounds a number n to an integer, and leaves n + 254 in the lowest bits.
+constexpr float kRound = 0x1.8p23f + 254.f;
+
 // The two halves of ln 2 (W. J. Cody and W. Waite, 1980): n times the upper one is exact for |n| < 2^9.
 constexpr float kLn2Upper = 0x1.62e4p-1f;
 constexpr float kLn2Lower = 0x1.7f7d1cp-20f;
@@ -57,14 +60,10 @@ struct Exponential {
   float lost;
   float p;  // (e^r - 1 - r) / r^2
 
-  // e^r. Where the last place matters, 1, r, tail() and lost are added from the smallest on.
-  CPU_INLINE float mantissa() const { return (p * r + 1.f) * r + 1.f; }
   CPU_INLINE float tail() const { return p * (r * r); }
 };
 
 CPU_INLINE Exponential exponential(float x) {
-  // Adding it rounds to an integer, which the lowest bits hold.
-  constexpr float kRound = 0x1.8p23f + 254.f;
   const float shifted = x * 1.44269504f + kRound;
   const float n = shifted - kRound;
   const float upper = x - n * kLn2Upper;  // exact
@@ -108,8 +107,9 @@ CPU_INLINE float logarithm_or_special(float x, float value) {
 CPU_INLINE float exp(float x) {
   const Exponential e = exponential(x);
   // 2^n in two steps, of which the first is exact, and the second rounds where the result is subnormal.
+  const float mantissa = (e.p * e.r + 1.f) * e.r + 1.f;
   const uint32_t half = e.biased >> 1;
-  const float result = e.mantissa() * power_of_two(half) * power_of_two(e.biased - half);
+  const float result = mantissa * power_of_two(half) * power_of_two(e.biased - half);
   const float not_large = x > 89.f ? kInfinity : result;
   return x < -104.f ? 0.f : not_large;
 }
@@ -173,15 +173,23 @@ CPU_INLINE float erf(float x) {
   p = p * z + -0.376125246f;
   p = p * z + 0.128379151f;
   const float small = y + y * p;
-  // The logarithm of 1 - erf(y).
-  float q = -0.0012613266f;
-  q = q * y + 0.0156521481f;
-  q = q * y + -0.0913216025f;
-  q = q * y + -0.650455475f;
-  q = q * y + -1.12039661f;
-  q = q * y + -0.00182257197f;
-  const Exponential e = exponential(q);
-  const float large = 1.f - power_of_two(e.biased - 127) * e.mantissa();
+  // The logarithm of 1 - erf(y) in base 2: an integer and f.
+  float q = -0.00181970967f;
+  q = q * y + 0.0225812756f;
+  q = q * y + -0.131749213f;
+  q = q * y + -0.938408852f;
+  q = q * y + -1.61639071f;
+  q = q * y + -0.0026294156f;
+  const float shifted = q + kRound;
+  const float f = q - (shifted - kRound);
+  float e = 0.000153458022f;
+  e = e * f + 0.00133999286f;
+  e = e * f + 0.00961848907f;
+  e = e * f + 0.0555032864f;
+  e = e * f + 0.240226462f;
+  e = e * f + 0.693147182f;
+  e = e * f + 1.f;
+  const float large = 1.f - power_of_two(bits_of(shifted) - 127) * e;
   return std::copysign(y < 0.9f ? small : large, x);
 }
 
