@@ -50,8 +50,8 @@ struct Softmax {
   HOST_DEVICE void operator()(Row& row) const {
     using A = acc_t<T>;
     const A max = row.max([](A x) { return x; });
-    const A factor = A(1) / row.sum([=](A x) { return math::exp(x - max); });
-    row.write(output, [=](A x) { return factor * math::exp(x - max); });
+    const A total = row.sum([=](A x) { return math::exp(x - max); });
+    row.write(output, [=](A x) { return math::exp(x - max) / total; });
   }
 };
 
