@@ -7,6 +7,9 @@
 // are within 2 units in the last place (tests/test_elementary.py has the figures), whether or not the compiler fuses
 // multiplications with additions. For double on the CPU they are those of std::, on the device CUDA's own.
 //
+// The vector libraries at hand do not serve: Sleef, inside torch, is no part of the stable ABI, and compilers reach the
+// C library's, which is up to 4 units off, under -ffast-math alone.
+//
 // They have a namespace of their own because an operator may be called exp or sigmoid.
 #pragma once
 
