@@ -289,6 +289,8 @@ def cxx_flags(config: Config) -> list[str]:
         # Nobody here reads the flags that floating-point exceptions set. Changes no value; without
         # it conversions of Half do not vectorise below AVX-512 (up to 15 times slower).
         "-fno-trapping-math",
+        # Nor errno after a call of std::sqrt, which with it is a branch.
+        "-fno-math-errno",
         # Python's own flags ask for debug symbols: ten times the size of the library.
         "-g0",
     ]

@@ -17,8 +17,6 @@ SOURCE = """
 #include "dispatch.h"
 #include "rows.h"
 
-#include <cmath>
-
 namespace extension_cpp {
 
 template <class T>
@@ -30,8 +28,8 @@ struct Softmax {
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     const A max = row.max([](A x) { return x; });
-    const A total = row.sum([=](A x) { return std::exp(x - max); });
-    row.write(output, [=](A x) { return std::exp(x - max) / total; });
+    const A total = row.sum([=](A x) { return math::exp(x - max); });
+    row.write(output, [=](A x) { return math::exp(x - max) / total; });
   }
 };
 

@@ -13,14 +13,15 @@
 //     HOST_DEVICE void operator()(Row& row) const {
 //       using A = acc_t<T>;
 //       const A max = row.max([](A x) { return x; });
-//       const A total = row.sum([=](A x) { return std::exp(x - max); });
-//       row.write(output, [=](A x) { return std::exp(x - max) / total; });
+//       const A total = row.sum([=](A x) { return math::exp(x - max); });
+//       row.write(output, [=](A x) { return math::exp(x - max) / total; });
 //     }
 //   };
 //   backend::launch_rows<T>(like, Softmax<T>{output}, std::array{input}, rows, cols);
 #pragma once
 
 #include "backend.h"
+#include "elementary.h"
 #include "values.h"
 
 #ifdef __CUDACC__

@@ -1,0 +1,96 @@
+// What people write with csrc/elementary.h, as templates/README.md says. Timed by formulas.py.
+#include "elementwise.h"
+#include "rows.h"
+
+namespace extension_cpp {
+namespace {
+
+const Operator kSoftcap{"softcap(Tensor x, float cap) -> Tensor", "*shape -> *shape"};
+const Operator kTanhGelu{"tanh_gelu(Tensor x) -> Tensor", "*shape -> *shape"};
+const Operator kErfGelu{"erf_gelu(Tensor x) -> Tensor", "*shape -> *shape"};
+const Operator kMish{"mish(Tensor x) -> Tensor", "*shape -> *shape"};
+const Operator kSwiglu{"swiglu(Tensor gate, Tensor up) -> Tensor", "*shape, *shape -> *shape"};
+const Operator kSoftmax{"softmax(Tensor x) -> Tensor", "rows n -> rows n"};
+
+template <class A>
+struct Softcap {
+  A cap;
+
+  HOST_DEVICE A operator()(A x) const { return cap * math::tanh(x / cap); }
+};
+
+template <class A>
+struct TanhGelu {
+  HOST_DEVICE A operator()(A x) const {
+    return A(0.5) * x * (A(1) + math::tanh(A(0.7978845608028654) * (x + A(0.044715) * x * x * x)));
+  }
+};
+
+template <class A>
+struct ErfGelu {
+  HOST_DEVICE A operator()(A x) const { return A(0.5) * x * (A(1) + math::erf(x * A(0.7071067811865476))); }
+};
+
+template <class A>
+struct Mish {
+  HOST_DEVICE A operator()(A x) const { return x * math::tanh(math::log1p(math::exp(x))); }
+};
+
+template <class A>
+struct Swiglu {
+  HOST_DEVICE A operator()(A gate, A up) const { return gate * math::sigmoid(gate) * up; }
+};
+
+template <class T>
+struct Softmax {
+  static constexpr bool kKeep = true;  // passes over the row more than once
+  T* output;                           // [rows, cols]
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    using A = acc_t<T>;
+    const A max = row.max([](A x) { return x; });
+    const A total = row.sum([=](A x) { return math::exp(x - max); });
+    row.write(output, [=](A x) { return math::exp(x - max) / total; });
+  }
+};
+
+Tensor softcap(const Tensor& x, double cap) { return elementwise<Softcap>(kSoftcap, x, cap); }
+Tensor tanh_gelu(const Tensor& x) { return elementwise<TanhGelu>(kTanhGelu, x); }
+Tensor erf_gelu(const Tensor& x) { return elementwise<ErfGelu>(kErfGelu, x); }
+Tensor mish(const Tensor& x) { return elementwise<Mish>(kMish, x); }
+Tensor swiglu(const Tensor& gate, const Tensor& up) { return elementwise<Swiglu>(kSwiglu, gate, up); }
+
+Tensor softmax(const Tensor& x) {
+  const CheckedInputs inputs = kSoftmax.check(x);
+  const DeviceGuard guard(x);
+  const Tensor input = as_contiguous(x);
+  Tensor output = inputs.new_output(0);
+  dispatch_floating(x.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    backend::launch_rows<T>(
+        x, Softmax<T>{output.mutable_data_ptr<T>()}, std::array{input.const_data_ptr<T>()}, x.size(0), x.size(1));
+  });
+  return output;
+}
+
+}  // namespace
+}  // namespace extension_cpp
+
+TORCH_LIBRARY(formulas, m) {
+  m.def(extension_cpp::kSoftcap.schema());
+  m.def(extension_cpp::kTanhGelu.schema());
+  m.def(extension_cpp::kErfGelu.schema());
+  m.def(extension_cpp::kMish.schema());
+  m.def(extension_cpp::kSwiglu.schema());
+  m.def(extension_cpp::kSoftmax.schema());
+}
+
+TORCH_LIBRARY_IMPL(formulas, BACKEND, m) {
+  m.impl("softcap", TORCH_BOX(&extension_cpp::softcap));
+  m.impl("tanh_gelu", TORCH_BOX(&extension_cpp::tanh_gelu));
+  m.impl("erf_gelu", TORCH_BOX(&extension_cpp::erf_gelu));
+  m.impl("mish", TORCH_BOX(&extension_cpp::mish));
+  m.impl("swiglu", TORCH_BOX(&extension_cpp::swiglu));
+  m.impl("softmax", TORCH_BOX(&extension_cpp::softmax));
+}
