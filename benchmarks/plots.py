@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from contenders import DIRECTIONS, OTHERS, OURS
 from results import Results, Row
 
+FLOOR, CEILING = "floor", "ceiling"
 COLOURS = {
     OURS: "#d62728",
     "eager": "#7f7f7f",
@@ -20,13 +22,16 @@ COLOURS = {
 
 
 def series(rows: Sequence[Row], name: str) -> tuple[list[float], list[float]]:
-    """Megabytes and TB/s of a contender, by size; of equal sizes the median."""
-    rates: dict[int, list[float]] = {}
+    """Megabytes and TB/s of a contender, by size; of sizes within a fifth the medians."""
+    groups: dict[int, list[Row]] = {}
     for row in rows:
         if name in row.times:
-            rates.setdefault(row.bytes, []).append(row.rate(name) / 1e12)
-    sizes = sorted(rates)
-    return [size / 1e6 for size in sizes], [_median(rates[size]) for size in sizes]
+            groups.setdefault(round(4 * math.log2(row.bytes)), []).append(row)
+    sizes, rates = [], []
+    for _, group in sorted(groups.items()):
+        sizes.append(statistics.median(row.bytes for row in group) / 1e6)
+        rates.append(statistics.median(row.rate(name) for row in group) / 1e12)
+    return sizes, rates
 
 
 def draw(results: Results, folder: Path) -> list[Path]:
@@ -78,35 +83,37 @@ def plain(results: Results, operator: str) -> list[Row]:
 
 
 def panel(axes: Any, title: str, rows: Sequence[Row], results: Results) -> None:
+    """A line for each contender, and a dot for each of its rows."""
     for name in (*OTHERS, OURS):  # ours on top
-        sizes, rates = series(rows, name)
-        if sizes:
-            axes.plot(sizes, rates, marker="o", markersize=3, label=name, color=COLOURS[name])
-    floors: dict[float, float] = {}
-    for row in rows:
-        floors[row.bytes / 1e6] = row.bytes / row.floor_us / 1e6
-    axes.plot(*zip(*sorted(floors.items()), strict=True), ":k", linewidth=1, label="floor")
-    axes.axhline(results.ceiling(rows[0]) / 1e12, color="k", linewidth=0.5)
+        chosen = [row for row in rows if name in row.times]
+        if chosen:
+            colour = COLOURS[name]
+            axes.plot(*series(chosen, name), label=name, color=colour)
+            sizes, rates = zip(*[(r.bytes / 1e6, r.rate(name) / 1e12) for r in chosen], strict=True)
+            axes.plot(sizes, rates, ".", color=colour, markersize=4)
+    if rows:
+        floors = {row.bytes / 1e6: row.bytes / row.floor_us / 1e6 for row in rows}
+        axes.plot(*zip(*sorted(floors.items()), strict=True), ":k", linewidth=1, label=FLOOR)
+        ceiling = results.ceiling(rows[0]) / 1e12
+        axes.axhline(ceiling, color="k", linewidth=0.5, label=CEILING)
     axes.set_title(title, fontsize=9)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.tick_params(labelsize=7)
-    axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
 
 
 def _save(figure: Any, grid: Any, path: Path) -> Path:
+    grid.flat[0].set_ylim(bottom=0)  # of all, which share it
     figure.supxlabel("MB moved", fontsize=8)
     figure.supylabel("TB/s", fontsize=8)
     entries: dict[str, Any] = {}
     for axes in grid.flat:
         handles, labels = axes.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    figure.legend(entries.values(), entries.keys(), loc="outside upper center", ncols=6, fontsize=8)
+    order = [name for name in (OURS, *OTHERS, FLOOR, CEILING) if name in entries]
+    handles = [entries[name] for name in order]
+    figure.legend(handles, order, loc="outside upper center", ncols=len(order) or 1, fontsize=8)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Software": None})
     return path
-
-
-def _median(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
