@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 import torch._functorch.config
+import torch._inductor.config
 from cases import own
 from torch import Tensor
 
@@ -35,6 +36,8 @@ def contenders(
     """
     # A graph that is kept may not give away what it saved.
     torch._functorch.config.donated_buffer = False
+    # What other processes found fastest they found on a busy machine.
+    torch._inductor.config.autotune_local_cache = False
     eager = spec.counterpart or spec.reference
     found = {OURS: spec.function}
     absent = {}

@@ -43,14 +43,14 @@ def state(device: str) -> dict[str, Any]:
             "load": round(os.getloadavg()[0], 2),
         }
     index = torch.cuda.current_device()
-    uuid = str(getattr(torch.cuda.get_device_properties(index), "uuid", ""))
-    command = [
-        "nvidia-smi",
-        f"--id=GPU-{uuid}" if uuid else f"--id={index}",
-        f"--query-gpu={','.join(QUERY.values())}",
-        "--format=csv,noheader,nounits",
-    ]
-    answer = _run(*command)
+    # Its place among the visible devices need not be that on the machine.
+    uuid = str(getattr(torch.cuda.get_device_properties(index), "uuid", "")).removeprefix("GPU-")
+    query = f"--query-gpu={','.join(QUERY.values())}"
+    answer = None
+    for identity in (f"GPU-{uuid}", str(index)):
+        answer = answer or _run(
+            "nvidia-smi", f"--id={identity}", query, "--format=csv,noheader,nounits"
+        )
     values = answer.split(", ") if answer else [None] * len(QUERY)
     return dict(zip(QUERY, values, strict=True))
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import machine
 import torch
+from ahead import compile_ahead, compile_part
 from cases import DTYPES, SETS, Call, Cell, Shapes, plan, realise
 from contenders import DIRECTIONS, OTHERS, OURS, Function, backward, both, contenders, forward
 from correctness import cotangents, expected, mistake, results
@@ -34,11 +35,14 @@ from timing import Effort, Timer, timer
 from extension_cpp.battery.tensors import tensors_in
 from extension_cpp.testing import OpSpec, find_specs
 
-# Rough, for the forecast alone: of a cell without and with torch.compile.
+# Rough, for the forecast alone: of several processes to start, and of a call without and with
+# torch.compile.
+START_SECONDS = 20.0
 CELL_SECONDS = {"cuda": (0.3, 3.0), "cpu": (0.5, 15.0)}
 
 
 def main(argv: list[str] | None = None) -> int:
+    argv = sys.argv[1:] if argv is None else argv
     arguments = parse(argv)
     device = arguments.device
     plain = tuple(parse_shape(shape) for shape in arguments.shapes or ())
@@ -53,11 +57,14 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.list and not arguments.resume:
         print(*todo, forecast(todo, arguments), sep="\n")
         return 0
-    run = describe(arguments, effort)
+    run = describe(arguments, argv, effort)
     path = arguments.results / file_name(run["hardware"], run["versions"]["torch"])
     record = Results(path)
     if arguments.resume:
         todo = [cell for cell in todo if not record.measured(cell.key, run)]
+    if arguments.part:
+        compile_part(todo, arguments.part, device, arguments.against)
+        return 0
     if arguments.list:
         print(*todo, sep="\n")
     say(forecast(todo, arguments))
@@ -67,6 +74,13 @@ def main(argv: list[str] | None = None) -> int:
     others, run["absent"] = who(specs, device, arguments.against)
     for name, reasons in run["absent"].items():
         say(f"{name} {', '.join(reasons)}")
+
+    if arguments.jobs > 1:
+        say(f"compiling in {arguments.jobs} processes")
+        begin = time.monotonic()
+        if count := compile_ahead(argv, arguments.jobs):
+            say(f"{count} of them failed: what they left is compiled where it is timed")
+        say(f"compiled in {time.monotonic() - begin:.0f} s")
 
     measure = timer(device, effort)
     memory = Memory(device)
@@ -103,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     return int(failed)
 
 
-def parse(argv: list[str] | None) -> argparse.Namespace:
+def parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -129,6 +143,10 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--commit", help="what is measured, where git cannot tell")
     parser.add_argument("--results", type=Path, default=FOLDER, metavar="FOLDER")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="processes that compile ahead of the timing; default: 1"
+    )
+    parser.add_argument("--part", help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="say what would be timed")
     arguments = parser.parse_args(argv)
     arguments.device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -142,7 +160,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise SystemExit(f"run.py: a shape is written as 16384x4096, not {text}") from None
 
 
-def describe(arguments: argparse.Namespace, effort: Effort) -> dict[str, Any]:
+def describe(arguments: argparse.Namespace, argv: Sequence[str], effort: Effort) -> dict[str, Any]:
     """What a run is recorded with."""
     device = arguments.device
     commit, dirty = machine.commit()
@@ -152,7 +170,7 @@ def describe(arguments: argparse.Namespace, effort: Effort) -> dict[str, Any]:
         "versions": machine.versions(),
         "commit": arguments.commit or commit,
         "dirty": False if arguments.commit else dirty,
-        "command": shlex.join(["benchmarks/run.py", *sys.argv[1:]]),
+        "command": shlex.join(["benchmarks/run.py", *argv]),
         "effort": {
             "rounds": effort.rounds,
             "seconds": effort.seconds,
@@ -172,7 +190,13 @@ def forecast(todo: Sequence[Cell], arguments: argparse.Namespace) -> str:
     plain, compiled = CELL_SECONDS[arguments.device]
     rows = len(todo) * len(arguments.passes)
     # Cold, warm and host; few rows take all the seconds that they may.
-    seconds = len(todo) * (compiled if "compile" in arguments.against else plain)
+    jobs = arguments.jobs
+    if "compile" not in arguments.against:
+        seconds = len(todo) * plain
+    elif jobs > 1:
+        seconds = len(todo) * (compiled / jobs + 2 * plain) + START_SECONDS
+    else:
+        seconds = len(todo) * compiled
     seconds += rows * min(0.3, arguments.seconds) * (1 if arguments.device == "cuda" else 3)
     return f"{len(todo)} calls, up to {rows} rows, about {seconds / 60:.0f} min"
 

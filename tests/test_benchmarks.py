@@ -16,6 +16,7 @@ from extension_cpp.testing import Sample, find_specs
 sys.path.insert(0, str(ROOT / "benchmarks"))
 sys.path.insert(0, str(ROOT / "templates"))
 
+import ahead
 import cases
 import contenders
 import correctness
@@ -135,6 +136,39 @@ def test_host_time_is_that_of_queueing():
     gpu = FakeGpu()
     host = cuda_timer(gpu).host({"a": gpu.kernel("a", 1e-3, launches=3)})
     assert host["a"].median == pytest.approx(3 * LAUNCH)
+
+
+def test_the_spin_is_calibrated(monkeypatch):
+    """Seconds become cycles of a clock whose rate is measured; events say milliseconds."""
+    clock, cycles = 1.98e9, []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            self.seconds = sum(cycles) / clock
+
+        def query(self):
+            return True
+
+        def elapsed_time(self, end):
+            return (end.seconds - self.seconds) * 1e3
+
+    properties = types.SimpleNamespace(L2_cache_size=50)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda: properties)
+    monkeypatch.setattr(torch.cuda, "_sleep", cycles.append, raising=False)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    ones = torch.ones
+    monkeypatch.setattr(torch, "ones", lambda *size, device: ones(*size))
+    gpu = timing.Cuda()
+    start = gpu.record()
+    gpu.spin(0.25)
+    assert cycles[-1] == pytest.approx(0.25 * clock, rel=1e-6)
+    assert gpu.between(start, gpu.record()) == pytest.approx(0.25)
+    assert gpu.passed(start)
+    assert gpu._evicting.nbytes == 4 * 50
 
 
 def test_rounds_are_interleaved_and_turn():
@@ -445,6 +479,13 @@ def test_a_result_that_is_not_there_is_said():
     assert problem == "the gradient of x: there is none"
 
 
+def test_a_wrong_number_is_said():
+    problem = correctness.difference(torch.tensor(3.0), torch.tensor(2.0).double(), 1)
+    assert problem == "1 of 1 elements are wrong, at () 3 where 2 is expected"
+    nothing = torch.ones(0)
+    assert correctness.difference(nothing, nothing.double(), 0) is None
+
+
 def test_sums_may_round_and_yet_not_be_wrong():
     values = torch.rand(1 << 20, dtype=torch.float64) * 4 - 2
     right = values.sum()
@@ -576,7 +617,7 @@ def test_the_driver_is_asked_for_its_state(monkeypatch):
     )
     state = machine.state("cuda")
     assert (state["driver"], state["sm_clock_mhz"]) == ("580.1", "1980")
-    assert "--id=GPU-ab-c" in asked[0]
+    assert ["--id=GPU-ab-c" in command for command in asked] == [True]
     monkeypatch.setattr(machine, "_run", lambda *command: None)
     assert set(machine.state("cuda").values()) == {None}
 
@@ -772,11 +813,72 @@ def test_one_call_that_cannot_be_timed_does_not_end_the_run(small, tmp_path, cap
     assert len(timed) > 1
 
 
+def test_a_run_on_a_gpu(small, tmp_path, capsys, monkeypatch, with_others):
+    """All that does not ask the GPU itself: contenders, columns, record."""
+    spec, install = with_others
+    install(function=spec.reference)
+    monkeypatch.setattr(benchmark, "realise", lambda cell, device: cases.realise(cell, "cpu"))
+    monkeypatch.setattr(benchmark, "Memory", lambda device: limits.Memory("cpu"))
+    monkeypatch.setattr(benchmark, "timer", lambda *_: FakeTimer({"ours": 0.5, "floor add": 0.4}))
+    monkeypatch.setattr(benchmark, "release", lambda device: None)
+    monkeypatch.setattr(machine, "hardware", lambda device: "NVIDIA H9")
+    monkeypatch.setattr(machine, "state", lambda device: {"driver": "1.2"})
+    against = ["--against", "eager", "liger", "quack"]
+    command = [spec.name, *SMALL[:-1], "cuda", *against, "--results", str(tmp_path)]
+    assert benchmark.main(command) == 0
+    output = capsys.readouterr().out
+    assert f"quack has no {spec.name}" in output
+    (path,) = tmp_path.glob("nvidia-h9-torch*.json")
+    record = results.Results(path)
+    (run,) = record.runs.values()
+    assert run["driver"] == "1.2"
+    assert run["absent"] == {"quack": [f"has no {spec.name}"]}
+    for row in record:
+        assert row.times.keys() == {"ours", "eager", "liger"}
+        assert row.times["ours"] == results.Time(5e5, (5e5, 5e5), 5e5, 2.5e5)
+        assert (row.floor_us, row.floor_of) == (4e5, "add")
+        assert row.of_floor("ours") == 0.8
+
+
 def test_unknown_operators_are_refused():
     with pytest.raises(SystemExit, match="no operator nothing; there are"):
         benchmark.main(["nothing"])
     with pytest.raises(SystemExit, match="a shape is written as 16384x4096, not 4096"):
         benchmark.main([NAMES[0], "--shapes", "4096by3"])
+
+
+def test_processes_compile_ahead_each_its_part(small, tmp_path, capsys, monkeypatch):
+    started, compiled = [], []
+
+    class Process:
+        def __init__(self, command, **options):
+            started.append(command)
+            monkeypatch.setattr(ahead, "contenders", compile_nothing)
+            assert benchmark.main(command[2:]) == 0
+
+        def wait(self):
+            return 1 if len(started) == 3 else 0
+
+    def compile_nothing(spec, device, against):
+        assert against == ["compile"]
+        return {"ours": spec.function, "compile": function}, {}
+
+    def function(*args, **kwargs):
+        compiled.append([tuple(a.shape) for a in args if isinstance(a, torch.Tensor)])
+        raise ValueError("said where it is timed")
+
+    processes = types.SimpleNamespace(Popen=Process, DEVNULL=None)
+    monkeypatch.setattr(ahead, "subprocess", processes)
+    monkeypatch.setattr(benchmark, "time_cell", lambda *rest: [])
+    command = [NAMES[0], *SMALL, "--against", "eager", "compile", "--jobs", "3"]
+    assert benchmark.main([*command, "--results", str(tmp_path)]) == 0
+    assert [words[1] for words in started] == [str(ROOT / "benchmarks" / "run.py")] * 3
+    assert [words[-2:] for words in started] == [["--part", f"{k}/3"] for k in range(3)]
+    shapes = cases.Shapes(((32, 48),), ((32, 48),))
+    planned = cases.plan([SPECS[0]], "cpu", shapes, ["float32"])
+    assert len(planned) >= 2
+    assert len(compiled) == len(planned)
+    assert "3 of them failed" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
