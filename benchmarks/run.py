@@ -293,8 +293,9 @@ def time_row(
 ) -> Row:
     """Times contenders in turn with plain operations that move as many bytes."""
     floors = {f"floor {name}": call for name, call in memory.moving(size).items()}
-    cold = measure.time({**timed, **floors})
-    warm, host = measure.warm(timed), measure.host(timed)
+    with torch.set_grad_enabled(direction != "forward"):
+        cold = measure.time({**timed, **floors})
+        warm, host = measure.warm(timed), measure.host(timed)
     floor = min(floors, key=lambda name: cold[name].median)
     operator, form, shape, dtype = cell.key
     return Row(

@@ -479,6 +479,16 @@ def test_a_result_that_is_not_there_is_said():
     assert problem == "the gradient of x: there is none"
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_small_errors_of_all_elements_are_said(dtype):
+    """Each could be one of rounding; all together could not."""
+    right = torch.linspace(1, 2, 1000, dtype=torch.float64)
+    eps = torch.finfo(dtype).eps
+    assert correctness.difference((right * (1 + 2 * eps)).to(dtype), right, 1000) is None
+    drifted = (right * (1 + 6 * eps)).to(dtype)
+    assert re.search("off by .* in norm", correctness.difference(drifted, right, 1000))
+
+
 def test_a_wrong_number_is_said():
     problem = correctness.difference(torch.tensor(3.0), torch.tensor(2.0).double(), 1)
     assert problem == "1 of 1 elements are wrong, at () 3 where 2 is expected"
