@@ -34,7 +34,7 @@ def contenders(
         device: cpu or cuda.
         wanted: of `OTHERS`.
     """
-    # A graph that is kept may not give away what it saved.
+    # With it a compiled backward may refuse to retain its graph.
     torch._functorch.config.donated_buffer = False
     # What other processes found fastest they found on a busy machine.
     torch._inductor.config.autotune_local_cache = False

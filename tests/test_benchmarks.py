@@ -14,7 +14,6 @@ from scratch import ROOT, python, run
 from extension_cpp.testing import Sample, find_specs
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
-sys.path.insert(0, str(ROOT / "templates"))
 
 import ahead
 import cases
@@ -22,7 +21,6 @@ import contenders
 import correctness
 import limits
 import machine
-import new_project
 import report
 import results
 import run as benchmark
@@ -44,7 +42,7 @@ class FakeGpu:
     def __init__(self):
         self.now = 0.0  # of the host
         self.free = 0.0  # when the GPU has done all that is queued
-        self.cached = None
+        self.cached = set()
         self.spins = []
 
     def clock(self):
@@ -57,10 +55,10 @@ class FakeGpu:
 
     def kernel(self, name, seconds, launches=1, cached_seconds=None):
         def call():
-            warm = self.cached == name and cached_seconds is not None
+            warm = name in self.cached and cached_seconds is not None
             for _ in range(launches):
                 self.queue((cached_seconds if warm else seconds) / launches)
-            self.cached = name
+            self.cached.add(name)
 
         return call
 
@@ -69,7 +67,7 @@ class FakeGpu:
         self.queue(seconds)
 
     def evict(self):
-        self.cached = None
+        self.cached.clear()
         self.queue(60e-6)
 
     def record(self):
@@ -737,15 +735,6 @@ def test_documents_show_the_committed_results():
         assert one.path.with_suffix(".png").exists()
     written = {path.with_suffix(".json") for path in results.FOLDER.glob("*.md")}
     assert written == {one.path for one in found}
-
-
-def test_a_new_project_shows_no_results_of_this_one(fake_results, tmp_path):
-    readme = tmp_path / "README.md"
-    text = report.README.read_text()
-    readme.write_text(report.with_section(text, report.section([fake_results], tmp_path)))
-    assert "NVIDIA H9" in readme.read_text()
-    new_project.without_results(readme)
-    assert readme.read_text() == report.with_section(text, report.section([]))
 
 
 # ----- the command
