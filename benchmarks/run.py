@@ -198,7 +198,8 @@ def forecast(todo: Sequence[Cell], arguments: argparse.Namespace) -> str:
     else:
         seconds = len(todo) * compiled
     seconds += rows * min(0.3, arguments.seconds) * (1 if arguments.device == "cuda" else 3)
-    return f"{len(todo)} calls, up to {rows} rows, about {seconds / 60:.0f} min"
+    long = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return f"{len(todo)} calls, up to {rows} rows, about {long}"
 
 
 def who(
