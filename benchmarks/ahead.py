@@ -11,6 +11,7 @@ from pathlib import Path
 from cases import Cell, realise
 from contenders import OURS, contenders
 from correctness import cotangents, results
+from machine import release
 
 # Of elements: what is larger would not leave the others enough memory.
 LARGEST = 1 << 28
@@ -55,3 +56,5 @@ def compile_part(todo: Sequence[Cell], part: str, device: str, against: Sequence
                     pass
             except Exception:  # said where it is timed
                 continue
+        del call, reference, grads
+        release(device)

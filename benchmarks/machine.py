@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.metadata
 import os
 import platform
@@ -53,6 +54,14 @@ def state(device: str) -> dict[str, Any]:
         )
     values = answer.split(", ") if answer else [None] * len(QUERY)
     return dict(zip(QUERY, values, strict=True))
+
+
+def release(device: str) -> None:
+    """Gives back the memory of what was called last: the next sizes are others."""
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.synchronize()  # raises, and ends the run, where nothing more can be run
+        torch.cuda.empty_cache()
 
 
 def versions() -> dict[str, str | None]:

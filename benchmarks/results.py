@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,8 +99,13 @@ class Results:
             for row in self
         )
 
-    def drop(self, cell: tuple[str, str, str, str]) -> None:
-        self._rows = {key: row for key, row in self._rows.items() if key[:4] != cell}
+    def drop(self, cell: tuple[str, str, str, str], directions: Collection[str]) -> None:
+        """Forgets the rows of a cell."""
+        self._rows = {
+            key: row
+            for key, row in self._rows.items()
+            if key[:4] != cell or row.direction not in directions
+        }
 
     def save(self) -> None:
         """Writes runs and rows, a row a line."""

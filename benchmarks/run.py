@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
-import gc
 import shlex
 import sys
 import time
@@ -42,47 +41,55 @@ CELL_SECONDS = {"cuda": (0.3, 3.0), "cpu": (0.5, 15.0)}
 
 
 def main(argv: list[str] | None = None) -> int:
+    begin = time.monotonic()
     argv = sys.argv[1:] if argv is None else argv
     arguments = parse(argv)
-    device = arguments.device
+    specs = chosen(arguments.operators)
     plain = tuple(parse_shape(shape) for shape in arguments.shapes or ())
-    shapes = Shapes(plain, plain) if plain else SETS[device, arguments.set]
-    known = {spec.name: spec for spec in find_specs()}
-    if unknown := [name for name in arguments.operators if name not in known]:
-        raise SystemExit(f"run.py: no operator {', '.join(unknown)}; there are {', '.join(known)}")
-    specs = [known[name] for name in dict.fromkeys(arguments.operators or known)]
-    todo = plan(specs, device, shapes, arguments.dtypes or DTYPES[device], arguments.forms)
-    effort = Effort(arguments.rounds, arguments.seconds)
-    start = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    shapes = Shapes(plain, plain) if plain else SETS[arguments.device, arguments.set]
+    dtypes = arguments.dtypes or DTYPES[arguments.device]
+    todo = plan(specs, arguments.device, shapes, dtypes, arguments.forms)
     if arguments.list and not arguments.resume:
         print(*todo, forecast(todo, arguments), sep="\n")
         return 0
-    run = describe(arguments, argv, effort)
-    path = arguments.results / file_name(run["hardware"], run["versions"]["torch"])
-    record = Results(path)
+    run = describe(arguments, argv)
+    record = Results(arguments.results / file_name(run["hardware"], run["versions"]["torch"]))
     if arguments.resume:
         todo = [cell for cell in todo if not record.measured(cell.key, run)]
     if arguments.part:
-        compile_part(todo, arguments.part, device, arguments.against)
+        compile_part(todo, arguments.part, arguments.device, arguments.against)
         return 0
     if arguments.list:
         print(*todo, sep="\n")
     say(forecast(todo, arguments))
     if arguments.list or not todo:
         return 0
+
     say(f"{run['hardware']}, torch {run['versions']['torch']}, {commit_text(run)}")
-    others, run["absent"] = who(specs, device, arguments.against)
+    others, run["absent"] = who(specs, arguments.device, arguments.against)
     for name, reasons in run["absent"].items():
         say(f"{name} {', '.join(reasons)}")
-
     if arguments.jobs > 1:
         say(f"compiling in {arguments.jobs} processes")
-        begin = time.monotonic()
         if count := compile_ahead(argv, arguments.jobs):
             say(f"{count} of them failed: what they left is compiled where it is timed")
-        say(f"compiled in {time.monotonic() - begin:.0f} s")
+    failed = time_all(todo, arguments, run, record, others, begin)
+    say(f"\nwritten to {record.path}; `python benchmarks/report.py` makes plots and tables of it")
+    return int(failed)
 
-    measure = timer(device, effort)
+
+def time_all(
+    todo: Sequence[Cell],
+    arguments: argparse.Namespace,
+    run: dict[str, Any],
+    record: Results,
+    others: Sequence[str],
+    begin: float,
+) -> bool:
+    """Times, prints and records every cell; returns whether ours failed, or a cell did."""
+    device = arguments.device
+    start = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    measure = timer(device, Effort(arguments.rounds, arguments.seconds))
     memory = Memory(device)
     run["ceiling"], run["ceiling_of"] = ceiling(measure, memory)
     run |= machine.state(device)
@@ -90,13 +97,12 @@ def main(argv: list[str] | None = None) -> int:
     say(f"ceiling {run['ceiling'] / 1e12:.3f} TB/s ({run['ceiling_of']})\n")
     say(line(header(others), others))
     failed = False
-    begin = time.monotonic()
     with progress(todo) as bar:
         for number, cell in enumerate(bar):
             if arguments.time_limit and time.monotonic() - begin > arguments.time_limit:
                 say(f"{len(todo) - number} calls are left: --resume goes on with them")
                 break
-            record.drop(cell.key)
+            record.drop(cell.key, arguments.passes)
             failures: dict[str, str] = {}
             try:
                 for row in time_cell(cell, device, arguments, measure, memory, start):
@@ -110,11 +116,18 @@ def main(argv: list[str] | None = None) -> int:
                 say(f"    {name}: {why}")
             failed |= OURS in failures
             record.save()
-            release(device)
+            machine.release(device)
     run["state_at_the_end"] = machine.state(device)
     record.save()
-    say(f"\nwritten to {path}; `python benchmarks/report.py` makes plots and tables of it")
-    return int(failed)
+    return failed
+
+
+def chosen(names: Sequence[str]) -> list[OpSpec]:
+    """The operators of some names; all of them if there are none."""
+    known = {spec.name: spec for spec in find_specs()}
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"run.py: no operator {', '.join(unknown)}; there are {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names or known)]
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -126,7 +139,12 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
         "--set", choices=("quick", "full"), default="quick", help="of shapes; default: quick"
     )
     parser.add_argument("--shapes", nargs="+", help="of the main input, as 16384x4096")
-    parser.add_argument("--dtypes", nargs="+", help="default: bfloat16 float32; on a CPU all four")
+    parser.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=DTYPES["cpu"],
+        help="default: bfloat16 and float32; on a CPU all four",
+    )
     parser.add_argument("--forms", nargs="+", help="as --list names them; '' is the plain one")
     parser.add_argument("--passes", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
     parser.add_argument("--against", nargs="*", choices=OTHERS, default=OTHERS)
@@ -160,7 +178,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise SystemExit(f"run.py: a shape is written as 16384x4096, not {text}") from None
 
 
-def describe(arguments: argparse.Namespace, argv: Sequence[str], effort: Effort) -> dict[str, Any]:
+def describe(arguments: argparse.Namespace, argv: Sequence[str]) -> dict[str, Any]:
     """What a run is recorded with."""
     device = arguments.device
     commit, dirty = machine.commit()
@@ -172,8 +190,8 @@ def describe(arguments: argparse.Namespace, argv: Sequence[str], effort: Effort)
         "dirty": False if arguments.commit else dirty,
         "command": shlex.join(["benchmarks/run.py", *argv]),
         "effort": {
-            "rounds": effort.rounds,
-            "seconds": effort.seconds,
+            "rounds": arguments.rounds,
+            "seconds": arguments.seconds,
             "passes": list(arguments.passes),
             "against": list(arguments.against),
         },
@@ -325,14 +343,6 @@ def time_row(
 
 def us(seconds: float) -> float:
     return round(seconds * 1e6, 2)
-
-
-def release(device: str) -> None:
-    """Gives back what the last cell took: its sizes are not those of the next one."""
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.synchronize()  # raises, and ends the run, where nothing more can be run
-        torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager

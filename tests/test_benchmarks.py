@@ -571,6 +571,13 @@ def test_a_row_is_replaced_and_a_run_without_rows_forgotten(fake_results):
     assert list(results.Results(fake_results.path).runs) == ["2026-01-02T00:00:00+00:00"]
 
 
+def test_rows_that_are_measured_anew_are_forgotten_first(fake_results):
+    cell = ("first", "", "64x64", "float32")
+    fake_results.drop(cell, ["forward", "both"])
+    assert [row.direction for row in fake_results if row.key[:4] == cell] == ["backward"]
+    assert any(row.key[:4] == ("second", *cell[1:]) for row in fake_results)
+
+
 @pytest.mark.parametrize(
     ("change", "measured"),
     [
@@ -819,7 +826,7 @@ def test_a_run_on_a_gpu(small, tmp_path, capsys, monkeypatch, with_others):
     monkeypatch.setattr(benchmark, "realise", lambda cell, device: cases.realise(cell, "cpu"))
     monkeypatch.setattr(benchmark, "Memory", lambda device: limits.Memory("cpu"))
     monkeypatch.setattr(benchmark, "timer", lambda *_: FakeTimer({"ours": 0.5, "floor add": 0.4}))
-    monkeypatch.setattr(benchmark, "release", lambda device: None)
+    monkeypatch.setattr(machine, "release", lambda device: None)
     monkeypatch.setattr(machine, "hardware", lambda device: "NVIDIA H9")
     monkeypatch.setattr(machine, "state", lambda device: {"driver": "1.2"})
     against = ["--against", "eager", "liger", "quack"]
