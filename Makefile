@@ -29,7 +29,7 @@ CXX_SOURCES = $(shell find . \( -name '.?*' -o -name build \) -prune -o -name '*
 # The package is used from the source tree; tests, examples and benchmarks find it whichever folder they run in.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo test test-all test-slow test-aten sanitize build wheel check-cuda new-op lint format clean \
+.PHONY: help demo test test-all test-slow test-aten sanitize bench build wheel check-cuda new-op lint format clean \
   .check-python
 
 help: ## list the targets
@@ -64,6 +64,9 @@ sanitize: $(ENVIRONMENT) ## the correctness checks under AddressSanitizer and UB
 	cd build/sanitize && PYTHONPATH="$(CURDIR)/build/sanitize" ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" \
 	  $(BATTERY) -k "forward or backward or layouts or bad_inputs"
+
+bench: build ## time operators against PyTorch and others: OPERATORS="..." OPTIONS="..." (benchmarks/README.md)
+	"$(PYTHON)" benchmarks/run.py $(OPERATORS) $(OPTIONS)
 
 build: $(ENVIRONMENT) ## compile the libraries in place, what changed alone
 	"$(PYTHON)" setup.py build_ext --inplace

@@ -136,12 +136,19 @@ def generate(source: Repository, name: str, ops: Iterable[str], project: Path) -
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copy)
     git(project, "init", "--quiet")  # for the listing of files alone
+    without_results(project / "README.md")
     dropped = drop_operators(Repository(project), set(ops))
     rename(project, name)
     write_origin(source, project, name, ops)
     shutil.rmtree(project / ".git")
     reformat(project)
     return dropped
+
+
+def without_results(readme: Path) -> None:
+    """Empties the section that shows what was measured."""
+    section = r"(<!-- benchmark: .*? -->\n).*?(<!-- end of benchmark -->\n)"
+    readme.write_text(re.sub(section, r"\1\2", readme.read_text(), flags=re.S))
 
 
 def operators(repository: Repository) -> list[str]:

@@ -151,6 +151,14 @@ def test_traffic_is_measured(name, forward, backward):
     assert spec.traffic(sample) == testing.Traffic(forward, backward)
 
 
+def test_traffic_counts_an_expanded_tensor_as_it_lies_in_memory():
+    (spec,) = (spec for spec in testing.find_specs() if spec.name == "mymul")
+    a, row = torch.rand(3, 4), torch.rand(4)
+    # a, the row and the output; its gradient, a, the row and two gradients.
+    expected = testing.Traffic(forward=2 * 48 + 16, backward=4 * 48 + 16)
+    assert spec.traffic(testing.Sample(a, row.expand(3, 4))) == expected
+
+
 ACCEPTED = '''
 import torch
 from extension_cpp.testing import BadInput, Sample

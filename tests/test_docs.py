@@ -12,6 +12,7 @@ DOCUMENTS = (
     "README.md",
     "QUICKSTART.md",
     "DEVELOPMENT.md",
+    "benchmarks/README.md",
     "extension_cpp/operators/affine/README.md",
     "extension_cpp/operators/vector_add/README.md",
 )
@@ -20,6 +21,7 @@ DOCUMENTS = (
 RUN_ELSEWHERE = {
     "make demo": ".ci/run",
     "make test": ".ci/run",
+    "make bench OPTIONS=--list": "tests/test_benchmarks.py",
     "make build": "tests/test_packaging.py",
     "EXTENSION_CPP_ABI=aten make build": "tests/test_packaging.py",
     "pip install --no-build-isolation .": "tests/test_packaging.py",

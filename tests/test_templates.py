@@ -862,6 +862,19 @@ def test_a_project_has_its_own_name_and_operators(checkout, tmp_path, capsys):
     assert re.findall(r'm\.def\("(\w+)', library) == []
 
 
+def test_a_project_shows_no_results_of_another(checkout, tmp_path):
+    readme, end = checkout / "README.md", "<!-- end of benchmark -->\n"
+    before = readme.read_text()
+    try:
+        readme.write_text(before.replace(end, f"| measured here |\n{end}"))
+        new_project.main(["mine", str(tmp_path / "mine")], checkout)
+    finally:
+        readme.write_text(before)
+    text = (tmp_path / "mine" / "README.md").read_text()
+    assert end in text
+    assert "measured here" not in text
+
+
 def test_a_project_takes_what_its_operators_import(checkout):
     new_op.main(["first(Tensor x) -> Tensor"], checkout)
     new_op.main(["second(Tensor x) -> Tensor"], checkout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -19,8 +20,9 @@ def measured_traffic(
 ) -> Traffic:
     """Inputs and outputs; and, backward, their gradients and what was saved for it.
 
-    What is written to counts once. Where the gradients are the incoming ones, as those of a sum
-    are, nothing is moved. The call is made with fake tensors: it costs neither time nor memory.
+    What is written to counts once, and so does each element of a tensor that is expanded. Where the
+    gradients are the incoming ones, as those of a sum are, nothing is moved. The call is made with
+    fake tensors: it costs neither time nor memory.
 
     Args:
         function: the public function.
@@ -57,7 +59,15 @@ def measured_traffic(
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
-    return sum(t.numel() * t.element_size() for t in tensors)
+    return sum(_elements(t) * t.element_size() for t in tensors)
+
+
+def _elements(tensor: Tensor) -> int:
+    """How many there are in memory."""
+    if tensor.numel() == 0:
+        return 0
+    sizes = zip(tensor.shape, tensor.stride(), strict=True)
+    return math.prod(size for size, stride in sizes if stride != 0)
 
 
 def _memory(tensor: Tensor) -> int:

@@ -1,0 +1,116 @@
+"""Writes plots and tables from the results: README's, and beside each file of results its own.
+
+    python benchmarks/report.py
+
+For `results/NAME.json` there will be `NAME.md`, all rows, `NAME-OPERATOR.png` and `NAME.png`. What
+README shows between its marks is of the newest results of a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from pathlib import Path
+
+from contenders import OURS
+from machine import ROOT
+from plots import draw
+from results import FOLDER, Results, Row, committed, device
+from table import markdown, others_in, whole
+
+README = ROOT / "README.md"
+BEGIN, END = "<!-- benchmark: written by benchmarks/report.py -->\n", "<!-- end of benchmark -->\n"
+
+TYPICAL = "16384x4096"
+
+
+def main(folder: Path = FOLDER, readme: Path = README) -> None:
+    found = committed(folder)
+    for results in found:
+        results.path.with_suffix(".md").write_text(document(results))
+        try:
+            draw(results, folder)
+        except ImportError:
+            raise SystemExit("report.py: matplotlib, which draws, is not installed") from None
+    readme.write_text(with_section(readme.read_text(), section(found, readme.parent)))
+
+
+def with_section(text: str, content: str) -> str:
+    """A document with something else between its marks."""
+    pattern = re.escape(BEGIN) + ".*?" + re.escape(END)
+    replaced, count = re.subn(pattern, lambda _: BEGIN + content + END, text, flags=re.S)
+    if count != 1:
+        raise ValueError(f"the marks {BEGIN.strip()} and {END.strip()} must be there once")
+    return replaced
+
+
+def section(found: list[Results], folder: Path = ROOT) -> str:
+    """What a README in a folder shows: plot, table and their origin; nothing without a GPU's."""
+    if not found or device(found[0]) != "cuda":
+        return ""
+    results = found[0]
+    others = others_in(results)
+    rows = [row for row in typical(results) if OURS in row.times]
+    names = ["operator", "shape", "dtype", "pass", "us", "TB/s", "of floor", *others]
+    table = markdown(names, (summary(row, others) for row in rows))
+    plot = os.path.relpath(results.path.with_suffix(".png"), folder)
+    return f"""\
+![TB/s over size]({plot})
+
+{origin(results)} Times of others are given as how many times ours they are.
+
+{table}
+"""
+
+
+def typical(results: Results) -> list[Row]:
+    """One call of each operator: the plain one, at a shape and dtype that most of them have."""
+    counts: dict[tuple[str, str], set[str]] = {}
+    for row in results:
+        if row.direction != "both":
+            counts.setdefault((row.shape, row.dtype), set()).add(row.operator)
+    if not counts:
+        return []
+    most = max(counts, key=lambda key: (len(counts[key]), key[0] == TYPICAL, _size(key[0])))
+    rows = [r for r in results if (r.shape, r.dtype) == most and r.direction != "both"]
+    first: dict[str, str] = {}
+    for row in rows:
+        first.setdefault(row.operator, row.form)
+    return [row for row in rows if row.form == first[row.operator]]
+
+
+def summary(row: Row, others: list[str]) -> list[str]:
+    ours = row.times[OURS].us
+    figures = [f"{ours:.1f}", f"{row.rate(OURS) / 1e12:.2f}", f"{row.of_floor(OURS):.0%}"]
+    for name in others:
+        figures.append(f"{row.times[name].us / ours:.2f}" if name in row.times else "")
+    return [row.operator, row.shape, row.dtype, row.direction, *figures]
+
+
+def origin(results: Results) -> str:
+    """The sentence that says what was measured, and on what."""
+    run = results.runs[max(results.runs)]
+    ceiling = f"{run['ceiling'] / 1e12:.2f} TB/s"
+    commits = sorted({str(run["commit"])[:12] for run in results.runs.values()})
+    return (
+        f"{run['hardware']}, torch {run['versions']['torch']}, commit {', '.join(commits)}; "
+        f"ceiling {ceiling} ({run['ceiling_of']} over 1 GiB)."
+    )
+
+
+def document(results: Results) -> str:
+    """All rows of a file."""
+    return f"""\
+{origin(results)} [benchmarks/README.md](../README.md) says what the columns are.
+
+{whole(results)}
+"""
+
+
+def _size(shape: str) -> int:
+    return math.prod(int(length) for length in shape.split("x"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+"""The calls of the worked operators that the benchmark times, and its ways to other libraries."""
+
+import sys
+import types
+
+import pytest
+import torch
+from scratch import ROOT
+
+from extension_cpp.operators.affine.spec import spec as affine
+from extension_cpp.operators.fused_layer_norm import benchmark as layer_norm_benchmark
+from extension_cpp.operators.fused_layer_norm.spec import spec as fused_layer_norm
+from extension_cpp.operators.myadd_out.spec import spec as myadd_out
+from extension_cpp.operators.mymul.spec import spec as mymul
+from extension_cpp.operators.reduce_sum.spec import spec as reduce_sum
+from extension_cpp.operators.vector_add.spec import spec as vector_add
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import cases
+import correctness
+
+SHAPE = (6, 8)
+ROW, COLUMN, SCALAR = (8,), (6, 1), ()
+SMALLER = {
+    "other operands rows": ROW,
+    "other operands columns": COLUMN,
+    "other operands scalars": SCALAR,
+}
+
+
+def realised(spec, shape=SHAPE):
+    planned = cases.plan([spec], "cpu", cases.Shapes((shape,), (shape,)), ["float32"])
+    return {cell.form: cases.realise(cell, "cpu") for cell in planned}
+
+
+def shapes(call):
+    return [tuple(t.shape) for t in call.sample.args if isinstance(t, torch.Tensor)]
+
+
+def test_operands_are_rows_columns_and_scalars():
+    found = realised(mymul)
+    assert shapes(found[""]) == [SHAPE, SHAPE]
+    for form, shape in SMALLER.items():
+        assert shapes(found[form]) == [SHAPE, shape]
+        a, b = found[form].sample.args
+        # The operator takes equal shapes alone: the call expands, and its gradient is a sum.
+        assert torch.equal(found[form].of(mymul.function)(a, b), a * b)
+        (grad,) = torch.autograd.grad(found[form].of(mymul.function)(a, b).sum(), [b])
+        assert grad.shape == shape
+    # a, b and the output; the gradients of the output, a and b, and what is saved: a and b.
+    traffic = found["other operands rows"].traffic(mymul)
+    assert (traffic.forward, traffic.backward) == (4 * (48 + 8 + 48), 4 * (48 + 48 + 8 + 48 + 8))
+
+
+def test_an_operator_that_broadcasts_does_so_itself():
+    call = realised(vector_add)["other operands rows"]
+    assert not call.expands
+    assert call.of(vector_add.function) is vector_add.function
+    assert shapes(call) == [SHAPE, ROW]
+
+
+def test_what_is_written_to_stays_whole():
+    found = realised(myadd_out)
+    for form, shape in SMALLER.items():
+        assert shapes(found[form]) == [SHAPE, shape, SHAPE]
+        a, b, out = found[form].sample.args
+        found[form].of(myadd_out.function)(a, b, out)
+        assert torch.equal(out, a + b)
+    # The last operand is b, not the one that is written to.
+    strides = [t.stride() for t in found["last operand transposed"].sample.args]
+    assert strides == [(8, 1), (1, 6), (8, 1)]
+
+
+@pytest.mark.parametrize("spec", [affine, mymul, fused_layer_norm], ids=lambda spec: spec.name)
+def test_misaligned_tensors_are_not_at_16_bytes(spec):
+    call = realised(spec)["misaligned"]
+    tensors = [t for t in call.sample.args if isinstance(t, torch.Tensor)]
+    assert all(t.data_ptr() % 16 == 4 and t.is_contiguous() for t in tensors)
+    assert all(t.requires_grad and t.is_leaf for t in tensors)
+
+
+def test_one_operand_is_transposed():
+    tensors = realised(affine)["last operand transposed"].sample.args
+    assert [t.stride() for t in tensors] == [(8, 1), (8, 1), (1, 6)]
+    assert "last operand transposed" not in realised(fused_layer_norm)
+
+
+def test_an_operators_own_forms():
+    found = {form: shapes(call) for form, call in realised(affine).items()}
+    assert found["a[N], b[N]"] == [ROW, SHAPE, ROW]
+    assert found["a[M, 1], b[N]"] == [COLUMN, SHAPE, ROW]
+    assert found["a[], b[]"] == [SCALAR, SHAPE, SCALAR]
+    assert not SMALLER.keys() & found.keys()
+
+
+def test_sums_are_over_each_dimension_and_everywhere():
+    assert list(realised(reduce_sum)) == ["all", "dim 0", "dim 1", "misaligned"]
+    three = realised(reduce_sum, (3, 4, 5))
+    assert list(three) == ["dim 0", "dim 1", "dim 2", "dim 0, 2", "dim 1, 2"]
+    # No form is the plain one: all are timed where others have the plain one alone.
+    planned = cases.plan([reduce_sum], "cpu", cases.Shapes((SHAPE,), ()), ["float32"])
+    assert [cell.form for cell in planned] == ["all", "dim 0", "dim 1"]
+
+
+# ----- other libraries
+
+
+def two_kernels():
+    """A module with QuACK's functions: the same arguments, results and refusals."""
+
+    def layernorm_fwd(x, weight, bias=None, eps=1e-6, return_rstd=False, return_mean=False):
+        assert x.dim() == 2
+        assert weight.dtype == torch.float32
+        assert bias is None or bias.dtype == torch.float32
+        wide = x.float()
+        mean = wide.mean(-1)
+        rstd = (wide.var(-1, correction=0) + eps).rsqrt()
+        out = (wide - mean[:, None]) * rstd[:, None] * weight
+        out = (out if bias is None else out + bias).to(x.dtype)
+        if return_rstd and return_mean:
+            return out, rstd, mean
+        return out
+
+    def layernorm_bwd(x, weight, dout, rstd, mean, has_bias=True):
+        h, x_hat = dout.float() * weight, (x.float() - mean[:, None]) * rstd[:, None]
+        mean_h, mean_hx = h.mean(-1, keepdim=True), (h * x_hat).mean(-1, keepdim=True)
+        dx = ((h - mean_h - x_hat * mean_hx) * rstd[:, None]).to(x.dtype)
+        return dx, (dout.float() * x_hat).sum(0), dout.float().sum(0) if has_bias else None
+
+    module = types.ModuleType("quack.rmsnorm")
+    module.layernorm_fwd, module.layernorm_bwd = layernorm_fwd, layernorm_bwd
+    return module
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_kernels_become_a_layer(dtype, monkeypatch):
+    monkeypatch.setitem(sys.modules, "quack", types.ModuleType("quack"))
+    monkeypatch.setitem(sys.modules, "quack.rmsnorm", two_kernels())
+    contender = layer_norm_benchmark.others["quack"]()
+    (cell,) = cases.plan([fused_layer_norm], "cpu", cases.Shapes((SHAPE,), ()), [dtype])
+    sample = cases.realise(cell, "cpu").sample
+    grads = correctness.cotangents(fused_layer_norm, fused_layer_norm.reference, sample)
+    right = correctness.expected(fused_layer_norm, fused_layer_norm.reference, sample, grads)
+    assert len(right) == 5
+    found = correctness.results(fused_layer_norm, contender, sample, grads)
+    assert correctness.mistake(found, right, 48) is None
+
+
+def test_the_layer_of_another_library_is_its_own_choice_of_kernel(monkeypatch):
+    module = types.ModuleType("liger_kernel.functional")
+    module.layer_norm = lambda x, weight, bias, eps: ("theirs", eps)
+    monkeypatch.setitem(sys.modules, "liger_kernel", types.ModuleType("liger_kernel"))
+    monkeypatch.setitem(sys.modules, "liger_kernel.functional", module)
+    (cell,) = cases.plan([fused_layer_norm], "cpu", cases.Shapes((SHAPE,), ()), ["float32"])
+    sample = cases.realise(cell, "cpu").sample
+    contender = layer_norm_benchmark.others["liger"]()
+    assert contender(*sample.args, **sample.kwargs) == ("theirs", 0.1)
