@@ -54,7 +54,7 @@ FORMULAS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
 }
 
 
-def seconds(call: Callable[..., Tensor], inputs: tuple[Tensor, Tensor]) -> float:
+def seconds(call: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> float:
     start = time.perf_counter()
     call(*inputs)
     return time.perf_counter() - start
