@@ -32,6 +32,27 @@ def test_misaligned_and_long(device, dtype):
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_every_number_of_a_half_type(device, dtype):
+    """To the type of the arithmetic and back: elementwise, by rows, by columns."""
+    every = torch.arange(1 << 16, device=device).to(torch.int16).view(dtype)
+    exactly = {"rtol": 0, "atol": 0, "equal_nan": True}
+    for values in (every, every[3:], every.view(256, 256).t()):  # tails; a layout
+        result = ops.mymul(values, torch.ones_like(values))
+        torch.testing.assert_close(result, values, **exactly)
+    torch.testing.assert_close(ops.reduce_sum(every[:, None], 1), every, **exactly)
+    torch.testing.assert_close(ops.reduce_sum(every[None], 0), every, **exactly)
+    # Rounding: to the nearest, of two as near to the even one.
+    x, y = every.view(256, 256), every.view(256, 256).t()
+    expected = (x.float() * y.float()).to(dtype)
+    torch.testing.assert_close(ops.mymul(x, y), expected, **exactly)
+    zeros = torch.zeros(256, dtype=dtype, device=device)
+    rows = x.abs().clamp(max=1).nan_to_num(0)
+    expected = (rows.float() * 1.7).to(dtype)
+    torch.testing.assert_close(ops.fused_op(rows, zeros, 1.7), expected, **exactly)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "shapes",
