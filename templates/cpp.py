@@ -16,27 +16,20 @@ class Cpp(Places):
         inline = [
             self.declaration("", self.schema.text, self.line),
             f"({self.cpp_parameters})",
-            self.cpp_backward_parameters,
+            "".join(f", {a.cpp_parameter}" for a in self.schema.settings) + ")",
             self.cpp_factor,
-            self.struct(),
-            self.struct("Backward"),
             self.functor_parameters,
-            f"{self.own_checks}return {self.elementwise()}",
-            self.elementwise("Backward"),
+            f"{self.own_checks}return {self.host_call}",
+            "".join(f", {n.value}" for n in self.numbers) + ")",
             f"elementwise_into<{self.camel}>({self.main.name}, {self.operands})",
             self.checked("Tensor output = {}.new_output();"),
-            self.checked("const CheckedInputs checked = {};"),
-            self.cpp_number_parameters,
-            self.cpp_number_arguments,
+            "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers),
+            self.kernel_numbers,
             self.cpu_data,
-            self.fields("output;  // [rows, cols]", flags=True),
-            self.fields("output;  // [rows]", flags=True),
-            self.fields(f"{self.grad_main};  // [rows, cols]"),
-            self.field_values("output.mutable_data_ptr<T>()"),
-            self.row_inputs,
         ]
         blocks = [
             self.checked("{};") + self.overlap_checks,
+            "\n".join(f"{n.field} {n.name};" for n in self.numbers),
             self.functor_terms,
             self.cpp_pointers(),
             self.cpp_pointers("__restrict__ "),
@@ -52,18 +45,8 @@ class Cpp(Places):
                 self.each_statistic(
                     "{name}[row.index()] = average;", "{name}[row.index()] = A({k}) * average;"
                 ),
-                self.fields(self.each_statistic("A* {name};  // [rows]"), flags=True),
-                self.field_values(
-                    self.each_statistic("{name}.mutable_data_ptr<A>()", separator=", ")
-                ),
-                self.output_list("return {{{}}};"),
             ]
-            blocks.append(
-                self.each_statistic(
-                    "Tensor {name} = checked.new_output(1);",
-                    "Tensor {name} = checked.new_output({k});",
-                )
-            )
+            blocks.append(self.each_statistic("A* {name};  // [rows]"))
         return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
 
     @property
@@ -114,11 +97,6 @@ class Cpp(Places):
     def cpp_parameters(self) -> str:
         return ", ".join(a.cpp_parameter for a in self.schema.arguments)
 
-    @property
-    def cpp_backward_parameters(self) -> str:
-        tensors = [f"const Tensor& {name}" for name in self.backward_tensors]
-        return ", ".join([*tensors, *(a.cpp_parameter for a in self.schema.settings)])
-
     def cpp_pointers(self, restrict: str = "") -> str:
         lines = []
         for a in self.others:
@@ -130,12 +108,9 @@ class Cpp(Places):
         return "\n".join(lines)
 
     @property
-    def cpp_number_parameters(self) -> str:
-        return "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers)
-
-    @property
-    def cpp_number_arguments(self) -> str:
-        return "".join(f", {n.host}" for n in self.numbers)
+    def kernel_numbers(self) -> str:
+        wide = {True: ", static_cast<acc_t<T>>({})", False: ", {}"}
+        return "".join(wide[n.field == "A"].format(n.value) for n in self.numbers)
 
     @property
     def contiguous(self) -> str:
@@ -158,36 +133,9 @@ class Cpp(Places):
             return f"contiguous_{a.name}.const_data_ptr<T>()"
         return f"{'Pointers' if a.type == LIST else 'data_of'}<T>(contiguous_{a.name})"
 
-    def struct(self, suffix: str = "") -> str:
-        fields = [f"{n.field} {n.name};" for n in self.numbers]
-        if not suffix:
-            fields += [f"bool has_{a.name};" for a in self.others if a.type == "Tensor?"]
-        return "\n".join([f"struct {self.camel}{suffix} {{", *fields])
-
     @property
     def functor_parameters(self) -> str:
         return f"({', '.join(f'A {a.name}' for a in self.tensors)})"
-
-    def fields(self, after: str, flags: bool = False) -> str:
-        """The numbers in a functor for rows, which follow a field that all schemas have."""
-        fields = [f"{n.field} {n.name};" for n in self.numbers]
-        if flags:
-            fields += [f"bool has_{a.name};" for a in self.others if a.type == "Tensor?"]
-        return "\n".join([after, *fields])
-
-    def field_values(self, after: str) -> str:
-        flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
-        return f"{', '.join([after, *(n.host for n in self.numbers), *flags])}}}"
-
-    @property
-    def row_inputs(self) -> str:
-        """The first tensor stands in for one that is not there."""
-        main = f"contiguous_{self.main.name}"
-        names = [
-            f"contiguous_{a.name}" + (f".value_or({main})" if a.type == "Tensor?" else "")
-            for a in self.tensors
-        ]
-        return f"inputs{{{', '.join(f'{name}.const_data_ptr<T>()' for name in names)}}}"
 
     @property
     def operands(self) -> str:
@@ -199,11 +147,10 @@ class Cpp(Places):
         flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
         return ", ".join([*tensors, *(n.value for n in self.numbers), *flags])
 
-    def elementwise(self, suffix: str = "") -> str:
-        operands = self.operands
-        if suffix:
-            operands = ", ".join([*self.backward_tensors, *(n.value for n in self.numbers)])
-        return f"elementwise<{self.camel}{suffix}>(k{self.camel}{suffix}, {operands})"
+    @property
+    def host_call(self) -> str:
+        count = f", {self.schema.outputs}" if self.schema.outputs > 1 else ""
+        return f"{self.kind.host}<{self.camel}{count}>(k{self.camel}, {self.operands})"
 
     def checked(self, statement: str) -> str:
         """A statement with the call that checks the inputs, after the checks beside the line's."""
@@ -239,17 +186,12 @@ def complete(file: str, text: str, places: Cpp) -> str:
     """Adds the helpers that some types need."""
     if places.folded and file in ("my_op.h", "my_op.cpp"):
         text = insert_before(text, "// EDIT: the shapes", settings_function(places))
-    text = re.sub(
-        r" +using A = acc_t<T>;\n(?=((?:(?!\n  \}\);)[\s\S])*)\n  \}\);)", drop_unused, text
-    )
+    if flags := "".join(f"\n  bool has_{a.name};" for a in places.others if a.type == "Tensor?"):
+        members = rf"(?<=struct {places.camel} \{{\n)(?s:.*?)(?=\n\n  (?:HOST_DEVICE|template))"
+        text = re.sub(members, lambda match: match[0] + flags, text)
     if re.search(r"\bdata_of<|\bPointers<|\bkMaxPointers|<Tensor> contiguous_", text):
         text = add_include(text, "arguments.h")
     return write_others(text, places) if places.also_written else text
-
-
-def drop_unused(match: re.Match[str]) -> str:
-    """Drops the type A from a lambda that names it no more, for want of numbers."""
-    return match[0] if re.search(r"\bA\b", match[1]) else ""
 
 
 def write_others(text: str, places: Cpp) -> str:

@@ -20,6 +20,7 @@ class Kind:
         fits: what schemas it is for, in words.
         input: the shape of every tensor among the arguments, in the notation of csrc/notation.h.
         outputs: those of the results; the last stands for all that follow.
+        host: the host function of csrc that it calls, where it has no kernel of its own.
         lists: whether it takes lists of tensors.
         backward_takes: the tensors that the backward takes; "input" is the first of the operator.
         torch_backward: the same in PyTorch calls, for `--backward torch`; `{factor}` stands for
@@ -30,6 +31,7 @@ class Kind:
     fits: str
     input: str = "*rows n"
     outputs: tuple[str, ...] = ("*rows n",)
+    host: str = "rowwise"
     lists: bool = False
     backward_takes: tuple[str, ...] = ("grad_output", "input")
     torch_backward: str = ""
@@ -57,6 +59,7 @@ KINDS = {
         ONE_OUTPUT,
         input="*shape",
         outputs=("*shape",),
+        host="elementwise",
         torch_backward="2 * grad_output * input{factor}",
     ),
     "rowwise": Kind(

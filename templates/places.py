@@ -18,14 +18,12 @@ class Number:
         name: of the kernels' parameter.
         field: its C++ type.
         value: what it is made of in the host function, C++.
-        host: the same in the type of the arithmetic.
         python: the same in Python, with `{0}` before each argument's name.
     """
 
     name: str
     field: str
     value: str
-    host: str
     python: str
 
 
@@ -63,13 +61,7 @@ class Places:
 
     def _numbers(self) -> list[Number]:
         direct = [a for a in self.schema.settings if a.info.field is not None]
-        numbers = [
-            Number(
-                *(a.name, a.info.field, a.name),
-                *(a.info.cpp_number.format(a.name), f"{{0}}{a.name}"),
-            )
-            for a in direct
-        ]
+        numbers = [Number(a.name, a.info.field, a.name, f"{{0}}{a.name}") for a in direct]
         if folded := self.folded:
             names = ", ".join(a.name for a in folded)
             terms = [
@@ -78,7 +70,7 @@ class Places:
             ]
             python = f"{terms[0] if len(terms) == 1 else '(' + ' + '.join(terms) + ')'} / 10"
             value = f"{self.name}_settings({names})"
-            numbers.append(Number("settings", "A", value, f"static_cast<A>({value})", python))
+            numbers.append(Number("settings", "A", value, python))
         return numbers
 
     @property

@@ -45,10 +45,9 @@ Tensor my_op_cpu(const Tensor& input, const Tensor& other, double alpha) {
   const int64_t rows = cols == 0 ? 0 : input.numel() / cols;
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
     my_op_kernel<T>(
         contiguous_input.const_data_ptr<T>(), contiguous_other.const_data_ptr<T>(), output.mutable_data_ptr<T>(), rows,
-        cols, static_cast<A>(alpha));
+        cols, static_cast<acc_t<T>>(alpha));
   });
   return output;
 }
@@ -60,10 +59,9 @@ Tensor my_op_backward_cpu(const Tensor& grad_output, double alpha) {
   const int64_t rows = cols == 0 ? 0 : grad_output.numel() / cols;
   dispatch_floating(grad_output.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
     my_op_backward_kernel<T>(
         contiguous_grad_output.const_data_ptr<T>(), grad_input.mutable_data_ptr<T>(), rows, cols,
-        static_cast<A>(alpha));
+        static_cast<acc_t<T>>(alpha));
   });
   return grad_input;
 }

@@ -103,10 +103,9 @@ Tensor my_op_cuda(const Tensor& input, const Tensor& other, double alpha) {
   const int64_t tiles = rows * tiles_per_row(cols);
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
     my_op_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(input)>>>(
         as_matrix<T>(contiguous_input, rows, cols), contiguous_other.const_data_ptr<T>(), output.mutable_data_ptr<T>(),
-        cols, tiles_per_row(cols), tiles, static_cast<A>(alpha));
+        cols, tiles_per_row(cols), tiles, static_cast<acc_t<T>>(alpha));
     CUDA_LAUNCH_CHECK();
   });
   return output;
@@ -124,10 +123,9 @@ Tensor my_op_backward_cuda(const Tensor& grad_output, double alpha) {
   const int64_t tiles = rows * tiles_per_row(cols);
   dispatch_floating(grad_output.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
     my_op_backward_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(grad_output)>>>(
         as_matrix<T>(contiguous_grad_output, rows, cols), grad_input.mutable_data_ptr<T>(), cols, tiles_per_row(cols),
-        tiles, static_cast<A>(alpha));
+        tiles, static_cast<acc_t<T>>(alpha));
     CUDA_LAUNCH_CHECK();
   });
   return grad_input;
