@@ -23,6 +23,7 @@ COSTLY = (
     "determinism or double_backward or layouts or gradcheck or opcheck or strides or saved_tensors "
     "or mutation"
 )
+FORMULAS = "(forward or backward) and (float32 or double_backward) or signature"
 # All dtypes go through the same lines: gradcheck has float64.
 DTYPES = "not (-float16 or -float64)"
 
@@ -58,15 +59,15 @@ def build(root: Path, **env: str) -> None:
 
 
 def battery(root: Path, selected: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-n", jobs()]
-    succeed(*command, "-k", selected, "tests/test_operators.py", cwd=root)
+    pytest_(root, "-x", "-k", selected, "tests/test_operators.py")
 
 
-def jobs() -> str:
-    """The processors, unless this test already shares them with others."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return "0"
-    return str(min(8, len(os.sched_getaffinity(0))))
+def pytest_(root: Path, *arguments: str) -> None:
+    """On all processors, unless this test already shares them with others."""
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    jobs = min(8, len(os.sched_getaffinity(0))) if alone else 0
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-n", str(jobs)]
+    succeed(*command, *arguments, cwd=root)
 
 
 def remove_worked_operators(root: Path) -> None:
@@ -94,7 +95,7 @@ def test_every_kind_and_shape_of_schema_passes_as_it_was_made(tmp_path: Path) ->
     make(root, SHAPES)
     succeed(sys.executable, "-m", "ruff", "check", "--no-cache", ".", cwd=root)
     succeed(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=root)
-    succeed(sys.executable, "-m", "pytest", "-q", "tests/test_schemas.py", cwd=root)
+    pytest_(root, "tests/test_schemas.py")
     battery(root, f"({select([*map(name, SHAPES), 'fused_op'])}) and not ({COSTLY}) and {DTYPES}")
     battery(root, f"({select(SHARE)}) and ({COSTLY}) and {DTYPES}")
     notices_arguments_that_change_places(root)
@@ -104,8 +105,7 @@ def test_arguments_may_have_any_name(tmp_path: Path) -> None:
     """Kernels and formulas are what the name of an argument might break."""
     root = under_git(copy_repository(tmp_path))
     make(root, NAMES)
-    formulas = "(forward or backward) and (float32 or double_backward)"
-    battery(root, f"({select([*map(name, NAMES)])}) and ({formulas} or signature)")
+    battery(root, f"({select([*map(name, NAMES)])}) and ({FORMULAS})")
 
 
 def notices_arguments_that_change_places(root: Path) -> None:
@@ -127,7 +127,7 @@ def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
     wanted = ("no_defaults", "tensor_lists", "three", "writes")
     tool(root, *(case for case in chosen if name(case) in wanted))
     remove_worked_operators(root)
-    build(root, EXTENSION_CPP_ABI="aten")
+    build(root, EXTENSION_CPP_ABI="aten", DEBUG="1")
     battery(root, f"({select(list(wanted))}) and (forward or backward) and float32")
 
 
@@ -160,13 +160,20 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     root = under_git(copy_repository(tmp_path / "origin"))
     project = tmp_path / "my_kernels"
     succeed(sys.executable, "templates/new_project.py", "my_kernels", str(project), cwd=root)
-    cuda = "1" if torch.cuda.is_available() else "0"
-    succeed(sys.executable, "setup.py", "build_ext", "--inplace", cwd=project, USE_CUDA=cuda)
+    added = (
+        ["sums(Tensor x, float a) -> Tensor", "--template", "reduction"],
+        ["centers(Tensor x, Tensor? y, float a) -> (Tensor, Tensor)"],
+    )
+    tool(project, *added)
+    build(project)
     succeed(sys.executable, "examples/quickstart.py", cwd=project)
-    pytest_ = [sys.executable, "-m", "pytest", "-q", "-x", "-n", jobs(), "-m", "not slow"]
+    battery(project, "[fused_op- and not compiled")
+    # As all that was made here is built with optimisation.
+    battery(project, f"({select([*map(name, added)])}) and ({FORMULAS})")
+    tool(project, *(["--remove", name(case)] for case in added))
+    assert git(project, "status", "--porcelain") == ""
     # The rest of the suite is this one's, and about the same sources.
-    succeed(*pytest_, "-k", "not compiled", "tests/test_operators.py", cwd=project)
-    succeed(*pytest_, "tests/test_schemas.py", "tests/test_templates.py", cwd=project)
+    pytest_(project, "-x", "-k", "not in_form", "tests/test_schemas.py", "tests/test_templates.py")
     # Both packages in one process.
     both = "import extension_cpp, my_kernels, torch; x = torch.randn(3, 4); b = torch.randn(4)\n"
     both += "a, b = extension_cpp.ops.fused_op(x, b), my_kernels.ops.fused_op(x, b)\n"
