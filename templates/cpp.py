@@ -191,6 +191,8 @@ def complete(file: str, text: str, places: Cpp) -> str:
         text = re.sub(members, lambda match: match[0] + flags, text)
     if re.search(r"\bdata_of<|\bPointers<|\bkMaxPointers|<Tensor> contiguous_", text):
         text = add_include(text, "arguments.h")
+    if "std::accumulate" in text:
+        text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
     return write_others(text, places) if places.also_written else text
 
 
@@ -216,20 +218,8 @@ struct %sOther {
 def settings_function(places: Cpp) -> str:
     parameters = ", ".join(a.cpp_parameter for a in places.folded)
     terms = [weighted(k, a.info.cpp_number.format(a.name)) for k, a in enumerate(places.folded)]
-    helper = ""
-    if any("weighted_sum" in term for term in terms):
-        helper = """const auto weighted_sum = [](const auto& values) {
-  double sum = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    sum += static_cast<double>(i + 1) * static_cast<double>(values[i]);
-  }
-  return sum;
-};
-"""
-    comment = (
-        "// EDIT: every argument that is neither a tensor nor a number, folded into one number."
-    )
-    body = f"{helper} return ({' + '.join(terms)}) / 10;"
+    comment = "// EDIT: all that is neither a tensor nor a number, folded into one number."
+    body = f"return ({' + '.join(terms)}) / 10;"
     return f"{comment}\ninline double {places.name}_settings({parameters}) {{ {body} }}\n\n"
 
 

@@ -287,7 +287,7 @@ def check_package_name(name: str, source: Repository) -> None:
     top = {path.relative_to(source.root).parts[0] for path in source.files()}
     if {name, f"{name}.py"} & top or ignores(source.root, name):
         raise Refusal(f"'{name}' is a file or a folder beside the package: choose another name")
-    shared = "".join(path.read_text() for path in source.library.parent.rglob("*.*"))
+    shared = "".join(path.read_text() for path in source.csrc.rglob("*.*"))
     if name == "my_op" or re.search(rf"\b{name}::", shared):
         raise Refusal(f"'{name}' is used by the sources for something else: choose another name")
     defined = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}

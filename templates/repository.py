@@ -122,7 +122,7 @@ class Repository:
 
     def __init__(self, root: Path, package: str = PACKAGE) -> None:
         self.root = root
-        self.library = root / package / "csrc" / "library.cpp"
+        self.csrc = root / package / "csrc"
         # The public functions and the modules.
         self.imports = {"ops": root / package / "ops.py", "module": root / package / "nn.py"}
         self.operators = root / package / "operators"
@@ -131,25 +131,10 @@ class Repository:
 
     # What there is
 
-    def schemas(self) -> dict[str, str]:
-        """The statement in library.cpp that defines each schema, by name."""
-        literals = r'(?:"(?:\\.|[^"\\])*"\s*)*'
-        pattern = rf'^[ \t]*m\.def\(\s*(?="(\w+)\(){literals}\);\n'
-        return {
-            match[1]: match[0] for match in re.finditer(pattern, self.library.read_text(), re.M)
-        }
-
     def import_statements(self, name: str) -> dict[Path, list[str]]:
         """The statements of ops.py and nn.py that import from an operator's folder."""
         pattern = rf"^from {PACKAGE}\.operators\.{name}\.\w+ import (?:\([^)]*\)|[^(\n]*)\n"
         return {path: re.findall(pattern, path.read_text(), re.M) for path in self.imports.values()}
-
-    def parts(self, name: str) -> dict[str, bool]:
-        return {
-            f"the folder {self.folder(name).relative_to(self.root)}": self.folder(name).exists(),
-            "its schema in csrc/library.cpp": name in self.schemas(),
-            "its import in ops.py": bool(self.import_statements(name)[self.imports["ops"]]),
-        }
 
     def folder(self, name: str) -> Path:
         return self.operators / name
@@ -179,12 +164,16 @@ class Repository:
 
     def check_free(self, names: list[str]) -> None:
         """Refuses names that exist, in whole or in part."""
-        name = names[0]
-        if owner := self._owner(name, besides=name):
-            raise Refusal(f"the operator '{name}' exists already, as a part of {owner}")
-        parts = self.parts(name)
-        declared_there = name in {*self.schemas(), *self._named(self.folder(name), DECLARATION)}
-        if declared_there and self.folder(name).exists() and parts["its import in ops.py"]:
+        name, folder = names[0], self.folder(names[0])
+        for wanted in names:
+            if owner := self._owner(wanted, besides=name):
+                part = "" if owner == wanted else f", as a part of {owner}"
+                raise Refusal(f"the operator '{wanted}' exists already{part}")
+        parts = {
+            f"the folder {folder.relative_to(self.root)}": folder.exists(),
+            "its import in ops.py": bool(self.import_statements(name)[self.imports["ops"]]),
+        }
+        if all(parts.values()) and name in self._named(folder, DECLARATION):
             raise Refusal(f"the operator '{name}' exists. To take it out: --remove {name}")
         if any(parts.values()):
             there = " and ".join(part for part, found in parts.items() if found)
@@ -192,9 +181,6 @@ class Repository:
                 f"there is a half-made operator '{name}': {there} exists, the rest does not. "
                 f"Complete it by hand, or take it out: --remove {name}"
             )
-        for other in names:
-            if other in self.schemas():
-                raise Refusal(f"the operator '{other}' exists already, in csrc/library.cpp")
 
     def check_cpp_names(self, name: str, kind: str, files: dict[str, str]) -> None:
         """Refuses an operator whose header or whose names in C++ would hide others, or be the same.
@@ -202,9 +188,9 @@ class Repository:
         The linker takes two of one name for one, without a word.
         """
         header = f"{name}.h"
-        if header in files and (self.library.parent / header).exists():
+        if header in files and (self.csrc / header).exists():
             raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
-        shared = [path for path in self.library.parent.rglob("*") if path.suffix in CPP]
+        shared = [path for path in self.csrc.rglob("*") if path.suffix in CPP]
         template = [p for p in (self.root / "templates" / kind).iterdir() if p.suffix in CPP]
         used = {"A", "T"}  # by which templates are parametrised
         used |= set().union(*(declared(path.read_text()) for path in shared))
@@ -265,22 +251,15 @@ class Repository:
                 f"{folder.relative_to(self.root)} is not a folder of this repository: take it out "
                 f"by hand"
             )
-        schemas = self.schemas()
         if owner := self._owner(name, besides=name):
             raise Refusal(f"'{name}' is a part of the operator '{owner}': --remove {owner}")
         statements = self.import_statements(name)
         own = {n for n in (name, *self._registered(folder)) if not self._owner(n, besides=name)}
         if not folder.exists() and not self._stands(f"{name}_backward"):
             own.add(f"{name}_backward")  # what is left of an operator whose sources are gone
-        defined = [schemas[n] for n in schemas if n in own]
-        if not folder.exists() and name not in schemas and not any(statements.values()):
+        if not folder.exists() and not any(statements.values()):
             raise Refusal(f"there is no operator '{name}'")
         changes = Changes(self.root, deleted=[folder] if folder.exists() else [])
-        library = self.library.read_text()
-        for definition in defined:
-            library = library.replace(definition, "", 1)
-        if defined:
-            changes.files[self.library] = library
         for path, found in statements.items():
             text = path.read_text()
             for statement in found:
@@ -293,7 +272,7 @@ class Repository:
     def uses(self, name: str) -> list[str]:
         """Where an operator is used outside of its own folder and lines: `path:line: text`."""
         names = self.names(name)
-        own_places = (self.library, self.snapshot, *self.imports.values())
+        own_places = (self.snapshot, *self.imports.values())
         # Its examples speak of operators that are to be made, whichever there are.
         guide = self.root / "templates" / "README.md"
         found = []

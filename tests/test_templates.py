@@ -534,6 +534,9 @@ def test_an_operator_owns_what_its_sources_register(checkout):
     new_op.main(["--remove", "foo"], checkout)
     new_op.main(["foo_backward(Tensor x) -> Tensor"], checkout)
     alone = (checkout / "tests/test_schemas.py").read_text()
+    assert (
+        refusal(checkout, "foo(Tensor x) -> Tensor") == "the operator 'foo_backward' exists already"
+    )
     new_op.main(["foo(Tensor x) -> Tensor", "--no-grad"], checkout)
     new_op.main(["--remove", "foo"], checkout)
     assert (checkout / "tests/test_schemas.py").read_text() == alone
