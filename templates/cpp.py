@@ -26,6 +26,7 @@ class Cpp(Places):
             "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers),
             self.kernel_numbers,
             self.cpu_data,
+            "".join(", Pointers<T>()" if a.type == LIST else ", nullptr" for a in self.others),
         ]
         blocks = [
             self.checked("{};") + self.overlap_checks,
@@ -67,19 +68,11 @@ class Cpp(Places):
         lines = []
         for k, a in enumerate(self.others):
             if a.type == LIST:
+                head = f"for (int64_t j = 0; j < {a.name}.size(); ++j)"
                 term = f"static_cast<A>(j + 1) * static_cast<A>({a.name}[j][i])"
-                lines += [
-                    f"for (int64_t j = 0; j < {a.name}.size(); ++j) {{",
-                    f"result += {weighted(k, term, 'A({})')};",
-                    "}",
-                ]
-                continue
-            term = weighted(k, f"static_cast<A>({a.name}[i])", "A({})")
-            line = f"result += {term};"
-            if a.type == "Tensor?":
-                lines += [f"if ({a.name} != nullptr) {{", line, "}"]
             else:
-                lines.append(line)
+                head, term = f"if ({a.name} != nullptr)", f"static_cast<A>({a.name}[i])"
+            lines.append(f"{head} {{\n  result += {weighted(k, term, 'A({})')};\n}}")
         return "\n".join(lines)
 
     @property
@@ -103,8 +96,7 @@ class Cpp(Places):
             if a.type == LIST:
                 lines.append(f"const Pointers<T> {a.name},  // [rows, cols] each")
             else:
-                null = ", or null" if a.type == "Tensor?" else ""
-                lines.append(f"const T* {restrict}{a.name},  // [rows, cols]{null}")
+                lines.append(f"const T* {restrict}{a.name},  // [rows, cols], or null")
         return "\n".join(lines)
 
     @property
