@@ -24,8 +24,9 @@ class Python(Places):
             self.needs_main_grad,
             self.input_grads,
             self.python_factor("ctx."),
+            f"{', None' * len(self.schema.settings)})",
         ]
-        blocks = [self.docstring, self.number_checks, self.overlap_checks, self.nones]
+        blocks = [self.docstring, self.number_checks, self.overlap_checks]
         if self.schema.outputs > 1:
             inline += [self.backward_head, self.mean_gradient]
         return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
@@ -163,11 +164,7 @@ class Python(Places):
                 grads.append(f"{grad} if {there}{needed} else None")
             else:
                 grads.append("None")
-        return f"return ({', '.join(grads)},)"
-
-    @property
-    def nones(self) -> str:
-        return "".join("None,\n" for _ in self.schema.settings)
+        return f"return ({', '.join(grads)})"
 
     @property
     def backward_head(self) -> str:
