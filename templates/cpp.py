@@ -18,6 +18,7 @@ class Cpp(Places):
             f"({self.cpp_parameters})",
             "".join(f", {a.cpp_parameter}" for a in self.schema.settings) + ")",
             self.cpp_factor,
+            self.functor_terms,
             self.functor_parameters,
             f"{self.own_checks}return {self.host_call}",
             "".join(f", {n.value}" for n in self.numbers) + ")",
@@ -31,7 +32,6 @@ class Cpp(Places):
         blocks = [
             self.checked("{};") + self.overlap_checks,
             "\n".join(f"{n.field} {n.name};" for n in self.numbers),
-            self.functor_terms,
             self.cpp_pointers(),
             self.cpp_pointers("__restrict__ "),
             self.cpu_terms,
@@ -77,14 +77,9 @@ class Cpp(Places):
 
     @property
     def functor_terms(self) -> str:
-        lines = []
-        for k, a in enumerate(self.others):
-            line = f"result += {weighted(k, a.name, 'A({})')};"
-            if a.type == "Tensor?":
-                lines += [f"if (has_{a.name}) {{", line, "}"]
-            else:
-                lines.append(line)
-        return "\n".join(lines)
+        terms = [(a, weighted(k, a.name, "A({})")) for k, a in enumerate(self.others)]
+        there = {"Tensor": " + {1}", "Tensor?": " + (has_{0.name} ? {1} : A(0))"}
+        return "".join(there.get(a.type, "").format(a, term) for a, term in terms)
 
     @property
     def cpp_parameters(self) -> str:

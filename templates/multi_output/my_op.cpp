@@ -27,9 +27,7 @@ struct MyOp {
     const A average = row.sum([](A input, A other) { return input; }) / static_cast<A>(row.cols());
     row.write(output, [*this, average](A input, A other) {
       const A centered = input - average;
-      A result = centered * centered * (A(1) + alpha);
-      result += other;
-      return result;
+      return centered * centered * (A(1) + alpha) + other;
     });
     if (row.leader()) {
       mean[row.index()] = average;

@@ -20,11 +20,7 @@ struct MyOp {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const A sum = row.sum([*this](A input, A other) {
-      A result = input * input * (A(1) + alpha);
-      result += other;
-      return result;
-    });
+    const A sum = row.sum([*this](A input, A other) { return input * input * (A(1) + alpha) + other; });
     if (row.leader()) {
       output[row.index()] = static_cast<T>(sum);
     }

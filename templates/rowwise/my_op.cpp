@@ -21,11 +21,7 @@ struct MyOp {
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     const A mean = row.sum([](A input, A other) { return input; }) / static_cast<A>(row.cols());
-    row.write(output, [*this, mean](A input, A other) {
-      A result = (input - mean) * (A(1) + alpha);
-      result += other;
-      return result;
-    });
+    row.write(output, [*this, mean](A input, A other) { return (input - mean) * (A(1) + alpha) + other; });
   }
 };
 
