@@ -194,31 +194,9 @@ def unpacking(targets: list[str], after: list[str], before: list[str]) -> str:
 
 
 def complete(file: str, text: str, places: Python) -> str:
-    """Adds the imports that some types need, and takes out those that are not needed any more."""
-    if "Sequence[" in text:
-        imported = "from collections.abc import Sequence\n\nimport torch\n"
-        text = text.replace("import torch\n", imported, 1)
-    if "check_same_dtype(" in text:
-        text = text.replace("import check_number\n", "import check_number, check_same_dtype\n", 1)
-        text = text.replace(
-            "check_non_overlapping, check_number\n",
-            "check_non_overlapping, check_number, check_same_dtype\n",
-        )
-    shapes = "from extension_cpp.shapes import operator\n"
-    if "operator(" in text and shapes not in text:
-        text = re.sub(r"(?<=\n)(?=\n\ndef )", shapes, text, count=1)
-    return prune_imports(text)
-
-
-def prune_imports(text: str) -> str:
-    """Drops what `from ... import a, b` lines import and nothing uses."""
-
-    def prune(match: re.Match[str]) -> str:
-        names = re.findall(r"\w+", match[2])
-        used = [name for name in names if len(re.findall(rf"\b{name}\b", text)) > 1]
-        if len(used) == len(names):
-            return match[0]
-        return f"from {match[1]} import {', '.join(used)}\n" if used else ""
-
-    imports = r"^from (extension_cpp[\w.]*) import (\([^)]*\)|.*)\n"
-    return re.sub(imports, prune, text, flags=re.MULTILINE)
+    """Imports all that any type or check needs; formatting takes out what is not used."""
+    needed = """from collections.abc import Sequence
+from extension_cpp.checks import check_same_dtype
+from extension_cpp.shapes import operator
+"""
+    return text.replace("import torch\n", f"import torch\n{needed}", 1)

@@ -142,8 +142,5 @@ def complete(file: str, text: str, places: Spec) -> str:
     """Has the reference write what the operator writes besides, and imports what the calls use."""
     for k, a in enumerate(places.also_written):
         text = re.sub(r"(?=\n\n\n# EDIT: calls)", f"\n    {a.name}.mul_({k + 2})", text, count=1)
-    names = [name for name in ("BadInput", "OpSpec", "Sample") if f"{name}(" in text]
-    text = re.sub(r"(?<=testing import ).*", ", ".join(names), text)
-    if re.search(r"(?<![\w.])torch\.", text) and not text.startswith("import torch\n"):
-        text = f"import torch\n\n{text}"
-    return text
+    needed = "import torch\nfrom extension_cpp.testing import BadInput, Sample\n"
+    return needed + text
