@@ -20,7 +20,7 @@ import python
 import spec
 from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options, parse_template
-from naming import CPP_TEXT, declared, spell, with_stand_ins
+from naming import CPP_TEXT, by_parts, declared, spell, with_stand_ins
 from places import Fragment, Places, backward_schema, backward_shapes, shapes
 from schema import Refusal, Schema
 
@@ -256,7 +256,8 @@ def replace(text: str, old: Places, new: Places, function: str) -> str:
     }
     text = rename(text, names)
     if function != old.name:
-        text = in_code(rf"(?<!\w){old.name}(?=(?:_backward)?(?!\w))", function, text)
+        called = re.compile(rf"(?<!\w){old.name}(?=(?:_backward)?(?!\w))")
+        text = by_parts(CPP_TEXT, text, lambda code: called.sub(function, code))
     text = text.replace(old.name, new.name).replace(old.camel, new.camel)
     return re.sub(r"\0(\d+)\0", lambda match: found[int(match[1])], text)
 
@@ -265,12 +266,3 @@ def rename(text: str, names: dict[str, str]) -> str:
     """Replaces whole words that are neither members nor methods."""
     words = "|".join(map(re.escape, names))
     return re.sub(rf"(?<![\w.>:])({words})(?!\w)", lambda match: names[match[1]], text)
-
-
-def in_code(pattern: str, new: str, text: str) -> str:
-    """Replaces what is neither in a string nor in a comment of C++."""
-    result, end = "", 0
-    for match in CPP_TEXT.finditer(text):
-        result += re.sub(pattern, new, text[end : match.start()]) + match[0]
-        end = match.end()
-    return result + re.sub(pattern, new, text[end:])
