@@ -112,8 +112,7 @@ def take_in(file: str, source: str, generated: str) -> str:
     for header in re.findall(r"#\s*include\s*[<\"](torch/extension\.h|pybind11/[^>\"]*)", source):
         raise Refusal(
             f"{file} includes {header}, which asks for ATen and Python: leave out all that is "
-            f"about "
-            "PyTorch (host functions of at::Tensor, PYBIND11_MODULE), and keep the kernels"
+            "about PyTorch (host functions of at::Tensor, PYBIND11_MODULE), and keep the kernels"
         )
     names = re.findall(r'm\.impl\(\s*"(\w+)"', generated)
     if "TORCH_LIBRARY_IMPL" in source:

@@ -95,7 +95,8 @@ def create(source: Repository, name: str, target: Path, ops: list[str]) -> None:
             target.rmdir()
         project.rename(target)
     print(f"{target}: the package {name} with {', '.join(operators(Repository(target, name)))}")
-    show(dropped, "Left out, as they use other operators:")
+    if dropped:
+        print("Left out, as they use other operators:", *dropped, sep="\n    ")
     print(f"\nNext:\n    cd {target}\n    make demo\n    make test")
 
 
@@ -301,11 +302,6 @@ def ignores(root: Path, name: str) -> bool:
     """Whether git leaves out what has this name, as it does what builds leave behind."""
     command = ["git", "check-ignore", "--quiet", f"{name}/"]
     return subprocess.run(command, cwd=root, check=False).returncode == 0
-
-
-def show(lines: list[str], title: str) -> None:
-    if lines:
-        print(title, *(f"    {line}" for line in lines), sep="\n")
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from formatting import format_text
 from naming import declared, identifiers
 from places import camel
 from schema import Refusal
@@ -216,7 +217,8 @@ class Repository:
         for file, text in files.items():
             changes.files[self.folder(name) / file] = text
         ops = self.imports["ops"]
-        changes.files[ops] = with_import(ops.read_text(), f"{PACKAGE}.operators.{name}.ops", name)
+        statement = f"from {PACKAGE}.operators.{name}.ops import {name} as {name}\n"
+        changes.files[ops] = format_text(ops.name, ops.read_text() + statement)
         self._expect(changes, lambda lines: sorted([*lines, *map(as_torch_spells, schemas)]))
         return changes
 
@@ -330,27 +332,3 @@ def mention(names: set[str], path: Path, text: str) -> re.Pattern[str]:
 def as_torch_spells(schema: str) -> str:
     """A schema as torch prints it, as it stands in a string of Python."""
     return str(torch._C.parse_schema(schema)).replace("\\", "\\\\")
-
-
-def with_import(text: str, module: str, name: str) -> str:
-    """Adds an import statement to a file of them, where a sorter of imports would put it."""
-    statement = f"from {module} import {name} as {name}\n"
-    if len(statement) > 101:
-        statement = f"from {module} import (\n    {name} as {name},\n)\n"
-
-    def key(name: str) -> list[tuple[int, int]]:
-        """Character by character, but digits count as numbers."""
-        parts = re.findall(r"\d+|\D", name.lower())
-        return [(ord("0"), int(part)) if part.isdigit() else (ord(part), 0) for part in parts]
-
-    position = None
-    for match in re.finditer(r"^from (\S+) import (?:\([^)]*\)|[^(\n]*)\n", text, re.M):
-        if position is None and key(match[1]) > key(module):
-            position = match.start()
-        end = match.end()
-    if position is None:
-        # After the last import; in a file without any, after the docstring.
-        position = end if "end" in locals() else len(text)
-        if "end" not in locals() and not text.endswith("\n\n"):
-            statement = "\n" + statement
-    return text[:position] + statement + text[position:]

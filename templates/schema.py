@@ -168,6 +168,11 @@ INSTEAD = {
     "Any": "an argument for each thing that is needed",
 }
 
+RESULTS = {
+    "Tensor[]": "'(Tensor, Tensor, ...)', or one stacked tensor",
+    "Tensor?": "an empty tensor instead of None",
+}
+
 
 def words(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -337,8 +342,7 @@ def parse(text: str) -> Schema:
         if argument.kwarg_only and argument.is_tensor:
             raise Refusal(
                 f"{argument.name} is a tensor that can only be passed by keyword, for which "
-                f"autograd and vmap take no "
-                "formulas: move it before the '*'"
+                "autograd and vmap take no formulas: move it before the '*'"
             )
         if argument.kwarg_only and argument.name in NOT_BY_KEYWORD:
             raise Refusal(
@@ -387,8 +391,7 @@ def _argument(parsed: torch._C.Argument) -> Argument:
     if alias is not None and not alias.is_write:
         raise Refusal(
             f"{parsed.name}: an alias that is not written to, Tensor(a), belongs to views, which "
-            f"an operator of a library "
-            "cannot return: return a new tensor, and write Tensor"
+            "an operator of a library cannot return: return a new tensor, and write Tensor"
         )
     if alias is not None and type_ != "Tensor":
         raise Refusal(
@@ -486,14 +489,7 @@ def _check_returns(parsed: torch._C.FunctionSchema, arguments: list[Argument]) -
             raise Refusal(
                 "the operator returns a view of an argument: return a new tensor, 'Tensor'"
             )
-        if type_ == "Tensor[]":
-            raise Refusal(
-                "a result 'Tensor[]' is not supported: return '(Tensor, Tensor, ...)', or one "
-                "stacked tensor"
-            )
-        if type_ == "Tensor?":
-            raise Refusal(
-                "a result 'Tensor?' is not supported: return an empty tensor instead of None"
-            )
         if type_ != "Tensor":
-            raise Refusal(f"a result of type '{type_}' is not supported: return a 0-d Tensor")
+            spelled = f"'{type_}'" if type_ in RESULTS else f"of type '{type_}'"
+            instead = RESULTS.get(type_, "a 0-d Tensor")
+            raise Refusal(f"a result {spelled} is not supported: return {instead}")
