@@ -82,12 +82,6 @@ class Places:
         return [a for a in self.schema.settings if a.info.field is None]
 
     @property
-    def backward_tensors(self) -> list[str]:
-        """What the backward operator takes besides all arguments that are no tensors."""
-        names = {"input": self.main.name}
-        return [names.get(name, name) for name in self.kind.backward_takes]
-
-    @property
     def led(self) -> list[Argument]:
         """The tensors that come before the first that is always there, which gives the dtype."""
         return self.tensors[: self.tensors.index(self.leader)]

@@ -19,7 +19,6 @@ class Python(Places):
             self.fake,
             self.own_checks + self.checked("check"),
             self.setup_context,
-            self.setup_context_backward,
             self.context_names,
             self.needs_main_grad,
             self.input_grads,
@@ -102,11 +101,10 @@ class Python(Places):
 
     @property
     def docstring(self) -> str:
-        lines = []
-        for a in self.schema.arguments:
-            if a is not self.main:
-                lines.append(f"{a.name}: {a.info.describe.format(main=self.main.name)}")
-        return "\n".join(lines)
+        described = [a for a in self.schema.arguments if a is not self.main]
+        return "\n".join(
+            f"{a.name}: {a.info.describe.format(main=self.main.name)}" for a in described
+        )
 
     @property
     def number_checks(self) -> str:
@@ -127,21 +125,16 @@ class Python(Places):
                 targets.append(a.name if saved else "_")
             elif not a.kwarg_only:
                 targets.append(f"ctx.{a.name}")
-        lines = [f'ctx.{a.name} = keyword_only_inputs["{a.name}"]' for a in keyword_only]
-        before = []
+        lines = []
         if self.schema.outputs > 1:
-            unneeded = ["_"] * (self.schema.outputs - 2)
-            before = [f"{', '.join(['_', self.statistics[0], *unneeded])} = output"]
+            lines.append(f"_, mean{', _' * (self.schema.outputs - 2)} = output")
+        if set(targets) != {"_"}:
+            target = f"({targets[0]},)" if len(targets) == 1 else ", ".join(targets)
+            lines.append(f"{target} = inputs")
+        lines += [f'ctx.{a.name} = keyword_only_inputs["{a.name}"]' for a in keyword_only]
         extra = "keyword_only_inputs, " if keyword_only else ""
-        return (
-            f"def _setup_context(ctx, inputs, {extra}output):\n{unpacking(targets, lines, before)}"
-        )
-
-    @property
-    def setup_context_backward(self) -> str:
-        tensors = self.backward_tensors if len(self.kind.backward_takes) > 1 else ["_"]
-        targets = [*tensors, *(f"ctx.{a.name}" for a in self.schema.settings)]
-        return f"def _setup_context_backward(ctx, inputs, output):\n{unpacking(targets, [], [])}"
+        body = "".join(f"\n    {line}" for line in lines or ["pass"])
+        return f"def _setup_context(ctx, inputs, {extra}output):{body}"
 
     @property
     def needs_main_grad(self) -> str:
@@ -184,19 +177,11 @@ class Python(Places):
         return "\n".join([*lines, f"if grad_{mean} is not None:"])
 
 
-def unpacking(targets: list[str], after: list[str], before: list[str]) -> str:
-    """The statement that unpacks `inputs`, among others; "_" stands for what is not needed."""
-    lines = after
-    if set(targets) != {"_"}:
-        target = f"({targets[0]},)" if len(targets) == 1 else ", ".join(targets)
-        lines = [f"{target} = inputs", *lines]
-    return "\n".join(f"    {line}" for line in [*before, *lines] or ["pass"])
-
-
 def complete(file: str, text: str, places: Python) -> str:
     """Imports all that any type or check needs; formatting takes out what is not used."""
     needed = """from collections.abc import Sequence
 from extension_cpp.checks import check_same_dtype
 from extension_cpp.shapes import operator
 """
+    text = text.replace("    _ = inputs\n", "    pass\n")
     return text.replace("import torch\n", f"import torch\n{needed}", 1)

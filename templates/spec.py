@@ -87,8 +87,7 @@ class Spec(Python):
             fields["devices"] = f'("{self.options.devices[0]}",)'
         if self.schema.mutates or not self.options.grad:
             fields["differentiable"] = "False"
-        last = "," if len(fields) > 3 else ""
-        return f"{text}spec = OpSpec({', '.join(f'{k}={v}' for k, v in fields.items())}{last})"
+        return f"{text}spec = OpSpec({', '.join(f'{k}={v}' for k, v in fields.items())})"
 
     @property
     def needs_samples(self) -> bool:
