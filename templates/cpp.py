@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 
 from kinds import LIST
-from places import Fragment, Places, backward_shapes, shapes, weighted
+from places import Places, backward_shapes, shapes, weighted
 from schema import Argument
 
 
 class Cpp(Places):
     """For any schema, in the same order."""
 
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> tuple[list[str], list[str]]:
         inline = [
             self.declaration("", self.schema.text, self.line),
             f"({self.cpp_parameters})",
@@ -48,7 +48,7 @@ class Cpp(Places):
                 ),
             ]
             blocks.append(self.each_statistic("A* {name};  // [rows]"))
-        return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
+        return inline, blocks
 
     @property
     def line(self) -> str:

@@ -21,7 +21,7 @@ import spec
 from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options, parse_template
 from naming import CPP_TEXT, by_parts, declared, spell, with_stand_ins
-from places import Fragment, Places, backward_schema, backward_shapes, shapes
+from places import Places, backward_schema, backward_shapes, shapes
 from schema import Refusal, Schema
 
 PACKAGE = TEMPLATES.parent / "extension_cpp"
@@ -204,9 +204,9 @@ def drop_paragraphs(text: str, unwanted: str) -> str:
     return kept if kept.endswith("\n") else kept.rstrip("\n") + "\n"
 
 
-def pattern(fragment: Fragment) -> str:
+def pattern(fragment: str, block: bool) -> str:
     """A regular expression for the fragment, however it is wrapped."""
-    tokens = re.findall(r"\w+|[^\w\s]", fragment.text)
+    tokens = re.findall(r"\w+|[^\w\s]", fragment)
     parts = []
     for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
         parts.append(re.escape(token))
@@ -219,7 +219,7 @@ def pattern(fragment: Fragment) -> str:
     before = r"(?<!\w)" if re.match(r"\w", tokens[0]) else ""
     after = r"(?!\w)" if re.match(r"\w", tokens[-1]) else ""
     text = f"{before}{text}{after}"
-    if fragment.block:
+    if block:
         return rf"(?<=\n)[ \t]*{text}[ \t]*\n"
     if tokens[0] in ",*+":  # an operator goes with the white space before it
         text = rf"\s*{text}"
@@ -231,19 +231,21 @@ def replace(text: str, old: Places, new: Places, function: str) -> str:
 
     `function` stands in for the name of the operator's function.
     """
-    pairs = zip(old.fragments(), new.fragments(), strict=True)
-    pairs = [(o, n) for o, n in pairs if o.text.strip()]
+    each = zip((False, True), old.fragments(), new.fragments(), strict=True)
+    pairs = [
+        (o, n, block) for block, os, ns in each for o, n in zip(os, ns, strict=True) if o.strip()
+    ]
     # The longest first, for some are part of others.
-    pairs.sort(key=lambda pair: -len(pair[0].text))
-    expression = re.compile("|".join(f"({pattern(o)})" for o, _ in pairs))
+    pairs.sort(key=lambda pair: -len(pair[0]))
+    expression = re.compile("|".join(f"({pattern(o, block)})" for o, _, block in pairs))
     found: list[str] = []
 
     def keep(match: re.Match[str]) -> str:
-        fragment = pairs[match.lastindex - 1][1]  # type: ignore[operator]
-        start = match.start() if fragment.block else text.rfind("\n", 0, match.start()) + 1
+        _, fragment, block = pairs[match.lastindex - 1]  # type: ignore[operator]
+        start = match.start() if block else text.rfind("\n", 0, match.start()) + 1
         indent = re.match(r" *", text[start:])[0]  # type: ignore[index]
-        lines = "".join(f"{indent}{line}\n" for line in fragment.text.splitlines())
-        found.append(lines if fragment.block else lines.removeprefix(indent).removesuffix("\n"))
+        lines = "".join(f"{indent}{line}\n" for line in fragment.splitlines())
+        found.append(lines if block else lines.removeprefix(indent).removesuffix("\n"))
         return f"\0{len(found) - 1}\0"
 
     text = expression.sub(keep, text)

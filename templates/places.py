@@ -27,16 +27,11 @@ class Number:
     python: str
 
 
-@dataclass(frozen=True)
-class Fragment:
-    """A piece of text; one that is a block takes whole lines, which are gone where it is empty."""
-
-    text: str
-    block: bool = False
-
-
 class Places:
     """The texts of one operator that depend on its schema.
+
+    fragments() gives those that stand within lines, and blocks, which take whole lines. Where a
+    block is empty, its lines are gone.
 
     Attributes:
         schema: it may have stand-ins for its arguments' names.
@@ -94,16 +89,11 @@ class Places:
     def statistics(self) -> list[str]:
         return ["mean", *(f"mean_{k}" for k in range(2, self.schema.outputs))]
 
-    def each_statistic(self, first: str, other: str = "", separator: str = "\n") -> str:
-        """`first` for the mean; for each of the others `other`, or the same."""
+    def each_statistic(self, first: str, other: str = "") -> str:
+        """A line `first` for the mean; for each of the others `other`, or the same."""
         mean, *others = self.statistics
-        texts = [
-            (other or first).format(name=name, mean=mean, k=k) for k, name in enumerate(others, 2)
-        ]
-        return separator.join([first.format(name=mean), *texts])
-
-    def output_list(self, template: str) -> str:
-        return template.format(", ".join(["output", *self.statistics]))
+        lines = [(other or first).format(name=n, mean=mean, k=k) for k, n in enumerate(others, 2)]
+        return "\n".join([first.format(name=mean), *lines])
 
 
 def backward_schema(kind: Kind, schema: Schema) -> str:

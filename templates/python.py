@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from kinds import LIST
-from places import Fragment, Places, weighted
+from places import Places, weighted
 from schema import Argument
 
 
 class Python(Places):
     """For any schema, in the same order."""
 
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> tuple[list[str], list[str]]:
         inline = [
             f"({self.python_parameters})",
             self.python_call(f".{self.name}"),
@@ -28,7 +29,7 @@ class Python(Places):
         blocks = [self.docstring, self.number_checks, self.overlap_checks]
         if self.schema.outputs > 1:
             inline += [self.backward_head, self.mean_gradient]
-        return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
+        return inline, blocks
 
     def python_factor(self, prefix: str = "") -> str:
         terms = "".join(
@@ -36,19 +37,15 @@ class Python(Places):
         )
         return f" * (1{terms})" if terms else ""
 
-    def _python_parameters(self, arguments: list[Argument], text: dict[str, str]) -> str:
-        parts, star = [], False
-        for a in arguments:
-            if a.kwarg_only and not star:
-                parts.append("*")
-                star = True
-            parts.append(text[a.name])
+    def parameters(self, spell: Callable[[Argument], str]) -> str:
+        parts = [spell(a) for a in self.schema.arguments]
+        if any(a.kwarg_only for a in self.schema.arguments):
+            parts.insert([a.kwarg_only for a in self.schema.arguments].index(True), "*")
         return ", ".join(parts)
 
     @property
     def python_parameters(self) -> str:
-        arguments = self.schema.arguments
-        return self._python_parameters(arguments, {a.name: a.python_parameter for a in arguments})
+        return self.parameters(lambda a: a.python_parameter)
 
     def python_call(self, function: str) -> str:
         arguments = [
