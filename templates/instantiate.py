@@ -94,9 +94,11 @@ def load_notation() -> Any:
 def by_backend(files: dict[str, str], name: str, options: Options) -> dict[str, str]:
     """Parts a source for both backends where they differ: one is left out, or CUDA has its own."""
     both, cpu, cuda = f"{name}.cpp", f"{name}_cpu.cpp", f"{name}_cuda.cu"
-    if both in files and (options.cuda_source or not options.cuda):
+    if both in files and (options.cuda_source or len(options.devices) == 1):
         text = files.pop(both)
         files |= {cpu: text, cuda: text}
+    if not options.cpu:
+        files[cpu] = schemas_alone(files[cpu])
     if not options.cuda:
         files.pop(cuda)
     elif options.cuda_source:
@@ -147,7 +149,7 @@ def adapt(file: str, text: str, kind: Kind, options: Options) -> str:
             text = re.sub(r"(inline )?const Operator kMyOpBackward\{[^;]*;\n", "", text)
             text = re.sub(r".*(kMyOpBackward\.schema|m\.impl\(\"my_op_backward\").*\n", "", text)
             text = drop_paragraphs(text, r"(?i)my_?op_?backward")
-        return text if options.cpu else without_cpu(file, text)
+        return text
     if len(options.devices) == 1:
         text = text.replace("on CPU or CUDA", f"on {options.devices[0].upper()}")
     if not options.own_backward:
@@ -176,20 +178,13 @@ def adapt(file: str, text: str, kind: Kind, options: Options) -> str:
     return text
 
 
-def without_cpu(file: str, text: str) -> str:
-    """Of the CPU library there are the schemas left, which are defined there alone."""
-    if file == "my_op_cpu.cpp":
-        block = re.search(r"TORCH_LIBRARY_FRAGMENT(?s:.*?)\n\}\n|TORCH_LIBRARY_FRAGMENT.*\n", text)
-        assert block is not None
-        return f'#include "my_op.h"\n\n{block[0]}'
-    if file == "my_op.cpp":
-        guard = "#ifdef __CUDACC__  // there are kernels for CUDA alone\n"
-        declarations = r"(?m)^(?:const Operator k[^;]*;\n)+"
-        text = re.sub(declarations, lambda match: f"{match[0]}\n{guard}", text, count=1)
-        text = cpp.insert_before(text, "}  // namespace\n", "#endif\n\n")
-        text = cpp.insert_before(text, "TORCH_LIBRARY_IMPL", guard)
-        return f"{text}#endif\n"
-    return text
+def schemas_alone(text: str) -> str:
+    """A source for the CPU without its kernels: the schemas are defined there alone."""
+    kernels = r"template|Tensor|void|std::tuple|inline double|TORCH_LIBRARY_IMPL"
+    text = drop_paragraphs(text, rf"^(?:{kernels}|#include \"cpu/)")
+    return re.sub(
+        r"^namespace extension_cpp \{\nnamespace \{\n+(?:\}.*\n){2}\n", "", text, flags=re.M
+    )
 
 
 def drop_paragraphs(text: str, unwanted: str) -> str:
@@ -201,7 +196,7 @@ def drop_paragraphs(text: str, unwanted: str) -> str:
     for piece, gap in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
         if not re.search(unwanted, piece, re.M):
             kept += piece + gap
-    return kept if kept.endswith("\n") else kept.rstrip("\n") + "\n"
+    return kept.rstrip("\n") + "\n"
 
 
 def pattern(fragment: str, block: bool) -> str:
