@@ -6,7 +6,16 @@ import re
 
 from kinds import LIST
 from places import Places, backward_shapes, shapes, weighted
-from schema import Argument
+
+# What a host function holds of a tensor, and gives to a kernel of one's own.
+HELD = {
+    type_: (f"const {cpp} contiguous_{{0}} = as_contiguous({{0}});", data)
+    for type_, cpp, data in (
+        ("Tensor", "Tensor", "contiguous_{}.const_data_ptr<T>()"),
+        ("Tensor?", "std::optional<Tensor>", "data_of<T>(contiguous_{})"),
+        (LIST, "std::vector<Tensor>", "Pointers<T>(contiguous_{})"),
+    )
+}
 
 
 class Cpp(Places):
@@ -26,7 +35,7 @@ class Cpp(Places):
             self.checked("Tensor output = {}.new_output();"),
             "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers),
             self.kernel_numbers,
-            self.cpu_data,
+            "".join(f", {HELD[a.type][1].format(a.name)}" for a in self.others),
             "".join(", Pointers<T>()" if a.type == LIST else ", nullptr" for a in self.others),
         ]
         blocks = [
@@ -35,7 +44,7 @@ class Cpp(Places):
             self.cpp_pointers(),
             self.cpp_pointers("__restrict__ "),
             self.cpu_terms,
-            self.contiguous,
+            "\n".join(HELD[a.type][0].format(a.name) for a in self.others),
         ]
         if not self.schema.mutates:
             line = backward_shapes(self.kind, self.schema, self.line)
@@ -100,27 +109,6 @@ class Cpp(Places):
         return "".join(wide[n.field == "A"].format(n.value) for n in self.numbers)
 
     @property
-    def contiguous(self) -> str:
-        types = {
-            "Tensor": "Tensor",
-            "Tensor?": "std::optional<Tensor>",
-            LIST: "std::vector<Tensor>",
-        }
-        return "\n".join(
-            f"const {types[a.type]} contiguous_{a.name} = as_contiguous({a.name});"
-            for a in self.others
-        )
-
-    @property
-    def cpu_data(self) -> str:
-        return "".join(f", {self._data(a)}" for a in self.others)
-
-    def _data(self, a: Argument) -> str:
-        if a.type == "Tensor":
-            return f"contiguous_{a.name}.const_data_ptr<T>()"
-        return f"{'Pointers' if a.type == LIST else 'data_of'}<T>(contiguous_{a.name})"
-
-    @property
     def functor_parameters(self) -> str:
         return f"({', '.join(f'A {a.name}' for a in self.tensors)})"
 
@@ -177,7 +165,7 @@ def complete(file: str, text: str, places: Cpp) -> str:
         members = rf"(?<=struct {places.camel} \{{\n)(?s:.*?)(?=\n\n  (?:HOST_DEVICE|template))"
         text = re.sub(members, lambda match: match[0] + flags, text)
     if re.search(r"\bdata_of<|\bPointers<|\bkMaxPointers|<Tensor> contiguous_", text):
-        text = add_include(text, "arguments.h")
+        text = insert_before(text, '#include "dispatch.h"\n', '#include "arguments.h"\n')
     if "std::accumulate" in text:
         text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
     return write_others(text, places) if places.also_written else text
@@ -213,14 +201,3 @@ def settings_function(places: Cpp) -> str:
 def insert_before(text: str, marker: str, inserted: str) -> str:
     assert marker in text, marker
     return text.replace(marker, inserted + marker, 1)
-
-
-def add_include(text: str, header: str) -> str:
-    """Adds an include where its name belongs, after the file's own header."""
-    lines = text.splitlines(keepends=True)
-    includes = [k for k, line in enumerate(lines) if line.startswith('#include "')]
-    if len(includes) > 1:
-        includes = includes[1:]
-    new = f'#include "{header}"\n'
-    position = next((k for k in includes if lines[k] > new), includes[-1] + 1)
-    return "".join([*lines[:position], new, *lines[position:]])

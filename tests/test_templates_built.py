@@ -95,7 +95,7 @@ def test_every_kind_and_shape_of_schema_passes_as_it_was_made(tmp_path: Path) ->
     make(root, SHAPES)
     succeed(sys.executable, "-m", "ruff", "check", "--no-cache", ".", cwd=root)
     succeed(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=root)
-    pytest_(root, "tests/test_schemas.py")
+    pytest_(root, "-n", "0", "tests/test_schemas.py")
     battery(root, f"({select([*map(name, SHAPES), 'fused_op'])}) and not ({COSTLY}) and {DTYPES}")
     kinds = f"({select([*map(name, KINDS)])}) and ({COSTLY})"
     battery(root, f"({kinds} or ({select(SEEN)}) and ({BY_SCHEMA})) and {DTYPES}")
