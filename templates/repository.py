@@ -114,10 +114,6 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, previous)
 
 
-# A schema that stands in an operator's folder, with its line of shapes.
-DECLARATION = r'\bOperator \w+\{\s*"(\w+)\('
-
-
 class Repository:
     """A checkout of the package."""
 
@@ -142,12 +138,8 @@ class Repository:
 
     def _registered(self, folder: Path) -> set[str]:
         """The operators that the sources of a folder declare or register kernels of."""
-        return self._named(folder, DECLARATION) | self._named(folder, r'm\.impl\(\s*"(\w+)"')
-
-    @staticmethod
-    def _named(folder: Path, pattern: str) -> set[str]:
-        sources = [path for suffix in ("h", "cpp", "cu") for path in folder.glob(f"*.{suffix}")]
-        return {n for p in sources for n in re.findall(pattern, p.read_text())}
+        sources = "".join(path.read_text() for path in folder.glob("*") if path.suffix in CPP)
+        return set(re.findall(r'(?:\bOperator \w+\{|m\.impl\()\s*"(\w+)', sources))
 
     def _owner(self, name: str, besides: str) -> str | None:
         """The operator, another than `besides`, whose sources register kernels under a name."""
@@ -174,7 +166,7 @@ class Repository:
             f"the folder {folder.relative_to(self.root)}": folder.exists(),
             "its import in ops.py": bool(self.import_statements(name)[self.imports["ops"]]),
         }
-        if all(parts.values()) and name in self._named(folder, DECLARATION):
+        if all(parts.values()):
             raise Refusal(f"the operator '{name}' exists. To take it out: --remove {name}")
         if any(parts.values()):
             there = " and ".join(part for part, found in parts.items() if found)
