@@ -133,6 +133,7 @@ def by_parts(
 
 
 def spell_python(text: str, names: dict[str, str]) -> str:
+    """Arguments have their names; what else a function calls by one of these gives way."""
     tree = ast.parse(text)
     imported = {
         alias.name
