@@ -16,7 +16,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
@@ -168,6 +168,7 @@ INSTEAD = {
     "Any": "an argument for each thing that is needed",
 }
 
+# What to return instead of a result.
 RESULTS = {
     "Tensor[]": "'(Tensor, Tensor, ...)', or one stacked tensor",
     "Tensor?": "an empty tensor instead of None",
@@ -283,18 +284,12 @@ class Schema:
     name: str
     arguments: list[Argument]
     outputs: int
-    main: Argument = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def main(self) -> Argument:
+        """The first that is written to, else the first tensor that is always there."""
         plain = [a for a in self.arguments if a.type == "Tensor"]
-        mutated = [a for a in plain if a.mutated]
-        if not plain:
-            raise Refusal(
-                "the schema has no argument of type Tensor, which gives an operator its device "
-                "and dtype. Make the first "
-                "tensor of a list, or an optional one, an argument of its own"
-            )
-        object.__setattr__(self, "main", (mutated or plain)[0])
+        return next((a for a in plain if a.mutated), plain[0])
 
     @property
     def mutates(self) -> bool:
@@ -337,7 +332,11 @@ def parse(text: str) -> Schema:
         if names.count(name) > 1:
             raise Refusal(f"two arguments are called '{name}'")
     _check_returns(parsed, arguments)
-    schema = Schema(text, parsed.name, arguments, len(parsed.returns))
+    if all(a.type != "Tensor" for a in arguments):
+        raise Refusal(
+            "the schema has no argument of type Tensor, which gives an operator its device and "
+            "dtype. Make the first tensor of a list, or an optional one, an argument of its own"
+        )
     for argument in arguments:
         if argument.kwarg_only and argument.is_tensor:
             raise Refusal(
@@ -349,7 +348,7 @@ def parse(text: str) -> Schema:
                 f"torch has functions with an argument '{argument.name}' of their own, so that "
                 f"none of that name can be passed by keyword: move it before the '*'"
             )
-    return schema
+    return Schema(text, parsed.name, arguments, len(parsed.returns))
 
 
 STRING = r"""\"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
