@@ -174,6 +174,7 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     # As all that was made here is built with optimisation.
     battery(project, f"({select([*map(name, added)])}) and ({FORMULAS})")
     tool(project, *(["--remove", name(case)] for case in added))
+    build(project)
     assert git(project, "status", "--porcelain") == ""
     # The rest of the suite is this one's, and about the same sources.
     pytest_(project, "-x", "-k", "not in_form", "tests/test_schemas.py", "tests/test_templates.py")
