@@ -5,43 +5,46 @@ from __future__ import annotations
 import re
 
 from kinds import LIST
-from places import Fragment, Places, backward_shapes, shapes, weighted
-from schema import Argument
+from places import Places, backward_shapes, shapes, weighted
+
+# What a host function holds of a tensor, and gives to a kernel of one's own.
+HELD = {
+    type_: (f"const {cpp} contiguous_{{0}} = as_contiguous({{0}});", data)
+    for type_, cpp, data in (
+        ("Tensor", "Tensor", "contiguous_{}.const_data_ptr<T>()"),
+        ("Tensor?", "std::optional<Tensor>", "data_of<T>(contiguous_{})"),
+        (LIST, "std::vector<Tensor>", "Pointers<T>(contiguous_{})"),
+    )
+}
 
 
 class Cpp(Places):
     """For any schema, in the same order."""
 
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> tuple[list[str], list[str]]:
         inline = [
             self.declaration("", self.schema.text, self.line),
             f"({self.cpp_parameters})",
-            self.cpp_backward_parameters,
+            "".join(f", {a.cpp_parameter}" for a in self.schema.settings) + ")",
             self.cpp_factor,
-            self.struct(),
-            self.struct("Backward"),
+            self.functor_terms,
             self.functor_parameters,
-            f"{self.own_checks}return {self.elementwise()}",
-            self.elementwise("Backward"),
+            f"{self.own_checks}return {self.host_call}",
+            "".join(f", {n.value}" for n in self.numbers) + ")",
             f"elementwise_into<{self.camel}>({self.main.name}, {self.operands})",
             self.checked("Tensor output = {}.new_output();"),
-            self.checked("const CheckedInputs checked = {};"),
-            self.cpp_number_parameters,
-            self.cpp_number_arguments,
-            self.cpu_data,
-            self.fields("output;  // [rows, cols]", flags=True),
-            self.fields("output;  // [rows]", flags=True),
-            self.fields(f"{self.grad_main};  // [rows, cols]"),
-            self.field_values("output.mutable_data_ptr<T>()"),
-            self.row_inputs,
+            "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers),
+            self.kernel_numbers,
+            "".join(f", {HELD[a.type][1].format(a.name)}" for a in self.others),
+            "".join(", Pointers<T>()" if a.type == LIST else ", nullptr" for a in self.others),
         ]
         blocks = [
             self.checked("{};") + self.overlap_checks,
-            self.functor_terms,
+            "\n".join(f"{n.field} {n.name};" for n in self.numbers),
             self.cpp_pointers(),
             self.cpp_pointers("__restrict__ "),
             self.cpu_terms,
-            self.contiguous,
+            "\n".join(HELD[a.type][0].format(a.name) for a in self.others),
         ]
         if not self.schema.mutates:
             line = backward_shapes(self.kind, self.schema, self.line)
@@ -52,19 +55,9 @@ class Cpp(Places):
                 self.each_statistic(
                     "{name}[row.index()] = average;", "{name}[row.index()] = A({k}) * average;"
                 ),
-                self.fields(self.each_statistic("A* {name};  // [rows]"), flags=True),
-                self.field_values(
-                    self.each_statistic("{name}.mutable_data_ptr<A>()", separator=", ")
-                ),
-                self.output_list("return {{{}}};"),
             ]
-            blocks.append(
-                self.each_statistic(
-                    "Tensor {name} = checked.new_output(1);",
-                    "Tensor {name} = checked.new_output({k});",
-                )
-            )
-        return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
+            blocks.append(self.each_statistic("A* {name};  // [rows]"))
+        return inline, blocks
 
     @property
     def line(self) -> str:
@@ -84,40 +77,22 @@ class Cpp(Places):
         lines = []
         for k, a in enumerate(self.others):
             if a.type == LIST:
+                head = f"for (int64_t j = 0; j < {a.name}.size(); ++j)"
                 term = f"static_cast<A>(j + 1) * static_cast<A>({a.name}[j][i])"
-                lines += [
-                    f"for (int64_t j = 0; j < {a.name}.size(); ++j) {{",
-                    f"result += {weighted(k, term, 'A({})')};",
-                    "}",
-                ]
-                continue
-            term = weighted(k, f"static_cast<A>({a.name}[i])", "A({})")
-            line = f"result += {term};"
-            if a.type == "Tensor?":
-                lines += [f"if ({a.name} != nullptr) {{", line, "}"]
             else:
-                lines.append(line)
+                head, term = f"if ({a.name} != nullptr)", f"static_cast<A>({a.name}[i])"
+            lines.append(f"{head} {{\n  result += {weighted(k, term, 'A({})')};\n}}")
         return "\n".join(lines)
 
     @property
     def functor_terms(self) -> str:
-        lines = []
-        for k, a in enumerate(self.others):
-            line = f"result += {weighted(k, a.name, 'A({})')};"
-            if a.type == "Tensor?":
-                lines += [f"if (has_{a.name}) {{", line, "}"]
-            else:
-                lines.append(line)
-        return "\n".join(lines)
+        terms = [(a, weighted(k, a.name, "A({})")) for k, a in enumerate(self.others)]
+        there = {"Tensor": " + {1}", "Tensor?": " + (has_{0.name} ? {1} : A(0))"}
+        return "".join(there.get(a.type, "").format(a, term) for a, term in terms)
 
     @property
     def cpp_parameters(self) -> str:
         return ", ".join(a.cpp_parameter for a in self.schema.arguments)
-
-    @property
-    def cpp_backward_parameters(self) -> str:
-        tensors = [f"const Tensor& {name}" for name in self.backward_tensors]
-        return ", ".join([*tensors, *(a.cpp_parameter for a in self.schema.settings)])
 
     def cpp_pointers(self, restrict: str = "") -> str:
         lines = []
@@ -125,69 +100,17 @@ class Cpp(Places):
             if a.type == LIST:
                 lines.append(f"const Pointers<T> {a.name},  // [rows, cols] each")
             else:
-                null = ", or null" if a.type == "Tensor?" else ""
-                lines.append(f"const T* {restrict}{a.name},  // [rows, cols]{null}")
+                lines.append(f"const T* {restrict}{a.name},  // [rows, cols], or null")
         return "\n".join(lines)
 
     @property
-    def cpp_number_parameters(self) -> str:
-        return "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers)
-
-    @property
-    def cpp_number_arguments(self) -> str:
-        return "".join(f", {n.host}" for n in self.numbers)
-
-    @property
-    def contiguous(self) -> str:
-        types = {
-            "Tensor": "Tensor",
-            "Tensor?": "std::optional<Tensor>",
-            LIST: "std::vector<Tensor>",
-        }
-        return "\n".join(
-            f"const {types[a.type]} contiguous_{a.name} = as_contiguous({a.name});"
-            for a in self.others
-        )
-
-    @property
-    def cpu_data(self) -> str:
-        return "".join(f", {self._data(a)}" for a in self.others)
-
-    def _data(self, a: Argument) -> str:
-        if a.type == "Tensor":
-            return f"contiguous_{a.name}.const_data_ptr<T>()"
-        return f"{'Pointers' if a.type == LIST else 'data_of'}<T>(contiguous_{a.name})"
-
-    def struct(self, suffix: str = "") -> str:
-        fields = [f"{n.field} {n.name};" for n in self.numbers]
-        if not suffix:
-            fields += [f"bool has_{a.name};" for a in self.others if a.type == "Tensor?"]
-        return "\n".join([f"struct {self.camel}{suffix} {{", *fields])
+    def kernel_numbers(self) -> str:
+        wide = {True: ", static_cast<acc_t<T>>({})", False: ", {}"}
+        return "".join(wide[n.field == "A"].format(n.value) for n in self.numbers)
 
     @property
     def functor_parameters(self) -> str:
         return f"({', '.join(f'A {a.name}' for a in self.tensors)})"
-
-    def fields(self, after: str, flags: bool = False) -> str:
-        """The numbers in a functor for rows, which follow a field that all schemas have."""
-        fields = [f"{n.field} {n.name};" for n in self.numbers]
-        if flags:
-            fields += [f"bool has_{a.name};" for a in self.others if a.type == "Tensor?"]
-        return "\n".join([after, *fields])
-
-    def field_values(self, after: str) -> str:
-        flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
-        return f"{', '.join([after, *(n.host for n in self.numbers), *flags])}}}"
-
-    @property
-    def row_inputs(self) -> str:
-        """The first tensor stands in for one that is not there."""
-        main = f"contiguous_{self.main.name}"
-        names = [
-            f"contiguous_{a.name}" + (f".value_or({main})" if a.type == "Tensor?" else "")
-            for a in self.tensors
-        ]
-        return f"inputs{{{', '.join(f'{name}.const_data_ptr<T>()' for name in names)}}}"
 
     @property
     def operands(self) -> str:
@@ -199,11 +122,10 @@ class Cpp(Places):
         flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
         return ", ".join([*tensors, *(n.value for n in self.numbers), *flags])
 
-    def elementwise(self, suffix: str = "") -> str:
-        operands = self.operands
-        if suffix:
-            operands = ", ".join([*self.backward_tensors, *(n.value for n in self.numbers)])
-        return f"elementwise<{self.camel}{suffix}>(k{self.camel}{suffix}, {operands})"
+    @property
+    def host_call(self) -> str:
+        count = f", {self.schema.outputs}" if self.schema.outputs > 1 else ""
+        return f"{self.kind.host}<{self.camel}{count}>(k{self.camel}, {self.operands})"
 
     def checked(self, statement: str) -> str:
         """A statement with the call that checks the inputs, after the checks beside the line's."""
@@ -239,17 +161,14 @@ def complete(file: str, text: str, places: Cpp) -> str:
     """Adds the helpers that some types need."""
     if places.folded and file in ("my_op.h", "my_op.cpp"):
         text = insert_before(text, "// EDIT: the shapes", settings_function(places))
-    text = re.sub(
-        r" +using A = acc_t<T>;\n(?=((?:(?!\n  \}\);)[\s\S])*)\n  \}\);)", drop_unused, text
-    )
+    if flags := "".join(f"\n  bool has_{a.name};" for a in places.others if a.type == "Tensor?"):
+        members = rf"(?<=struct {places.camel} \{{\n)(?s:.*?)(?=\n\n  (?:HOST_DEVICE|template))"
+        text = re.sub(members, lambda match: match[0] + flags, text)
     if re.search(r"\bdata_of<|\bPointers<|\bkMaxPointers|<Tensor> contiguous_", text):
-        text = add_include(text, "arguments.h")
+        text = insert_before(text, '#include "dispatch.h"\n', '#include "arguments.h"\n')
+    if "std::accumulate" in text:
+        text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
     return write_others(text, places) if places.also_written else text
-
-
-def drop_unused(match: re.Match[str]) -> str:
-    """Drops the type A from a lambda that names it no more, for want of numbers."""
-    return match[0] if re.search(r"\bA\b", match[1]) else ""
 
 
 def write_others(text: str, places: Cpp) -> str:
@@ -274,34 +193,11 @@ struct %sOther {
 def settings_function(places: Cpp) -> str:
     parameters = ", ".join(a.cpp_parameter for a in places.folded)
     terms = [weighted(k, a.info.cpp_number.format(a.name)) for k, a in enumerate(places.folded)]
-    helper = ""
-    if any("weighted_sum" in term for term in terms):
-        helper = """const auto weighted_sum = [](const auto& values) {
-  double sum = 0;
-  for (size_t i = 0; i < values.size(); ++i) {
-    sum += static_cast<double>(i + 1) * static_cast<double>(values[i]);
-  }
-  return sum;
-};
-"""
-    comment = (
-        "// EDIT: every argument that is neither a tensor nor a number, folded into one number."
-    )
-    body = f"{helper} return ({' + '.join(terms)}) / 10;"
+    comment = "// EDIT: all that is neither a tensor nor a number, folded into one number."
+    body = f"return ({' + '.join(terms)}) / 10;"
     return f"{comment}\ninline double {places.name}_settings({parameters}) {{ {body} }}\n\n"
 
 
 def insert_before(text: str, marker: str, inserted: str) -> str:
     assert marker in text, marker
     return text.replace(marker, inserted + marker, 1)
-
-
-def add_include(text: str, header: str) -> str:
-    """Adds an include where its name belongs, after the file's own header."""
-    lines = text.splitlines(keepends=True)
-    includes = [k for k, line in enumerate(lines) if line.startswith('#include "')]
-    if len(includes) > 1:
-        includes = includes[1:]
-    new = f'#include "{header}"\n'
-    position = next((k for k in includes if lines[k] > new), includes[-1] + 1)
-    return "".join([*lines[:position], new, *lines[position:]])

@@ -26,7 +26,7 @@ def format_text(name: str, text: str) -> str:
     if name.endswith(".py"):
         stdin = ["--stdin-filename", str(place), "-"]
         commands = [
-            ["ruff", "check", "--quiet", "--fix-only", "--select", "I", *stdin],
+            ["ruff", "check", "--quiet", "--fix-only", "--select", "F401,I", *stdin],
             ["ruff", "format", *stdin],
         ]
     else:

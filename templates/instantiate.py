@@ -20,8 +20,8 @@ import python
 import spec
 from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options, parse_template
-from naming import CPP_TEXT, declared, spell, with_stand_ins
-from places import Fragment, Places, backward_schema, backward_shapes, shapes
+from naming import CPP_TEXT, by_parts, declared, spell, with_stand_ins
+from places import Places, backward_schema, backward_shapes, shapes
 from schema import Refusal, Schema
 
 PACKAGE = TEMPLATES.parent / "extension_cpp"
@@ -94,9 +94,11 @@ def load_notation() -> Any:
 def by_backend(files: dict[str, str], name: str, options: Options) -> dict[str, str]:
     """Parts a source for both backends where they differ: one is left out, or CUDA has its own."""
     both, cpu, cuda = f"{name}.cpp", f"{name}_cpu.cpp", f"{name}_cuda.cu"
-    if both in files and (options.cuda_source or not options.cuda):
+    if both in files and (options.cuda_source or len(options.devices) == 1):
         text = files.pop(both)
         files |= {cpu: text, cuda: text}
+    if not options.cpu:
+        files[cpu] = schemas_alone(files[cpu])
     if not options.cuda:
         files.pop(cuda)
     elif options.cuda_source:
@@ -112,8 +114,7 @@ def take_in(file: str, source: str, generated: str) -> str:
     for header in re.findall(r"#\s*include\s*[<\"](torch/extension\.h|pybind11/[^>\"]*)", source):
         raise Refusal(
             f"{file} includes {header}, which asks for ATen and Python: leave out all that is "
-            f"about "
-            "PyTorch (host functions of at::Tensor, PYBIND11_MODULE), and keep the kernels"
+            "about PyTorch (host functions of at::Tensor, PYBIND11_MODULE), and keep the kernels"
         )
     names = re.findall(r'm\.impl\(\s*"(\w+)"', generated)
     if "TORCH_LIBRARY_IMPL" in source:
@@ -148,7 +149,7 @@ def adapt(file: str, text: str, kind: Kind, options: Options) -> str:
             text = re.sub(r"(inline )?const Operator kMyOpBackward\{[^;]*;\n", "", text)
             text = re.sub(r".*(kMyOpBackward\.schema|m\.impl\(\"my_op_backward\").*\n", "", text)
             text = drop_paragraphs(text, r"(?i)my_?op_?backward")
-        return text if options.cpu else without_cpu(file, text)
+        return text
     if len(options.devices) == 1:
         text = text.replace("on CPU or CUDA", f"on {options.devices[0].upper()}")
     if not options.own_backward:
@@ -177,20 +178,13 @@ def adapt(file: str, text: str, kind: Kind, options: Options) -> str:
     return text
 
 
-def without_cpu(file: str, text: str) -> str:
-    """Of the CPU library there are the schemas left, which are defined there alone."""
-    if file == "my_op_cpu.cpp":
-        block = re.search(r"TORCH_LIBRARY_FRAGMENT(?s:.*?)\n\}\n|TORCH_LIBRARY_FRAGMENT.*\n", text)
-        assert block is not None
-        return f'#include "my_op.h"\n\n{block[0]}'
-    if file == "my_op.cpp":
-        guard = "#ifdef __CUDACC__  // there are kernels for CUDA alone\n"
-        declarations = r"(?m)^(?:const Operator k[^;]*;\n)+"
-        text = re.sub(declarations, lambda match: f"{match[0]}\n{guard}", text, count=1)
-        text = cpp.insert_before(text, "}  // namespace\n", "#endif\n\n")
-        text = cpp.insert_before(text, "TORCH_LIBRARY_IMPL", guard)
-        return f"{text}#endif\n"
-    return text
+def schemas_alone(text: str) -> str:
+    """A source for the CPU without its kernels: the schemas are defined there alone."""
+    kernels = r"template|Tensor|void|std::tuple|inline double|TORCH_LIBRARY_IMPL"
+    text = drop_paragraphs(text, rf"^(?:{kernels}|#include \"cpu/)")
+    return re.sub(
+        r"^namespace extension_cpp \{\nnamespace \{\n+(?:\}.*\n){2}\n", "", text, flags=re.M
+    )
 
 
 def drop_paragraphs(text: str, unwanted: str) -> str:
@@ -202,12 +196,12 @@ def drop_paragraphs(text: str, unwanted: str) -> str:
     for piece, gap in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
         if not re.search(unwanted, piece, re.M):
             kept += piece + gap
-    return kept if kept.endswith("\n") else kept.rstrip("\n") + "\n"
+    return kept.rstrip("\n") + "\n"
 
 
-def pattern(fragment: Fragment) -> str:
+def pattern(fragment: str, block: bool) -> str:
     """A regular expression for the fragment, however it is wrapped."""
-    tokens = re.findall(r"\w+|[^\w\s]", fragment.text)
+    tokens = re.findall(r"\w+|[^\w\s]", fragment)
     parts = []
     for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
         parts.append(re.escape(token))
@@ -220,7 +214,7 @@ def pattern(fragment: Fragment) -> str:
     before = r"(?<!\w)" if re.match(r"\w", tokens[0]) else ""
     after = r"(?!\w)" if re.match(r"\w", tokens[-1]) else ""
     text = f"{before}{text}{after}"
-    if fragment.block:
+    if block:
         return rf"(?<=\n)[ \t]*{text}[ \t]*\n"
     if tokens[0] in ",*+":  # an operator goes with the white space before it
         text = rf"\s*{text}"
@@ -232,19 +226,21 @@ def replace(text: str, old: Places, new: Places, function: str) -> str:
 
     `function` stands in for the name of the operator's function.
     """
-    pairs = zip(old.fragments(), new.fragments(), strict=True)
-    pairs = [(o, n) for o, n in pairs if o.text.strip()]
+    each = zip((False, True), old.fragments(), new.fragments(), strict=True)
+    pairs = [
+        (o, n, block) for block, os, ns in each for o, n in zip(os, ns, strict=True) if o.strip()
+    ]
     # The longest first, for some are part of others.
-    pairs.sort(key=lambda pair: -len(pair[0].text))
-    expression = re.compile("|".join(f"({pattern(o)})" for o, _ in pairs))
+    pairs.sort(key=lambda pair: -len(pair[0]))
+    expression = re.compile("|".join(f"({pattern(o, block)})" for o, _, block in pairs))
     found: list[str] = []
 
     def keep(match: re.Match[str]) -> str:
-        fragment = pairs[match.lastindex - 1][1]  # type: ignore[operator]
-        start = match.start() if fragment.block else text.rfind("\n", 0, match.start()) + 1
+        _, fragment, block = pairs[match.lastindex - 1]  # type: ignore[operator]
+        start = match.start() if block else text.rfind("\n", 0, match.start()) + 1
         indent = re.match(r" *", text[start:])[0]  # type: ignore[index]
-        lines = "".join(f"{indent}{line}\n" for line in fragment.text.splitlines())
-        found.append(lines if fragment.block else lines.removeprefix(indent).removesuffix("\n"))
+        lines = "".join(f"{indent}{line}\n" for line in fragment.splitlines())
+        found.append(lines if block else lines.removeprefix(indent).removesuffix("\n"))
         return f"\0{len(found) - 1}\0"
 
     text = expression.sub(keep, text)
@@ -256,7 +252,8 @@ def replace(text: str, old: Places, new: Places, function: str) -> str:
     }
     text = rename(text, names)
     if function != old.name:
-        text = in_code(rf"(?<!\w){old.name}(?=(?:_backward)?(?!\w))", function, text)
+        called = re.compile(rf"(?<!\w){old.name}(?=(?:_backward)?(?!\w))")
+        text = by_parts(CPP_TEXT, text, lambda code: called.sub(function, code))
     text = text.replace(old.name, new.name).replace(old.camel, new.camel)
     return re.sub(r"\0(\d+)\0", lambda match: found[int(match[1])], text)
 
@@ -265,12 +262,3 @@ def rename(text: str, names: dict[str, str]) -> str:
     """Replaces whole words that are neither members nor methods."""
     words = "|".join(map(re.escape, names))
     return re.sub(rf"(?<![\w.>:])({words})(?!\w)", lambda match: names[match[1]], text)
-
-
-def in_code(pattern: str, new: str, text: str) -> str:
-    """Replaces what is neither in a string nor in a comment of C++."""
-    result, end = "", 0
-    for match in CPP_TEXT.finditer(text):
-        result += re.sub(pattern, new, text[end : match.start()]) + match[0]
-        end = match.end()
-    return result + re.sub(pattern, new, text[end:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,28 +12,32 @@ TEMPLATES = Path(__file__).resolve().parent
 LIST = "Tensor[]"
 
 
-@dataclass(frozen=True)
 class Kind:
-    """A template.
+    """A template; its sources say most of it.
 
     Attributes:
-        schema: its own.
+        name: of its folder.
         fits: what schemas it is for, in words.
+        torch_backward: the backward in PyTorch calls, for `--backward torch`; `{factor}` stands for
+            the numbers' part.
+        lists: whether it takes lists of tensors.
+        schema: its own.
         input: the shape of every tensor among the arguments, in the notation of csrc/notation.h.
         outputs: those of the results; the last stands for all that follow.
-        lists: whether it takes lists of tensors.
         backward_takes: the tensors that the backward takes; "input" is the first of the operator.
-        torch_backward: the same in PyTorch calls, for `--backward torch`; `{factor}` stands for
-            the numbers' part.
+        host: the host function of csrc that it calls, where it has no kernel of its own.
     """
 
-    schema: str
-    fits: str
-    input: str = "*rows n"
-    outputs: tuple[str, ...] = ("*rows n",)
-    lists: bool = False
-    backward_takes: tuple[str, ...] = ("grad_output", "input")
-    torch_backward: str = ""
+    def __init__(self, name: str, fits: str, torch_backward: str = "", lists: bool = False) -> None:
+        self.name, self.fits = name, fits
+        self.torch_backward, self.lists = torch_backward, lists
+        source = "".join(path.read_text() for path in sorted((TEMPLATES / name).glob("my_op*")))
+        declared = re.findall(r'const Operator kMyOp\w*\{\s*"(.*?)",\s*"(.*?)"\};', source)
+        self.schema, line = declared[0]
+        inputs, outputs = (re.split(r", *", side.strip()) for side in line.split("->"))
+        self.input, self.outputs = inputs[0], tuple(outputs)
+        self.backward_takes = re.findall(r"Tensor (\w+)", "".join(s for s, _ in declared[1:]))
+        self.host = "".join(re.findall(r"return (\w+)<MyOp\b", source))
 
     def accepts(self, schema: Schema) -> bool:
         own = parse_template(self.schema)
@@ -49,51 +54,41 @@ def parse_template(text: str) -> Schema:
     return Schema(text, "my_op", schema.arguments, schema.outputs)
 
 
-MY_OP = "my_op(Tensor input, Tensor other, float alpha=1.0)"
-ONE_OUTPUT = "operators that take a fixed number of tensors and return one new tensor"
+# For `fits`.
+FIXED = "operators that take a fixed number of tensors and return"
 KINDS = {
-    "elementwise": Kind(
-        f"{MY_OP} -> Tensor",
-        ONE_OUTPUT,
-        input="*shape",
-        outputs=("*shape",),
-        torch_backward="2 * grad_output * input{factor}",
-    ),
-    "rowwise": Kind(
-        f"{MY_OP} -> Tensor",
-        ONE_OUTPUT,
-        backward_takes=("grad_output",),
-        torch_backward="(grad_output - grad_output.mean(-1, keepdim=True)){factor}",
-    ),
-    "reduction": Kind(
-        f"{MY_OP} -> Tensor",
-        ONE_OUTPUT,
-        outputs=("*rows",),
-        torch_backward="2 * grad_output.unsqueeze(-1) * input{factor}",
-    ),
-    "multi_output": Kind(
-        f"{MY_OP} -> (Tensor, Tensor)",
-        "operators that take a fixed number of tensors and return several new tensors",
-        outputs=("*rows n", "*rows:sum"),
-        backward_takes=("grad_output", "input", "mean"),
-        torch_backward="(((term := 2 * (input - mean.unsqueeze(-1)) * grad_output)"
-        " - term.mean(-1, keepdim=True)){factor}).to(input.dtype)",
-    ),
-    "kernel": Kind(
-        f"{MY_OP} -> Tensor",
-        "operators that return one new tensor",
-        lists=True,
-        backward_takes=("grad_output",),
-        torch_backward="sum(torch.nn.functional.pad(grad_output, (1, 1))"
-        ".narrow(-1, k, grad_output.shape[-1]) for k in range(3)){factor}",
-    ),
-    "inplace": Kind(
-        "my_op(Tensor(a!) input, Tensor other, float alpha=1.0) -> ()",
-        "operators that write to an argument, Tensor(a!), take a fixed number of tensors and "
-        "return nothing",
-        input="*shape",
-        outputs=(),
-    ),
+    kind.name: kind
+    for kind in (
+        Kind("elementwise", f"{FIXED} one new tensor", "2 * grad_output * input{factor}"),
+        Kind(
+            "rowwise",
+            f"{FIXED} one new tensor",
+            "(grad_output - grad_output.mean(-1, keepdim=True)){factor}",
+        ),
+        Kind(
+            "reduction",
+            f"{FIXED} one new tensor",
+            "2 * grad_output.unsqueeze(-1) * input{factor}",
+        ),
+        Kind(
+            "multi_output",
+            f"{FIXED} several new tensors",
+            "(((term := 2 * (input - mean.unsqueeze(-1)) * grad_output)"
+            " - term.mean(-1, keepdim=True)){factor}).to(input.dtype)",
+        ),
+        Kind(
+            "kernel",
+            "operators that return one new tensor",
+            "sum(torch.nn.functional.pad(grad_output, (1, 1))"
+            ".narrow(-1, k, grad_output.shape[-1]) for k in range(3)){factor}",
+            lists=True,
+        ),
+        Kind(
+            "inplace",
+            "operators that write to an argument, Tensor(a!), take a fixed number of tensors and "
+            "return nothing",
+        ),
+    )
 }
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from schema import CPP_KEYWORDS, Refusal, Schema, words
 from torch.autograd.function import BackwardCFunction
@@ -27,6 +27,7 @@ MACRO = re.compile(r"(?:[A-Z][A-Z0-9]+|[A-Z][A-Z0-9]*_\w*|cuda\w*|Cub\w*)(?<!_)"
 # What the macros that the templates call expand to.
 EXPANDED = frozenset(["c10", "int32_t", "torch", "uint32_t"])
 
+PYTHON_TEXT = re.compile(r'"""(?s:.*?)"""|"(?:\\.|[^"\\\n])*"|#[^\n]*')
 CPP_TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.S)
 
 
@@ -109,105 +110,74 @@ def cpp_names(used: Iterable[str], names: dict[str, str], suffix: str = "_") -> 
 
 def spell_cpp(text: str, names: dict[str, str], spelled: dict[str, str]) -> str:
     """Messages and comments speak of arguments as the schema does."""
+    return by_parts(
+        CPP_TEXT,
+        text,
+        lambda code: replace_all(code, spelled),
+        lambda rest: replace_all(rest, names),
+    )
+
+
+def by_parts(
+    strings: re.Pattern[str],
+    text: str,
+    on_code: Callable[[str], str],
+    on_rest: Callable[[str], str] = str,
+) -> str:
+    """A text with one function applied to its code, another to strings and comments."""
     result, end = "", 0
-    for match in CPP_TEXT.finditer(text):
-        result += replace_all(text[end : match.start()], spelled) + replace_all(match[0], names)
+    for match in strings.finditer(text):
+        result += on_code(text[end : match.start()]) + on_rest(match[0])
         end = match.end()
-    return result + replace_all(text[end:], spelled)
-
-
-class Scope:
-    """The names in a function of Python: those of the template, and those made of stand-ins."""
-
-    def __init__(self, function: ast.FunctionDef, stand_ins: Iterable[str]) -> None:
-        stand_in = re.compile("|".join(stand_ins))
-        every = function.args
-        parameters = [*every.posonlyargs, *every.args, *every.kwonlyargs]
-        self.places: dict[str, list[ast.AST]] = {}
-        self.bound = {p.arg for p in parameters}
-        for p in parameters:
-            self.places.setdefault(p.arg, []).append(p)
-        for node in (node for statement in function.body for node in ast.walk(statement)):
-            if isinstance(node, ast.Name):
-                self.places.setdefault(node.id, []).append(node)
-                if isinstance(node.ctx, ast.Store):
-                    self.bound.add(node.id)
-        own = {name for name in self.places if stand_in.search(name)}
-        self.parameters = [p.arg for p in parameters if p.arg in own]
-        self.variables = sorted(own - set(self.parameters))
-        self.others = sorted(set(self.places) - own)
-
-
-class Edits:
-    """Replacements in a text, by the nodes of its syntax tree."""
-
-    def __init__(self, text: str, tree: ast.Module) -> None:
-        self.lines = [line.encode() for line in text.splitlines(keepends=True)]
-        self.edits: dict[tuple[int, int], tuple[int, str]] = {}
-        # Before Python 3.12 what stands in an f-string has no position.
-        strings = (node for node in ast.walk(tree) if isinstance(node, ast.JoinedStr))
-        self.fixed = {id(node) for string in strings for node in ast.walk(string)}
-
-    def can(self, nodes: Iterable[ast.AST]) -> bool:
-        return not any(id(node) in self.fixed for node in nodes)
-
-    def add(self, node: ast.AST, old: str, new: str) -> None:
-        line, column = node.lineno, node.col_offset  # type: ignore[attr-defined]
-        if isinstance(node, ast.Attribute):
-            line, column = node.end_lineno, node.end_col_offset - len(old)  # type: ignore[operator]
-        self.edits[line - 1, column] = len(old), new
-
-    def apply(self) -> str:
-        for (line, column), (length, new) in sorted(self.edits.items(), reverse=True):
-            old = self.lines[line]
-            self.lines[line] = old[:column] + new.encode() + old[column + length :]
-        return b"".join(self.lines).decode()
+    return result + on_code(text[end:])
 
 
 def spell_python(text: str, names: dict[str, str]) -> str:
+    """Arguments have their names; what else a function calls by one of these gives way."""
     tree = ast.parse(text)
-    edits = Edits(text, tree)
-    imports = {
-        alias.name: alias
+    imported = {
+        alias.name
         for statement in tree.body
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
     }
-    renamed_imports = set()
+    aliases: dict[str, str] = {}
+    lines = text.splitlines(keepends=True)
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        scope = Scope(function, names)
-        arguments = {names[parameter] for parameter in scope.parameters}
-        taken = arguments | set(scope.others)
-        for name in arguments & set(scope.others):
-            places = scope.places[name]
-            if name in scope.bound and edits.can(places):
-                other = free(name, taken)
-                taken.add(other)
-                for node in places:
-                    edits.add(node, name, other)
-            elif name in imports:
-                renamed_imports.add(name)
-            else:
+        parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+        nodes = [n for s in function.body for n in ast.walk(s) if isinstance(n, ast.Name)]
+        bound = parameters | {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+        used = parameters | {node.id for node in nodes}
+        own = {name for name in used - parameters if replace_all(name, names) != name}
+        arguments = {names[p] for p in parameters & set(names)}
+        taken = arguments | (used - own)
+        spelled = {}
+        for name in sorted(arguments & used):
+            if name not in bound | imported:
                 raise Refusal(
                     f"the argument's name '{name}' is used by the generated code: choose another"
                 )
-        for variable in scope.variables:
-            name = free(replace_all(variable, names), taken)
-            taken.add(name)
-            for node in scope.places[variable]:
-                if edits.can([node]):
-                    edits.add(node, variable, name)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in renamed_imports:
-            edits.add(node, node.id, free(node.id, names.values()))
-        elif isinstance(node, ast.Attribute) and node.attr in names:
-            # A number that the context of autograd keeps: beside what it has itself.
-            name = names[node.attr]
-            own = isinstance(node.value, ast.Name) and node.value.id == "ctx"
-            edits.add(node, node.attr, free(name, dir(BackwardCFunction) if own else ()))
-    for name in renamed_imports:
-        edits.add(imports[name], name, f"{name} as {free(name, names.values())}")
-    return replace_all(edits.apply(), names)
+            here = spelled if name in bound else aliases
+            here[name] = free(name, taken | set(names.values()))
+        for name in sorted(own):
+            spelled[name] = free(replace_all(name, names), taken)
+            taken.add(spelled[name])
+        body = slice(function.lineno - 1, function.end_lineno)
+        lines[body] = [respell("".join(lines[body]), spelled)] + [""] * (body.stop - body.start - 1)
+    text = respell("".join(lines), aliases)
+    for name, alias in aliases.items():
+        text = re.sub(rf"(?m)^(from .* import .*?)\b{alias}\b", rf"\1{name} as {alias}", text)
+    # A number that the context of autograd keeps: beside what it has itself.
+    attributes = {f"ctx.{k}": f"ctx.{free(n, dir(BackwardCFunction))}" for k, n in names.items()}
+    return replace_all(text, attributes | names)
+
+
+def respell(text: str, spelled: dict[str, str]) -> str:
+    """Replaces names in Python that are no attributes."""
+    words = re.compile(rf"(?<![\w.])(?:{'|'.join(spelled)})(?!\w)")
+    if not spelled:
+        return text
+    return by_parts(PYTHON_TEXT, text, lambda code: words.sub(lambda m: spelled[m[0]], code))
 
 
 def free(name: str, taken: Iterable[str]) -> str:

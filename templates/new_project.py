@@ -95,7 +95,8 @@ def create(source: Repository, name: str, target: Path, ops: list[str]) -> None:
             target.rmdir()
         project.rename(target)
     print(f"{target}: the package {name} with {', '.join(operators(Repository(target, name)))}")
-    show(dropped, "Left out, as they use other operators:")
+    if dropped:
+        print("Left out, as they use other operators:", *dropped, sep="\n    ")
     print(f"\nNext:\n    cd {target}\n    make demo\n    make test")
 
 
@@ -294,7 +295,7 @@ def check_package_name(name: str, source: Repository) -> None:
     top = {path.relative_to(source.root).parts[0] for path in source.files()}
     if {name, f"{name}.py"} & top or ignores(source.root, name):
         raise Refusal(f"'{name}' is a file or a folder beside the package: choose another name")
-    shared = "".join(path.read_text() for path in source.library.parent.rglob("*.*"))
+    shared = "".join(path.read_text() for path in source.csrc.rglob("*.*"))
     if name == "my_op" or re.search(rf"\b{name}::", shared):
         raise Refusal(f"'{name}' is used by the sources for something else: choose another name")
     defined = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
@@ -308,11 +309,6 @@ def ignores(root: Path, name: str) -> bool:
     """Whether git leaves out what has this name, as it does what builds leave behind."""
     command = ["git", "check-ignore", "--quiet", f"{name}/"]
     return subprocess.run(command, cwd=root, check=False).returncode == 0
-
-
-def show(lines: list[str], title: str) -> None:
-    if lines:
-        print(title, *(f"    {line}" for line in lines), sep="\n")
 
 
 if __name__ == "__main__":

@@ -18,27 +18,20 @@ class Number:
         name: of the kernels' parameter.
         field: its C++ type.
         value: what it is made of in the host function, C++.
-        host: the same in the type of the arithmetic.
         python: the same in Python, with `{0}` before each argument's name.
     """
 
     name: str
     field: str
     value: str
-    host: str
     python: str
-
-
-@dataclass(frozen=True)
-class Fragment:
-    """A piece of text; one that is a block takes whole lines, which are gone where it is empty."""
-
-    text: str
-    block: bool = False
 
 
 class Places:
     """The texts of one operator that depend on its schema.
+
+    fragments() gives those that stand within lines, and blocks, which take whole lines. Where a
+    block is empty, its lines are gone.
 
     Attributes:
         schema: it may have stand-ins for its arguments' names.
@@ -63,13 +56,7 @@ class Places:
 
     def _numbers(self) -> list[Number]:
         direct = [a for a in self.schema.settings if a.info.field is not None]
-        numbers = [
-            Number(
-                *(a.name, a.info.field, a.name),
-                *(a.info.cpp_number.format(a.name), f"{{0}}{a.name}"),
-            )
-            for a in direct
-        ]
+        numbers = [Number(a.name, a.info.field, a.name, f"{{0}}{a.name}") for a in direct]
         if folded := self.folded:
             names = ", ".join(a.name for a in folded)
             terms = [
@@ -78,7 +65,7 @@ class Places:
             ]
             python = f"{terms[0] if len(terms) == 1 else '(' + ' + '.join(terms) + ')'} / 10"
             value = f"{self.name}_settings({names})"
-            numbers.append(Number("settings", "A", value, f"static_cast<A>({value})", python))
+            numbers.append(Number("settings", "A", value, python))
         return numbers
 
     @property
@@ -88,12 +75,6 @@ class Places:
     @property
     def folded(self) -> list[Argument]:
         return [a for a in self.schema.settings if a.info.field is None]
-
-    @property
-    def backward_tensors(self) -> list[str]:
-        """What the backward operator takes besides all arguments that are no tensors."""
-        names = {"input": self.main.name}
-        return [names.get(name, name) for name in self.kind.backward_takes]
 
     @property
     def led(self) -> list[Argument]:
@@ -108,16 +89,11 @@ class Places:
     def statistics(self) -> list[str]:
         return ["mean", *(f"mean_{k}" for k in range(2, self.schema.outputs))]
 
-    def each_statistic(self, first: str, other: str = "", separator: str = "\n") -> str:
-        """`first` for the mean; for each of the others `other`, or the same."""
+    def each_statistic(self, first: str, other: str = "") -> str:
+        """A line `first` for the mean; for each of the others `other`, or the same."""
         mean, *others = self.statistics
-        texts = [
-            (other or first).format(name=name, mean=mean, k=k) for k, name in enumerate(others, 2)
-        ]
-        return separator.join([first.format(name=mean), *texts])
-
-    def output_list(self, template: str) -> str:
-        return template.format(", ".join(["output", *self.statistics]))
+        lines = [(other or first).format(name=n, mean=mean, k=k) for k, n in enumerate(others, 2)]
+        return "\n".join([first.format(name=mean), *lines])
 
 
 def backward_schema(kind: Kind, schema: Schema) -> str:

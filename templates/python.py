@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from kinds import LIST
-from places import Fragment, Places, weighted
+from places import Places, weighted
 from schema import Argument
 
 
 class Python(Places):
     """For any schema, in the same order."""
 
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> tuple[list[str], list[str]]:
         inline = [
             f"({self.python_parameters})",
             self.python_call(f".{self.name}"),
             self.fake,
             self.own_checks + self.checked("check"),
             self.setup_context,
-            self.setup_context_backward,
             self.context_names,
             self.needs_main_grad,
             self.input_grads,
             self.python_factor("ctx."),
+            f"{', None' * len(self.schema.settings)})",
         ]
-        blocks = [self.docstring, self.number_checks, self.overlap_checks, self.nones]
+        blocks = [self.docstring, self.number_checks, self.overlap_checks]
         if self.schema.outputs > 1:
             inline += [self.backward_head, self.mean_gradient]
-        return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
+        return inline, blocks
 
     def python_factor(self, prefix: str = "") -> str:
         terms = "".join(
@@ -36,19 +37,15 @@ class Python(Places):
         )
         return f" * (1{terms})" if terms else ""
 
-    def _python_parameters(self, arguments: list[Argument], text: dict[str, str]) -> str:
-        parts, star = [], False
-        for a in arguments:
-            if a.kwarg_only and not star:
-                parts.append("*")
-                star = True
-            parts.append(text[a.name])
+    def parameters(self, spell: Callable[[Argument], str]) -> str:
+        parts = [spell(a) for a in self.schema.arguments]
+        if any(a.kwarg_only for a in self.schema.arguments):
+            parts.insert([a.kwarg_only for a in self.schema.arguments].index(True), "*")
         return ", ".join(parts)
 
     @property
     def python_parameters(self) -> str:
-        arguments = self.schema.arguments
-        return self._python_parameters(arguments, {a.name: a.python_parameter for a in arguments})
+        return self.parameters(lambda a: a.python_parameter)
 
     def python_call(self, function: str) -> str:
         arguments = [
@@ -101,11 +98,10 @@ class Python(Places):
 
     @property
     def docstring(self) -> str:
-        lines = []
-        for a in self.schema.arguments:
-            if a is not self.main:
-                lines.append(f"{a.name}: {a.info.describe.format(main=self.main.name)}")
-        return "\n".join(lines)
+        described = [a for a in self.schema.arguments if a is not self.main]
+        return "\n".join(
+            f"{a.name}: {a.info.describe.format(main=self.main.name)}" for a in described
+        )
 
     @property
     def number_checks(self) -> str:
@@ -126,21 +122,16 @@ class Python(Places):
                 targets.append(a.name if saved else "_")
             elif not a.kwarg_only:
                 targets.append(f"ctx.{a.name}")
-        lines = [f'ctx.{a.name} = keyword_only_inputs["{a.name}"]' for a in keyword_only]
-        before = []
+        lines = []
         if self.schema.outputs > 1:
-            unneeded = ["_"] * (self.schema.outputs - 2)
-            before = [f"{', '.join(['_', self.statistics[0], *unneeded])} = output"]
+            lines.append(f"_, mean{', _' * (self.schema.outputs - 2)} = output")
+        if set(targets) != {"_"}:
+            target = f"({targets[0]},)" if len(targets) == 1 else ", ".join(targets)
+            lines.append(f"{target} = inputs")
+        lines += [f'ctx.{a.name} = keyword_only_inputs["{a.name}"]' for a in keyword_only]
         extra = "keyword_only_inputs, " if keyword_only else ""
-        return (
-            f"def _setup_context(ctx, inputs, {extra}output):\n{unpacking(targets, lines, before)}"
-        )
-
-    @property
-    def setup_context_backward(self) -> str:
-        tensors = self.backward_tensors if len(self.kind.backward_takes) > 1 else ["_"]
-        targets = [*tensors, *(f"ctx.{a.name}" for a in self.schema.settings)]
-        return f"def _setup_context_backward(ctx, inputs, output):\n{unpacking(targets, [], [])}"
+        body = "".join(f"\n    {line}" for line in lines or ["pass"])
+        return f"def _setup_context(ctx, inputs, {extra}output):{body}"
 
     @property
     def needs_main_grad(self) -> str:
@@ -163,11 +154,7 @@ class Python(Places):
                 grads.append(f"{grad} if {there}{needed} else None")
             else:
                 grads.append("None")
-        return f"return ({', '.join(grads)},)"
-
-    @property
-    def nones(self) -> str:
-        return "".join("None,\n" for _ in self.schema.settings)
+        return f"return ({', '.join(grads)})"
 
     @property
     def backward_head(self) -> str:
@@ -187,41 +174,11 @@ class Python(Places):
         return "\n".join([*lines, f"if grad_{mean} is not None:"])
 
 
-def unpacking(targets: list[str], after: list[str], before: list[str]) -> str:
-    """The statement that unpacks `inputs`, among others; "_" stands for what is not needed."""
-    lines = after
-    if set(targets) != {"_"}:
-        target = f"({targets[0]},)" if len(targets) == 1 else ", ".join(targets)
-        lines = [f"{target} = inputs", *lines]
-    return "\n".join(f"    {line}" for line in [*before, *lines] or ["pass"])
-
-
 def complete(file: str, text: str, places: Python) -> str:
-    """Adds the imports that some types need, and takes out those that are not needed any more."""
-    if "Sequence[" in text:
-        imported = "from collections.abc import Sequence\n\nimport torch\n"
-        text = text.replace("import torch\n", imported, 1)
-    if "check_same_dtype(" in text:
-        text = text.replace("import check_number\n", "import check_number, check_same_dtype\n", 1)
-        text = text.replace(
-            "check_non_overlapping, check_number\n",
-            "check_non_overlapping, check_number, check_same_dtype\n",
-        )
-    shapes = "from extension_cpp.shapes import operator\n"
-    if "operator(" in text and shapes not in text:
-        text = re.sub(r"(?<=\n)(?=\n\ndef )", shapes, text, count=1)
-    return prune_imports(text)
-
-
-def prune_imports(text: str) -> str:
-    """Drops what `from ... import a, b` lines import and nothing uses."""
-
-    def prune(match: re.Match[str]) -> str:
-        names = re.findall(r"\w+", match[2])
-        used = [name for name in names if len(re.findall(rf"\b{name}\b", text)) > 1]
-        if len(used) == len(names):
-            return match[0]
-        return f"from {match[1]} import {', '.join(used)}\n" if used else ""
-
-    imports = r"^from (extension_cpp[\w.]*) import (\([^)]*\)|.*)\n"
-    return re.sub(imports, prune, text, flags=re.MULTILINE)
+    """Imports all that any type or check needs; formatting takes out what is not used."""
+    needed = """from collections.abc import Sequence
+from extension_cpp.checks import check_same_dtype
+from extension_cpp.shapes import operator
+"""
+    text = text.replace("    _ = inputs\n", "    pass\n")
+    return text.replace("import torch\n", f"import torch\n{needed}", 1)

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from formatting import format_text
 from naming import declared, identifiers
 from places import camel
 from schema import Refusal
@@ -113,16 +114,12 @@ def deferred_interrupts() -> Iterator[Callable[[], None]]:
         signal.signal(signal.SIGINT, previous)
 
 
-# A schema that stands in an operator's folder, with its line of shapes.
-DECLARATION = r'\bOperator \w+\{\s*"(\w+)\('
-
-
 class Repository:
     """A checkout of the package."""
 
     def __init__(self, root: Path, package: str = PACKAGE) -> None:
         self.root = root
-        self.library = root / package / "csrc" / "library.cpp"
+        self.csrc = root / package / "csrc"
         # The public functions and the modules.
         self.imports = {"ops": root / package / "ops.py", "module": root / package / "nn.py"}
         self.operators = root / package / "operators"
@@ -131,37 +128,18 @@ class Repository:
 
     # What there is
 
-    def schemas(self) -> dict[str, str]:
-        """The statement in library.cpp that defines each schema, by name."""
-        literals = r'(?:"(?:\\.|[^"\\])*"\s*)*'
-        pattern = rf'^[ \t]*m\.def\(\s*(?="(\w+)\(){literals}\);\n'
-        return {
-            match[1]: match[0] for match in re.finditer(pattern, self.library.read_text(), re.M)
-        }
-
     def import_statements(self, name: str) -> dict[Path, list[str]]:
         """The statements of ops.py and nn.py that import from an operator's folder."""
         pattern = rf"^from {PACKAGE}\.operators\.{name}\.\w+ import (?:\([^)]*\)|[^(\n]*)\n"
         return {path: re.findall(pattern, path.read_text(), re.M) for path in self.imports.values()}
-
-    def parts(self, name: str) -> dict[str, bool]:
-        return {
-            f"the folder {self.folder(name).relative_to(self.root)}": self.folder(name).exists(),
-            "its schema in csrc/library.cpp": name in self.schemas(),
-            "its import in ops.py": bool(self.import_statements(name)[self.imports["ops"]]),
-        }
 
     def folder(self, name: str) -> Path:
         return self.operators / name
 
     def _registered(self, folder: Path) -> set[str]:
         """The operators that the sources of a folder declare or register kernels of."""
-        return self._named(folder, DECLARATION) | self._named(folder, r'm\.impl\(\s*"(\w+)"')
-
-    @staticmethod
-    def _named(folder: Path, pattern: str) -> set[str]:
-        sources = [path for suffix in ("h", "cpp", "cu") for path in folder.glob(f"*.{suffix}")]
-        return {n for p in sources for n in re.findall(pattern, p.read_text())}
+        sources = "".join(path.read_text() for path in folder.glob("*") if path.suffix in CPP)
+        return set(re.findall(r'(?:\bOperator \w+\{|m\.impl\()\s*"(\w+)', sources))
 
     def _owner(self, name: str, besides: str) -> str | None:
         """The operator, another than `besides`, whose sources register kernels under a name."""
@@ -179,12 +157,16 @@ class Repository:
 
     def check_free(self, names: list[str]) -> None:
         """Refuses names that exist, in whole or in part."""
-        name = names[0]
-        if owner := self._owner(name, besides=name):
-            raise Refusal(f"the operator '{name}' exists already, as a part of {owner}")
-        parts = self.parts(name)
-        declared_there = name in {*self.schemas(), *self._named(self.folder(name), DECLARATION)}
-        if declared_there and self.folder(name).exists() and parts["its import in ops.py"]:
+        name, folder = names[0], self.folder(names[0])
+        for wanted in names:
+            if owner := self._owner(wanted, besides=name):
+                part = "" if owner == wanted else f", as a part of {owner}"
+                raise Refusal(f"the operator '{wanted}' exists already{part}")
+        parts = {
+            f"the folder {folder.relative_to(self.root)}": folder.exists(),
+            "its import in ops.py": bool(self.import_statements(name)[self.imports["ops"]]),
+        }
+        if all(parts.values()):
             raise Refusal(f"the operator '{name}' exists. To take it out: --remove {name}")
         if any(parts.values()):
             there = " and ".join(part for part, found in parts.items() if found)
@@ -192,9 +174,6 @@ class Repository:
                 f"there is a half-made operator '{name}': {there} exists, the rest does not. "
                 f"Complete it by hand, or take it out: --remove {name}"
             )
-        for other in names:
-            if other in self.schemas():
-                raise Refusal(f"the operator '{other}' exists already, in csrc/library.cpp")
 
     def check_cpp_names(self, name: str, kind: str, files: dict[str, str]) -> None:
         """Refuses an operator whose header or whose names in C++ would hide others, or be the same.
@@ -202,9 +181,9 @@ class Repository:
         The linker takes two of one name for one, without a word.
         """
         header = f"{name}.h"
-        if header in files and (self.library.parent / header).exists():
+        if header in files and (self.csrc / header).exists():
             raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
-        shared = [path for path in self.library.parent.rglob("*") if path.suffix in CPP]
+        shared = [path for path in self.csrc.rglob("*") if path.suffix in CPP]
         template = [p for p in (self.root / "templates" / kind).iterdir() if p.suffix in CPP]
         used = {"A", "T"}  # by which templates are parametrised
         used |= set().union(*(declared(path.read_text()) for path in shared))
@@ -230,7 +209,8 @@ class Repository:
         for file, text in files.items():
             changes.files[self.folder(name) / file] = text
         ops = self.imports["ops"]
-        changes.files[ops] = with_import(ops.read_text(), f"{PACKAGE}.operators.{name}.ops", name)
+        statement = f"from {PACKAGE}.operators.{name}.ops import {name} as {name}\n"
+        changes.files[ops] = format_text(ops.name, ops.read_text() + statement)
         self._expect(changes, lambda lines: sorted([*lines, *map(as_torch_spells, schemas)]))
         return changes
 
@@ -265,22 +245,15 @@ class Repository:
                 f"{folder.relative_to(self.root)} is not a folder of this repository: take it out "
                 f"by hand"
             )
-        schemas = self.schemas()
         if owner := self._owner(name, besides=name):
             raise Refusal(f"'{name}' is a part of the operator '{owner}': --remove {owner}")
         statements = self.import_statements(name)
         own = {n for n in (name, *self._registered(folder)) if not self._owner(n, besides=name)}
         if not folder.exists() and not self._stands(f"{name}_backward"):
             own.add(f"{name}_backward")  # what is left of an operator whose sources are gone
-        defined = [schemas[n] for n in schemas if n in own]
-        if not folder.exists() and name not in schemas and not any(statements.values()):
+        if not folder.exists() and not any(statements.values()):
             raise Refusal(f"there is no operator '{name}'")
         changes = Changes(self.root, deleted=[folder] if folder.exists() else [])
-        library = self.library.read_text()
-        for definition in defined:
-            library = library.replace(definition, "", 1)
-        if defined:
-            changes.files[self.library] = library
         for path, found in statements.items():
             text = path.read_text()
             for statement in found:
@@ -293,7 +266,7 @@ class Repository:
     def uses(self, name: str) -> list[str]:
         """Where an operator is used outside of its own folder and lines: `path:line: text`."""
         names = self.names(name)
-        own_places = (self.library, self.snapshot, *self.imports.values())
+        own_places = (self.snapshot, *self.imports.values())
         # Its examples speak of operators that are to be made, whichever there are.
         guide = self.root / "templates" / "README.md"
         found = []
@@ -351,27 +324,3 @@ def mention(names: set[str], path: Path, text: str) -> re.Pattern[str]:
 def as_torch_spells(schema: str) -> str:
     """A schema as torch prints it, as it stands in a string of Python."""
     return str(torch._C.parse_schema(schema)).replace("\\", "\\\\")
-
-
-def with_import(text: str, module: str, name: str) -> str:
-    """Adds an import statement to a file of them, where a sorter of imports would put it."""
-    statement = f"from {module} import {name} as {name}\n"
-    if len(statement) > 101:
-        statement = f"from {module} import (\n    {name} as {name},\n)\n"
-
-    def key(name: str) -> list[tuple[int, int]]:
-        """Character by character, but digits count as numbers."""
-        parts = re.findall(r"\d+|\D", name.lower())
-        return [(ord("0"), int(part)) if part.isdigit() else (ord(part), 0) for part in parts]
-
-    position = None
-    for match in re.finditer(r"^from (\S+) import (?:\([^)]*\)|[^(\n]*)\n", text, re.M):
-        if position is None and key(match[1]) > key(module):
-            position = match.start()
-        end = match.end()
-    if position is None:
-        # After the last import; in a file without any, after the docstring.
-        position = end if "end" in locals() else len(text)
-        if "end" not in locals() and not text.endswith("\n\n"):
-            statement = "\n" + statement
-    return text[:position] + statement + text[position:]

@@ -16,7 +16,7 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NoReturn
 
 import torch
@@ -41,7 +41,7 @@ class Type:
         hint: the type hint of the Python parameter.
         field: what the kernels take: a type of C++ for a number, None for what is folded into a
             number on the way.
-        cpp_number: that number in C++, of the argument `{}`.
+        cpp_number: a number made of the argument `{0}`, C++.
         python_number: the same in Python.
         values: Python source of the n-th of a series of distinct values.
         describe: for the docstring.
@@ -51,8 +51,8 @@ class Type:
     hint: str
     describe: str
     field: str | None = None
-    cpp_number: str = "{}"
-    python_number: str = "{}"
+    cpp_number: str = "{0}"
+    python_number: str = "{0}"
     values: Callable[[int], str] = repr
 
 
@@ -60,24 +60,29 @@ def one_of(*values: str) -> Callable[[int], str]:
     return lambda n: values[n % len(values)]
 
 
-WEIGHTED = "sum((i + 1) * entry for i, entry in enumerate({}))"
 TENSOR = Type("const Tensor&", "Tensor", "shape, dtype and device of `{main}`.")
-OPTIONAL_TENSOR = Type(
-    "const std::optional<Tensor>&", "Tensor | None", "shape, dtype and device of `{main}`, or None."
+INT = Type(
+    *("int64_t", "int", "an integer."),
+    field="int64_t",
+    cpp_number="static_cast<double>({0})",
+    values=lambda n: str(n + 2),
 )
-TENSOR_LIST = Type("TensorList", "Sequence[Tensor]", "tensors like `{main}`.")
-INT = Type("int64_t", "int", "an integer.", field="int64_t", values=lambda n: str(n + 2))
+LIST_NUMBERS = {
+    "cpp_number": "std::accumulate({0}.begin(), {0}.end(), 0.0)",
+    "python_number": "sum({0})",
+}
 INT_LIST = Type(
     *("IntArrayRef", "Sequence[int]", "integers."),
-    cpp_number="weighted_sum({})",
-    python_number=WEIGHTED,
+    **LIST_NUMBERS,
     values=lambda n: f"[{n + 1}, {n + 3}]",
 )
+NAMED = {
+    "cpp_number": "static_cast<double>(python_name({0}).size())",
+    "python_number": "len(str({0}))",
+}
 
 TYPES: dict[str, Type] = {
     "Tensor": TENSOR,
-    "Tensor?": OPTIONAL_TENSOR,
-    "Tensor[]": TENSOR_LIST,
     "int": INT,
     "SymInt": INT,
     "int[]": INT_LIST,
@@ -85,90 +90,64 @@ TYPES: dict[str, Type] = {
     "float": Type(
         *("double", "float", "a number."),
         field="A",
-        cpp_number="static_cast<A>({})",
         values=lambda n: repr(round(0.3 + 0.2 * n, 1)),
     ),
-    "bool": Type("bool", "bool", "a switch.", field="bool", values=one_of("True", "False")),
+    "bool": Type(
+        *("bool", "bool", "a switch."),
+        field="bool",
+        cpp_number="({0} ? 1.0 : 0.0)",
+        values=one_of("True", "False"),
+    ),
     "float[]": Type(
         *("FloatArrayRef", "Sequence[float]", "numbers."),
-        cpp_number="weighted_sum({})",
-        python_number=WEIGHTED,
+        **LIST_NUMBERS,
         values=lambda n: f"[{0.2 + n:.1f}, {0.5 + n:.1f}]",
     ),
     "str": Type(
         *("const String&", "str", "a string."),
-        cpp_number="static_cast<double>({}.size())",
-        python_number="len({})",
+        cpp_number="static_cast<double>({0}.size())",
+        python_number="len({0})",
         values=lambda n: f'"{"abcdefghij"[: n % 9 + 2]}"',
     ),
     "ScalarType": Type(
         *("ScalarType", "torch.dtype", "a dtype."),
-        cpp_number="static_cast<double>(python_name({}).size())",
-        python_number="len(str({}))",
+        **NAMED,
         values=one_of("torch.bfloat16", "torch.int64", "torch.float32", "torch.int8"),
     ),
     "Device": Type(
         *("Device", "torch.device", "a device."),
-        cpp_number="static_cast<double>(python_name({}).size())",
-        python_number="len(str({}))",
+        **NAMED,
         values=one_of('torch.device("cpu")', 'torch.device("meta")'),
     ),
     "Layout": Type(
         *("Layout", "torch.layout", "a layout."),
-        cpp_number="({} == Layout::Strided ? 1.0 : 2.0)",
-        python_number="(1 if {} == torch.strided else 2)",
+        cpp_number="({0} == Layout::Strided ? 1.0 : 2.0)",
+        python_number="(1 if {0} == torch.strided else 2)",
         values=one_of("torch.sparse_coo", "torch.strided"),
     ),
     "MemoryFormat": Type(
         *("MemoryFormat", "torch.memory_format", "a memory format."),
-        cpp_number="({} == MemoryFormat::Contiguous ? 1.0 : 2.0)",
-        python_number="(1 if {} == torch.contiguous_format else 2)",
+        cpp_number="({0} == MemoryFormat::Contiguous ? 1.0 : 2.0)",
+        python_number="(1 if {0} == torch.contiguous_format else 2)",
         values=one_of("torch.channels_last", "torch.contiguous_format"),
     ),
 }
 
 
-def optional(name: str, cpp: str, cpp_number: str, python_number: str) -> Type:
-    base = TYPES[name]
+def optional(base: Type) -> Type:
+    cpp = re.sub(r"\b(?!const\b)\w+", r"std::optional<\g<0>>", base.cpp)
+    there = re.sub(r"\{0\}(\.?)", lambda match: "{0}->" if match[1] else "*{0}", base.cpp_number)
     return Type(
-        *(cpp, f"{base.hint} | None", f"{base.describe[:-1]}, or None."),
-        cpp_number=f"({{0}}.has_value() ? {cpp_number} : -1.0)",
-        python_number=f"(-1 if {{0}} is None else {python_number})",
+        cpp.replace("std::optional<IntArrayRef>", "OptionalIntArrayRef"),
+        *(f"{base.hint} | None", f"{base.describe[:-1]}, or None."),
+        cpp_number=f"({{0}}.has_value() ? {there} : -1.0)",
+        python_number=f"(-1 if {{0}} is None else {base.python_number})",
         values=base.values,
     )
 
 
-for _name in ("int", "SymInt"):
-    TYPES[f"{_name}?"] = optional(
-        _name, "std::optional<int64_t>", "static_cast<double>(*{0})", "{0}"
-    )
-    TYPES[f"{_name}[]?"] = optional(
-        f"{_name}[]",
-        "OptionalIntArrayRef",
-        "weighted_sum(*{0})",
-        WEIGHTED.replace("{}", "{0}"),
-    )
-TYPES["float?"] = optional("float", "std::optional<double>", "*{0}", "{0}")
-TYPES["float[]?"] = optional(
-    "float[]",
-    "std::optional<FloatArrayRef>",
-    "weighted_sum(*{0})",
-    WEIGHTED.replace("{}", "{0}"),
-)
-TYPES["bool?"] = optional("bool", "std::optional<bool>", "(*{0} ? 1.0 : 0.0)", "{0}")
-TYPES["str?"] = optional(
-    "str",
-    "const std::optional<String>&",
-    "static_cast<double>({0}->size())",
-    "len({0})",
-)
-for _name in ("ScalarType", "Device", "Layout", "MemoryFormat"):
-    TYPES[f"{_name}?"] = optional(
-        _name,
-        f"std::optional<{_name}>",
-        TYPES[_name].cpp_number.replace("{}", "*{0}"),
-        TYPES[_name].python_number.replace("{}", "{0}"),
-    )
+TYPES |= {f"{name}?": optional(base) for name, base in TYPES.items()}
+TYPES["Tensor[]"] = Type("TensorList", "Sequence[Tensor]", "tensors like `{main}`.")
 
 # What torch's parser takes and the ABIs do not carry, or not alike.
 INSTEAD = {
@@ -187,6 +166,12 @@ INSTEAD = {
     "Generator": "int seed",
     "Generator?": "int? seed",
     "Any": "an argument for each thing that is needed",
+}
+
+# What to return instead of a result.
+RESULTS = {
+    "Tensor[]": "'(Tensor, Tensor, ...)', or one stacked tensor",
+    "Tensor?": "an empty tensor instead of None",
 }
 
 
@@ -209,8 +194,8 @@ CPP_KEYWORDS = words(
 # Names that generated code uses where operators are in scope, and cannot give up.
 TAKEN = words(
     """
-    torch extension_cpp cuda cpu acc_t check python_name weighted_sum device_list ctx info
-    in_dims inputs keyword_only_inputs
+    torch extension_cpp cuda cpu acc_t check python_name device_list ctx info in_dims inputs
+    keyword_only_inputs
     """
 )
 # Of functions in torch and in registration/ that pass an operator's keyword arguments on as theirs.
@@ -293,24 +278,18 @@ class Argument:
 
 @dataclass(frozen=True)
 class Schema:
-    """A schema that a template can be made of; `text` is what stands in library.cpp."""
+    """A schema that a template can be made of; `text` is what its source states."""
 
     text: str
     name: str
     arguments: list[Argument]
     outputs: int
-    main: Argument = field(init=False)
 
-    def __post_init__(self) -> None:
+    @property
+    def main(self) -> Argument:
+        """The first that is written to, else the first tensor that is always there."""
         plain = [a for a in self.arguments if a.type == "Tensor"]
-        mutated = [a for a in plain if a.mutated]
-        if not plain:
-            raise Refusal(
-                "the schema has no argument of type Tensor, which gives an operator its device "
-                "and dtype. Make the first "
-                "tensor of a list, or an optional one, an argument of its own"
-            )
-        object.__setattr__(self, "main", (mutated or plain)[0])
+        return next((a for a in plain if a.mutated), plain[0])
 
     @property
     def mutates(self) -> bool:
@@ -353,20 +332,23 @@ def parse(text: str) -> Schema:
         if names.count(name) > 1:
             raise Refusal(f"two arguments are called '{name}'")
     _check_returns(parsed, arguments)
-    schema = Schema(text, parsed.name, arguments, len(parsed.returns))
+    if all(a.type != "Tensor" for a in arguments):
+        raise Refusal(
+            "the schema has no argument of type Tensor, which gives an operator its device and "
+            "dtype. Make the first tensor of a list, or an optional one, an argument of its own"
+        )
     for argument in arguments:
         if argument.kwarg_only and argument.is_tensor:
             raise Refusal(
                 f"{argument.name} is a tensor that can only be passed by keyword, for which "
-                f"autograd and vmap take no "
-                "formulas: move it before the '*'"
+                "autograd and vmap take no formulas: move it before the '*'"
             )
         if argument.kwarg_only and argument.name in NOT_BY_KEYWORD:
             raise Refusal(
                 f"torch has functions with an argument '{argument.name}' of their own, so that "
                 f"none of that name can be passed by keyword: move it before the '*'"
             )
-    return schema
+    return Schema(text, parsed.name, arguments, len(parsed.returns))
 
 
 STRING = r"""\"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
@@ -408,8 +390,7 @@ def _argument(parsed: torch._C.Argument) -> Argument:
     if alias is not None and not alias.is_write:
         raise Refusal(
             f"{parsed.name}: an alias that is not written to, Tensor(a), belongs to views, which "
-            f"an operator of a library "
-            "cannot return: return a new tensor, and write Tensor"
+            "an operator of a library cannot return: return a new tensor, and write Tensor"
         )
     if alias is not None and type_ != "Tensor":
         raise Refusal(
@@ -507,14 +488,7 @@ def _check_returns(parsed: torch._C.FunctionSchema, arguments: list[Argument]) -
             raise Refusal(
                 "the operator returns a view of an argument: return a new tensor, 'Tensor'"
             )
-        if type_ == "Tensor[]":
-            raise Refusal(
-                "a result 'Tensor[]' is not supported: return '(Tensor, Tensor, ...)', or one "
-                "stacked tensor"
-            )
-        if type_ == "Tensor?":
-            raise Refusal(
-                "a result 'Tensor?' is not supported: return an empty tensor instead of None"
-            )
         if type_ != "Tensor":
-            raise Refusal(f"a result of type '{type_}' is not supported: return a 0-d Tensor")
+            spelled = f"'{type_}'" if type_ in RESULTS else f"of type '{type_}'"
+            instead = RESULTS.get(type_, "a 0-d Tensor")
+            raise Refusal(f"a result {spelled} is not supported: return {instead}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kinds import LIST
-from places import Fragment, weighted
+from places import weighted
 from python import Python
 from schema import Argument
 
@@ -13,7 +13,7 @@ from schema import Argument
 class Spec(Python):
     """For any schema, in the same order."""
 
-    def fragments(self) -> list[Fragment]:
+    def fragments(self) -> tuple[list[str], list[str]]:
         inline = [
             self.reference_parameters("reference"),
             self.reference_parameters("op_reference"),
@@ -23,36 +23,31 @@ class Spec(Python):
         ]
         blocks = [self.calls]
         if self.schema.outputs > 1:
-            inline.append(self.output_list("return {}"))
+            inline.append(f"return {', '.join(['output', *self.statistics])}")
             blocks.append(
                 self.each_statistic("{name} = {name}.squeeze(-1)", "{name} = {k} * {mean}")
             )
-        return [Fragment(text) for text in inline] + [Fragment(text, True) for text in blocks]
+        return inline, blocks
 
     @property
     def python_terms(self) -> str:
         terms = ""
         for k, a in enumerate(self.others):
-            if a.type == "Tensor?":
-                terms += f" + (0 if {a.name} is None else {weighted(k, a.name)})"
-            elif a.type == LIST:
-                entries = f"sum((i + 1) * entry for i, entry in enumerate({a.name}))"
-                terms += f" + {weighted(k, entries)}"
-            else:
-                terms += f" + {weighted(k, a.name)}"
+            entries = f"sum((i + 1) * entry for i, entry in enumerate({a.name}))"
+            term = weighted(k, entries if a.type == LIST else a.name)
+            terms += (
+                f" + (0 if {a.name} is None else {term})" if a.type == "Tensor?" else f" + {term}"
+            )
         return terms
 
     def reference_parameters(self, function: str) -> str:
-        arguments = self.schema.arguments
-        text = {a.name: a.name + (f"={a.default}" if a.default else "") for a in arguments}
-        return f"{function}({self._python_parameters(arguments, text)})"
+        given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)
+        return f"{function}({given})"
 
-    def _value(self, a: Argument, shape: str = "shape", dtype: str = "", n: int = 0) -> str:
+    def _value(self, a: Argument, shape: str = "shape", n: int = 0) -> str:
         if a.type == LIST:
-            return f"[make({shape}{dtype}), make({shape}{dtype})]"
-        if a.is_tensor:
-            return f"make({shape}{dtype})"
-        return a.info.values(n)
+            return f"[make({shape}), make({shape})]"
+        return f"make({shape})" if a.is_tensor else a.info.values(n)
 
     def _sample(self, arguments: list[Argument], values: dict[str, str]) -> str:
         parts, by_name = [], False
@@ -87,8 +82,7 @@ class Spec(Python):
             fields["devices"] = f'("{self.options.devices[0]}",)'
         if self.schema.mutates or not self.options.grad:
             fields["differentiable"] = "False"
-        last = "," if len(fields) > 3 else ""
-        return f"{text}spec = OpSpec({', '.join(f'{k}={v}' for k, v in fields.items())}{last})"
+        return f"{text}spec = OpSpec({', '.join(f'{k}={v}' for k, v in fields.items())})"
 
     @property
     def needs_samples(self) -> bool:
@@ -142,8 +136,5 @@ def complete(file: str, text: str, places: Spec) -> str:
     """Has the reference write what the operator writes besides, and imports what the calls use."""
     for k, a in enumerate(places.also_written):
         text = re.sub(r"(?=\n\n\n# EDIT: calls)", f"\n    {a.name}.mul_({k + 2})", text, count=1)
-    names = [name for name in ("BadInput", "OpSpec", "Sample") if f"{name}(" in text]
-    text = re.sub(r"(?<=testing import ).*", ", ".join(names), text)
-    if re.search(r"(?<![\w.])torch\.", text) and not text.startswith("import torch\n"):
-        text = f"import torch\n\n{text}"
-    return text
+    needed = "import torch\nfrom extension_cpp.testing import BadInput, Sample\n"
+    return needed + text

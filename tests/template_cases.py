@@ -1,9 +1,6 @@
 """Schemas from which the tests make operators, each with its options for `new_op.py`."""
 
-# As long as names may be.
-LONG = "a_name_that_is_as_long_as_the_tool_accepts_it"
-
-# Every template, under a name of one letter and a long one.
+# Every template.
 KINDS = [
     ["e(Tensor x, Tensor y) -> Tensor", "--template", "elementwise"],
     ["r(Tensor x, Tensor y) -> Tensor", "--template", "rowwise"],
@@ -11,6 +8,11 @@ KINDS = [
     ["m(Tensor x, Tensor y) -> (Tensor, Tensor)", "--template", "multi_output"],
     ["k(Tensor x, Tensor y) -> Tensor", "--template", "kernel"],
     ["i(Tensor(a!) x, Tensor y) -> ()", "--template", "inplace"],
+]
+
+# The same under names as long as they may be, which break other lines.
+LONG = "a_name_that_is_as_long_as_the_tool_accepts_it"
+LONG_NAMES = [
     *(
         [f"{LONG[: -len(kind)]}{kind}(Tensor x, float alpha=1.0) -> Tensor", "--template", kind]
         for kind in ("elementwise", "rowwise", "reduction", "kernel")
@@ -38,7 +40,7 @@ SCHEMAS = [
         *("--template", "rowwise"),
     ],
     ["keyword_only(float a, Tensor x, *, bool flag=False, str mode, int? n=None) -> Tensor"],
-    ["tensor_lists(Tensor x, Tensor[] rest, Tensor y, Tensor[2] pair, Tensor? z=None) -> Tensor"],
+    ["tensor_lists(Tensor x, Tensor[] rest, Tensor? z=None) -> Tensor"],
     [
         "switches(Tensor x, bool a, bool b, bool c=True, bool d=False) -> Tensor",
         "--backward",
@@ -51,15 +53,6 @@ SCHEMAS = [
     ["no_cuda(Tensor x, float a) -> Tensor", "--no-cuda", "--backward", "torch"],
     ["no_cpu(Tensor x, float a) -> Tensor", "--no-cpu"],
     ["no_grad(Tensor x, int n) -> (Tensor, Tensor, Tensor, Tensor)", "--no-grad"],
-    # Arguments with names that templates use themselves.
-    [
-        "names(Tensor output, Tensor grad_output, Tensor result, int i, float f, bool value) "
-        "-> Tensor",
-    ],
-    [
-        "row_names(Tensor mean, Tensor rows, Tensor? output, float col, int average) "
-        "-> (Tensor, Tensor)"
-    ],
 ]
 
 # Names that templates, C++ or Python use for something else, in every kind of operator.
@@ -72,7 +65,15 @@ _PYTHON = (
     "int to_front, float check_shape, float info, float in_dims, float grad, float grad_output, "
     "int seed, int metadata, float needs_input_grad, str name='a'"
 )
-SCHEMAS += [
+NAMES = [
+    [
+        "names(Tensor output, Tensor grad_output, Tensor result, int i, float f, bool value) "
+        "-> Tensor",
+    ],
+    [
+        "row_names(Tensor mean, Tensor rows, Tensor? output, float col, int average) "
+        "-> (Tensor, Tensor)"
+    ],
     [f"cpp_names(Tensor self, {_CPP}, int int, int register, float default, int x_) -> Tensor"],
     *(
         [
@@ -86,13 +87,18 @@ SCHEMAS += [
     [f"own_torch(Tensor grad_output, Tensor grad_input, {_OWN}) -> Tensor", "--backward", "torch"],
     [f"python_names(Tensor output, Tensor new_elementwise, {_PYTHON}) -> Tensor"],
     [f"python_rows(Tensor inputs, {_PYTHON}) -> Tensor", "--template", "rowwise"],
-    ["python_lists(Tensor i, Tensor[] entry, Tensor? element, int[] j) -> Tensor"],
+    [
+        "python_lists(Tensor i, Tensor[] entry, Tensor y, Tensor[2] pair, Tensor? element, int[] j)"
+        " -> Tensor"
+    ],
     ["by_keyword(Tensor ctx, *, float inputs, int output, float args, str kwargs) -> Tensor"],
     [
         """strings(Tensor x, str a="a  b", str b="it's \\"q\\" \\\\ \\n", str c="??=", """
         """str d=") -> Tensor", str e="%s{}", str f="", str g='a"b', str h="//") -> Tensor"""
     ],
 ]
+
+CASES = [*KINDS, *LONG_NAMES, *SCHEMAS, *NAMES]
 
 
 def name(case: list[str]) -> str:

@@ -13,8 +13,9 @@ CSRC = Path(extension_cpp.__file__).parent / "csrc"
 if not CSRC.exists():  # an installed package
     CSRC = Path(__file__).parents[1] / "extension_cpp" / "csrc"
 
+COMPILED_ONCE = ("operator.cpp", "notation.cpp", "cpu/convert.cpp", "cpu/partials.cpp")
+
 SOURCE = """
-#include "dispatch.h"
 #include "rows.h"
 
 namespace extension_cpp {
@@ -80,12 +81,74 @@ Results run(const Tensor& x, const Tensor& y, const std::optional<Tensor>& w) {
   return {softmax, grad, a, b, done};
 }
 
+const Operator kSoftmax{"softmax(Tensor x) -> Tensor", "*rows n -> *rows n"};
+
+Tensor softmax(const Tensor& x) { return rowwise<Softmax>(kSoftmax, x); }
+
+const Operator kScale{
+    "scale(Tensor x, Tensor s, Tensor? w, Tensor y, Tensor shift, float a) -> (Tensor, Tensor)",
+    "*rows n, *rows:sum, n:wide, *rows n, *rows:int64 -> *rows n, *rows:sum"};
+
+template <class T>
+struct Scale {
+  using A = acc_t<T>;
+  static constexpr bool kKeep = true;
+  T* output;
+  A* largest;
+  const A* scale;
+  backend::Parameter<T> weight;
+  const int64_t* shift;
+  A a;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A factor = scale[row.index()];
+    const A added = static_cast<A>(shift[row.index()]) + a;
+    const A max = row.max([](A x, A y) { return x * y; });
+    row.write(output, [=](A x, A y, A w) { return x * y * w * factor + added; }, weight);
+    if (row.leader()) {
+      largest[row.index()] = max;
+    }
+  }
+};
+
+std::tuple<Tensor, Tensor> scale(
+    const Tensor& x, const Tensor& s, const std::optional<Tensor>& w, const Tensor& y,
+    const Tensor& shift, double a) {
+  return rowwise<Scale, 2>(
+      kScale, x, per_row(s), per_column(w, 1), y, per_row(shift), a);
+}
+
+const Operator kBare{"bare(Tensor x, Tensor w) -> Tensor", "*rows n, n -> *rows n"};
+
+template <class T>
+struct Bare {
+  static constexpr bool kKeep = false;
+  T* output;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    using A = acc_t<T>;
+    row.write(output, [](A x, A w) { return x * w; });
+  }
+};
+
+Tensor bare(const Tensor& x, const Tensor& w) { return rowwise<Bare>(kBare, x, w); }
+
 }  // namespace extension_cpp
 
 TORCH_LIBRARY(rows_test, m) {
   m.def("run(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor, Tensor, Tensor, bool)");
+  m.def(extension_cpp::kSoftmax.schema());
+  m.def(extension_cpp::kScale.schema());
+  m.def(extension_cpp::kBare.schema());
 }
-TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) { m.impl("run", TORCH_BOX(&extension_cpp::run)); }
+TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
+  m.impl("run", TORCH_BOX(&extension_cpp::run));
+  m.impl("softmax", TORCH_BOX(&extension_cpp::softmax));
+  m.impl("scale", TORCH_BOX(&extension_cpp::scale));
+  m.impl("bare", TORCH_BOX(&extension_cpp::bare));
+}
 """
 
 
@@ -99,8 +162,8 @@ def run(tmp_path_factory: pytest.TempPathFactory):
             *("c++", "-shared", "-fPIC", "-fvisibility=hidden", "-O1", "-std=c++20"),
             *("-DEXTENSION_CPP_STABLE_ABI=1", "-DTORCH_TARGET_VERSION=0x020b000000000000"),
             *(f"-I{path}" for path in (CSRC, *include_paths("cpu"))),
-            *(source, *(CSRC / "cpu" / name for name in ("convert.cpp", "partials.cpp"))),
-            *("-o", library, f"-L{TORCH_LIB_PATH}", "-ltorch_cpu"),
+            *(source, *(CSRC / name for name in COMPILED_ONCE), "-o", library),
+            *(f"-L{TORCH_LIB_PATH}", "-ltorch_cpu"),
         ],
         check=True,
     )
@@ -164,3 +227,34 @@ def test_the_largest_of_a_row_with_nan_is_nan(run, cols: int):
         softmax = run(x, x, None)[0]
         assert softmax[1].isnan().all()
         assert not softmax[::2].isnan().any()
+
+
+# No rows, rows of nothing, one row, more dimensions than two.
+ROWS_OF_TENSORS = [(0, 5), (3, 0), (7,), (3, 4, 33), (2, 0, 3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", ROWS_OF_TENSORS, ids=str)
+def test_rowwise(run, shape: tuple[int, ...], dtype: torch.dtype):
+    ops = torch.ops.rows_test
+    x, y = torch.randn(2, *shape).to(dtype)
+    strided = torch.stack([x, y], -1)[..., 0]
+    torch.testing.assert_close(ops.softmax(strided), x.double().softmax(-1).to(dtype))
+    assert ops.softmax(strided).is_contiguous()
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    rows = shape[:-1]
+    factor, shift = torch.randn(*rows, 2, dtype=wide)[..., 0], torch.randint(9, rows)
+    product = x.to(wide) * y.to(wide)
+    for w in (None, torch.randn(2 * shape[-1])[::2].to(dtype), torch.randn(shape[-1], dtype=wide)):
+        output, largest = ops.scale(strided, factor, w, y, shift, 0.5)
+        weighted = product if w is None else product * w
+        expected = weighted * factor[..., None] + (shift + 0.5)[..., None]
+        torch.testing.assert_close(output, expected.to(dtype))
+        if shape[-1]:
+            torch.testing.assert_close(largest, product.amax(-1))
+        assert largest.shape == rows
+
+
+def test_rowwise_refuses_what_would_be_read_out_of_bounds(run):
+    with pytest.raises(RuntimeError, match=r"^bare: what is not of the rows' shape is per_row or"):
+        torch.ops.rows_test.bare(torch.randn(3, 5), torch.randn(5))

@@ -18,7 +18,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from scratch import ROOT, copy_repository
-from template_cases import KINDS, SCHEMAS, name
+from template_cases import CASES, name
 
 sys.path.insert(0, str(ROOT / "templates"))
 
@@ -31,8 +31,6 @@ import new_project
 import places
 import repository
 import schema
-
-CASES = [*KINDS, *SCHEMAS]
 
 
 @pytest.fixture(scope="module")
@@ -227,8 +225,8 @@ def test_signatures_of_several_outputs():
         signatures("f(Tensor x, float eps=1e-05) -> (Tensor, Tensor, Tensor)", "--no-cuda"),
         """\
 f_cpu.cpp
-  std::tuple<Tensor, Tensor, Tensor> f_op(const Tensor& x, double eps) {
-  Tensor f_op_backward(const Tensor& grad_output, const Tensor& x, const Tensor& mean, double eps) {
+  std::tuple<Tensor, Tensor, Tensor> f(const Tensor& x, double eps) {
+  Tensor f_backward(const Tensor& grad_output, const Tensor& x, const Tensor& mean, double eps) {
   const Operator kF{"f(Tensor x, float eps=1e-05) -> (Tensor, Tensor, Tensor)", "*rows n -> *rows n, *rows:sum, *rows:sum"};
   const Operator kFBackward{"f_backward(Tensor grad_output, Tensor x, Tensor mean, float eps) -> Tensor", "*rows n, *rows n, *rows:sum -> *rows n"};
 ops.py
@@ -536,6 +534,9 @@ def test_an_operator_owns_what_its_sources_register(checkout):
     new_op.main(["--remove", "foo"], checkout)
     new_op.main(["foo_backward(Tensor x) -> Tensor"], checkout)
     alone = (checkout / "tests/test_schemas.py").read_text()
+    assert (
+        refusal(checkout, "foo(Tensor x) -> Tensor") == "the operator 'foo_backward' exists already"
+    )
     new_op.main(["foo(Tensor x) -> Tensor", "--no-grad"], checkout)
     new_op.main(["--remove", "foo"], checkout)
     assert (checkout / "tests/test_schemas.py").read_text() == alone
@@ -652,12 +653,12 @@ def test_macros_are_known():
 
 def test_names_that_the_code_uses_give_way():
     """In C++ the argument, in Python the template's own."""
-    text = "f(Tensor x, Tensor rows, float tag, float errno, Tensor? operator) -> Tensor"
+    text = "f(Tensor x, Tensor row, float mean, float errno, Tensor? operator) -> Tensor"
     files = generate(text, "--template", "rowwise")
     code = " ".join(files["f.cpp"].split())
-    assert "const Tensor& rows_, double tag_, double errno_, const std::optional<Tensor>& o" in code
-    assert "rows_, x" not in code
-    assert "def reference(x, rows, tag, errno, operator):" in files["spec.py"]
+    assert "const Tensor& row_, double mean_, double errno_, const std::optional<Tensor>& o" in code
+    assert "row_, x" not in code
+    assert "def reference(x, row, mean, errno, operator):" in files["spec.py"]
     text = "f(Tensor? operator, Tensor x, float check_number, float cap) -> Tensor"
     ops = generate(text)["ops.py"]
     assert "import check_number as check_number_\n" in ops

@@ -10,19 +10,22 @@ from pathlib import Path
 import pytest
 import torch
 from scratch import copy_repository, python, run
-from template_cases import KINDS, SCHEMAS, name
+from template_cases import CASES, KINDS, NAMES, SCHEMAS, name
 
 pytestmark = pytest.mark.slow
 
-CASES = [*KINDS, *SCHEMAS]
-# What takes seconds for each operator is run for a share of them: all kinds, and the shapes of
-# schema that these checks see.
-SHARE = [name(case) for case in CASES if len(name(case)) == 1] + ["three", "tensor_lists", "writes"]
+SHAPES = [*KINDS, *SCHEMAS]
+# What takes seconds for each operator is run for all kinds, and in part for the shapes of schema
+# that it sees.
+BY_SCHEMA = "opcheck or vmap or strides or mutation or double_backward"
 COSTLY = (
-    "compile or inductor or dynamic or export or transforms or vmap or memory or properties or "
-    "determinism or double_backward or layouts or gradcheck or opcheck"
+    "compile or inductor or dynamic or export or memory or properties or determinism or layouts or "
+    f"gradcheck or saved_tensors or transforms or {BY_SCHEMA}"
 )
-WORKED = ("affine", "fused_layer_norm", "myadd_out", "mymul", "mymuladd")
+SEEN = ["three", "tensor_lists", "writes"]
+FORMULAS = "(forward or backward) and (float32 or double_backward) or signature"
+# All dtypes go through the same lines; gradcheck has float64.
+FLOAT32 = "not (float16 or float64)"
 
 
 def git(root: Path, *arguments: str) -> str:
@@ -56,15 +59,15 @@ def build(root: Path, **env: str) -> None:
 
 
 def battery(root: Path, selected: str) -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-n", jobs()]
-    succeed(*command, "-k", selected, "tests/test_operators.py", cwd=root)
+    pytest_(root, "-x", "-k", selected, "tests/test_operators.py")
 
 
-def jobs() -> str:
-    """The processors, unless this test already shares them with others."""
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        return "0"
-    return str(min(8, len(os.sched_getaffinity(0))))
+def pytest_(root: Path, *arguments: str) -> None:
+    """On all processors, unless this test already shares them with others."""
+    alone = "PYTEST_XDIST_WORKER" not in os.environ
+    jobs = min(8, len(os.sched_getaffinity(0))) if alone else 0
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", "-n", str(jobs)]
+    succeed(*command, *arguments, cwd=root)
 
 
 def remove_worked_operators(root: Path) -> None:
@@ -79,21 +82,33 @@ def select(names: list[str]) -> str:
     return " or ".join(f"[{op}-" for op in names)
 
 
-def test_every_operator_passes_as_it_was_made(tmp_path: Path) -> None:
-    """One test, so that one process builds."""
-    root = under_git(copy_repository(tmp_path))
-    tool(root, *CASES)
+def make(root: Path, cases: list[list[str]]) -> None:
+    """Without optimisation, which takes most of the time and which the worked operators have."""
+    tool(root, *cases)
     remove_worked_operators(root)
-    build(root)
-    here = Path(sys.executable)
-    succeed(here, "-m", "ruff", "check", "--no-cache", ".", cwd=root)
-    succeed(here, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=root)
-    succeed(here, "-m", "mypy", cwd=root)
-    succeed(here, "-m", "pytest", "-q", "tests/test_schemas.py", cwd=root)
-    everything = select([name(case) for case in CASES] + ["fused_op"])
-    battery(root, f"({everything}) and not ({COSTLY})")
-    battery(root, f"({select(SHARE)}) and ({COSTLY})")
+    build(root, DEBUG="1")
+    succeed(sys.executable, "-m", "mypy", cwd=root)
+
+
+def test_every_kind_and_shape_of_schema_passes_as_it_was_made(tmp_path: Path) -> None:
+    root = under_git(copy_repository(tmp_path))
+    make(root, SHAPES)
+    succeed(sys.executable, "-m", "ruff", "check", "--no-cache", ".", cwd=root)
+    succeed(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=root)
+    pytest_(root, "-n", "0", "tests/test_schemas.py")
+    battery(root, f"({select([*map(name, SHAPES)])}) and not ({COSTLY}) and {FLOAT32}")
+    kinds = (
+        f"({select([*map(name, KINDS)])}) and (({COSTLY}) and {FLOAT32} or forward and bfloat16)"
+    )
+    battery(root, f"{kinds} or ({select(SEEN)}) and ({BY_SCHEMA}) and {FLOAT32}")
     notices_arguments_that_change_places(root)
+
+
+def test_arguments_may_have_any_name(tmp_path: Path) -> None:
+    """Kernels and formulas are what the name of an argument might break."""
+    root = under_git(copy_repository(tmp_path))
+    make(root, NAMES)
+    battery(root, f"({select([*map(name, NAMES)])}) and ({FORMULAS})")
 
 
 def notices_arguments_that_change_places(root: Path) -> None:
@@ -102,7 +117,7 @@ def notices_arguments_that_change_places(root: Path) -> None:
     wrong, count = re.subn(r"(no_defaults_settings\(\s*)mode,", r"\1*maybe_mode,", text, count=1)
     assert count == 1
     source.write_text(wrong)
-    build(root)
+    build(root, DEBUG="1")
     command = [sys.executable, "-m", "pytest", "-q", "-k", "forward and [no_defaults-cpu"]
     result = run(*command, "tests/test_operators.py", cwd=root)
     assert result.returncode == 1, result.stdout
@@ -115,7 +130,7 @@ def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
     wanted = ("no_defaults", "tensor_lists", "three", "writes")
     tool(root, *(case for case in chosen if name(case) in wanted))
     remove_worked_operators(root)
-    build(root, EXTENSION_CPP_ABI="aten")
+    build(root, EXTENSION_CPP_ABI="aten", DEBUG="1")
     battery(root, f"({select(list(wanted))}) and (forward or backward) and float32")
 
 
@@ -124,7 +139,7 @@ def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
 )
 def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
     root = under_git(copy_repository(tmp_path))
-    wanted = ("gelu_gate", "all_defaults", "tensor_lists", "row_names", "writes", "d")
+    wanted = ("gelu_gate", "all_defaults", "tensor_lists", "row_names", "writes", "d", "no_cpu")
     source = tmp_path / "mine.cu"
     source.write_text("__global__ void scale(float* x, float a) { x[threadIdx.x] *= a; }\n")
     own = ["own_kernel(Tensor x, float a) -> Tensor", "--cuda", str(source), "--no-grad"]
@@ -148,13 +163,21 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     root = under_git(copy_repository(tmp_path / "origin"))
     project = tmp_path / "my_kernels"
     succeed(sys.executable, "templates/new_project.py", "my_kernels", str(project), cwd=root)
-    cuda = "1" if torch.cuda.is_available() else "0"
-    succeed(sys.executable, "setup.py", "build_ext", "--inplace", cwd=project, USE_CUDA=cuda)
+    added = (
+        ["sums(Tensor x, float a) -> Tensor", "--template", "reduction"],
+        ["centers(Tensor x, Tensor? y, float a) -> (Tensor, Tensor)"],
+    )
+    tool(project, *added)
+    build(project)
     succeed(sys.executable, "examples/quickstart.py", cwd=project)
-    pytest_ = [sys.executable, "-m", "pytest", "-q", "-x", "-n", jobs(), "-m", "not slow"]
+    battery(project, "[fused_op- and not compiled")
+    # As all that was made here is built with optimisation.
+    battery(project, f"({select([*map(name, added)])}) and ({FORMULAS})")
+    tool(project, *(["--remove", name(case)] for case in added))
+    build(project)
+    assert git(project, "status", "--porcelain") == ""
     # The rest of the suite is this one's, and about the same sources.
-    succeed(*pytest_, "-k", "not compiled", "tests/test_operators.py", cwd=project)
-    succeed(*pytest_, "tests/test_schemas.py", "tests/test_templates.py", cwd=project)
+    pytest_(project, "-x", "-k", "not in_form", "tests/test_schemas.py", "tests/test_templates.py")
     # Both packages in one process.
     both = "import extension_cpp, my_kernels, torch; x = torch.randn(3, 4); b = torch.randn(4)\n"
     both += "a, b = extension_cpp.ops.fused_op(x, b), my_kernels.ops.fused_op(x, b)\n"

@@ -31,6 +31,8 @@ constexpr int64_t kMaxPointers = 64;
 template <class T>
 class Pointers {
  public:
+  Pointers() = default;
+
   explicit Pointers(const std::vector<Tensor>& tensors) : size_(static_cast<int64_t>(tensors.size())) {
     for (int64_t j = 0; j < size_; ++j) {
       data_[j] = tensors[j].template const_data_ptr<T>();
@@ -42,7 +44,7 @@ class Pointers {
 
  private:
   const T* data_[kMaxPointers];
-  int64_t size_;
+  int64_t size_ = 0;
 };
 
 }  // namespace extension_cpp

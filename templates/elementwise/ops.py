@@ -43,11 +43,7 @@ def _backward(ctx, grad_output):
     grad_input = None
     if ctx.needs_input_grad[0]:
         grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, input, ctx.alpha)
-    return (
-        grad_input,
-        grad_output if ctx.needs_input_grad[1] else None,
-        None,
-    )
+    return (grad_input, grad_output if ctx.needs_input_grad[1] else None, None)
 
 
 register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)

@@ -12,11 +12,7 @@ template <class A>
 struct MyOp {
   A alpha;
 
-  HOST_DEVICE A operator()(A input, A other) const {
-    A result = input * input * (A(1) + alpha);
-    result += other;
-    return result;
-  }
+  HOST_DEVICE A operator()(A input, A other) const { return input * input * (A(1) + alpha) + other; }
 };
 
 void my_op(Tensor& input, const Tensor& other, double alpha) {

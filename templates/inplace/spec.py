@@ -17,9 +17,5 @@ def bad_inputs(make):
 
 
 spec = OpSpec(
-    name="my_op",
-    function=my_op,
-    reference=reference,
-    bad_inputs=bad_inputs,
-    differentiable=False,
+    name="my_op", function=my_op, reference=reference, bad_inputs=bad_inputs, differentiable=False
 )

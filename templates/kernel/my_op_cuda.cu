@@ -48,11 +48,12 @@ __device__ acc_t<T> with_neighbours(const Matrix<T>& matrix, int64_t row, int64_
 }
 
 // EDIT: the kernel. Blocks take tiles of kThreads columns, and when done the tile as many further on as there are
-// blocks (a grid-stride loop): a grid of any size is right for a tensor of any size.
+// blocks (a grid-stride loop): a grid of any size is right for a tensor of any size. It is symmetric: of gradients, and
+// without the other tensors, it is the kernel of the backward.
 template <class T>
 __global__ void __launch_bounds__(kThreads) my_op_kernel(
     const Matrix<T> input,        // [rows, cols]
-    const T* __restrict__ other,  // [rows, cols]
+    const T* __restrict__ other,  // [rows, cols], or null
     T* __restrict__ output,       // [rows, cols]
     int64_t cols, int64_t tiles_per_row, int64_t tiles, acc_t<T> alpha) {
   using A = acc_t<T>;
@@ -65,27 +66,10 @@ __global__ void __launch_bounds__(kThreads) my_op_kernel(
     if (col < cols) {
       const int64_t i = row * cols + col;  // 64 bits: a tensor may have more than 2^31 elements
       A result = sum * (A(1) + alpha);
-      result += static_cast<A>(other[i]);
+      if (other != nullptr) {
+        result += static_cast<A>(other[i]);
+      }
       output[i] = static_cast<T>(result);
-    }
-  }
-}
-
-// EDIT: the kernel of the backward.
-template <class T>
-__global__ void __launch_bounds__(kThreads) my_op_backward_kernel(
-    const Matrix<T> grad_output,  // [rows, cols]
-    T* __restrict__ grad_input,   // [rows, cols]
-    int64_t cols, int64_t tiles_per_row, int64_t tiles, acc_t<T> alpha) {
-  using A = acc_t<T>;
-  __shared__ A shared[kThreads + 2];
-  for (int64_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const int64_t row = tile / tiles_per_row;
-    const int64_t first_col = tile % tiles_per_row * kThreads;
-    const int64_t col = first_col + threadIdx.x;
-    const A sum = with_neighbours<T>(grad_output, row, first_col, shared);
-    if (col < cols) {
-      grad_input[row * cols + col] = static_cast<T>(sum * (A(1) + alpha));
     }
   }
 }
@@ -103,10 +87,9 @@ Tensor my_op_cuda(const Tensor& input, const Tensor& other, double alpha) {
   const int64_t tiles = rows * tiles_per_row(cols);
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
     my_op_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(input)>>>(
         as_matrix<T>(contiguous_input, rows, cols), contiguous_other.const_data_ptr<T>(), output.mutable_data_ptr<T>(),
-        cols, tiles_per_row(cols), tiles, static_cast<A>(alpha));
+        cols, tiles_per_row(cols), tiles, static_cast<acc_t<T>>(alpha));
     CUDA_LAUNCH_CHECK();
   });
   return output;
@@ -124,10 +107,9 @@ Tensor my_op_backward_cuda(const Tensor& grad_output, double alpha) {
   const int64_t tiles = rows * tiles_per_row(cols);
   dispatch_floating(grad_output.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
-    my_op_backward_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(grad_output)>>>(
-        as_matrix<T>(contiguous_grad_output, rows, cols), grad_input.mutable_data_ptr<T>(), cols, tiles_per_row(cols),
-        tiles, static_cast<A>(alpha));
+    my_op_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(grad_output)>>>(
+        as_matrix<T>(contiguous_grad_output, rows, cols), nullptr, grad_input.mutable_data_ptr<T>(), cols,
+        tiles_per_row(cols), tiles, static_cast<acc_t<T>>(alpha));
     CUDA_LAUNCH_CHECK();
   });
   return grad_input;

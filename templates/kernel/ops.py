@@ -41,11 +41,7 @@ def _backward(ctx, grad_output):
     grad_input = None
     if ctx.needs_input_grad[0]:
         grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, ctx.alpha)
-    return (
-        grad_input,
-        grad_output if ctx.needs_input_grad[1] else None,
-        None,
-    )
+    return (grad_input, grad_output if ctx.needs_input_grad[1] else None, None)
 
 
 register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
@@ -57,10 +53,7 @@ def _setup_context_backward(ctx, inputs, output):
 
 # EDIT: the derivative of the derivative. This one is linear and symmetric: its own derivative.
 def _backward_backward(ctx, grad):
-    return (
-        torch.ops.extension_cpp.my_op_backward(grad, ctx.alpha),
-        None,
-    )
+    return (torch.ops.extension_cpp.my_op_backward(grad, ctx.alpha), None)
 
 
 register_autograd(

@@ -1,6 +1,4 @@
 // EDIT: my_op, in one line.
-#include "dispatch.h"
-#include "operator.h"
 #include "rows.h"
 
 namespace extension_cpp {
@@ -29,9 +27,7 @@ struct MyOp {
     const A average = row.sum([](A input, A other) { return input; }) / static_cast<A>(row.cols());
     row.write(output, [*this, average](A input, A other) {
       const A centered = input - average;
-      A result = centered * centered * (A(1) + alpha);
-      result += other;
-      return result;
+      return centered * centered * (A(1) + alpha) + other;
     });
     if (row.leader()) {
       mean[row.index()] = average;
@@ -45,8 +41,8 @@ struct MyOpBackward {
   using A = acc_t<T>;
   static constexpr bool kKeep = true;
 
-  const A* mean;  // [rows]
   T* grad_input;  // [rows, cols]
+  const A* mean;  // [rows]
   A alpha;
 
   template <class Row>
@@ -61,41 +57,11 @@ struct MyOpBackward {
 };
 
 std::tuple<Tensor, Tensor> my_op(const Tensor& input, const Tensor& other, double alpha) {
-  const CheckedInputs checked = kMyOp.check(input, other);
-  const DeviceGuard guard(input);
-  Tensor output = checked.new_output();
-  Tensor mean = checked.new_output(1);
-  const Tensor contiguous_input = as_contiguous(input);
-  const Tensor contiguous_other = as_contiguous(other);
-  const int64_t rows = mean.numel();
-  const int64_t cols = input.size(input.dim() - 1);
-  dispatch_floating(input.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
-    const MyOp<T> f{output.mutable_data_ptr<T>(), mean.mutable_data_ptr<A>(), static_cast<A>(alpha)};
-    const std::array inputs{contiguous_input.const_data_ptr<T>(), contiguous_other.const_data_ptr<T>()};
-    backend::launch_rows(input, f, inputs, rows, cols);
-  });
-  return {output, mean};
+  return rowwise<MyOp, 2>(kMyOp, input, other, alpha);
 }
 
 Tensor my_op_backward(const Tensor& grad_output, const Tensor& input, const Tensor& mean, double alpha) {
-  Tensor grad_input = kMyOpBackward.check(grad_output, input, mean).new_output();
-  const DeviceGuard guard(input);
-  const Tensor contiguous_grad_output = as_contiguous(grad_output);
-  const Tensor contiguous_input = as_contiguous(input);
-  const Tensor contiguous_mean = as_contiguous(mean);
-  const int64_t rows = mean.numel();
-  const int64_t cols = input.size(input.dim() - 1);
-  dispatch_floating(input.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
-    const MyOpBackward<T> f{
-        contiguous_mean.const_data_ptr<A>(), grad_input.mutable_data_ptr<T>(), static_cast<A>(alpha)};
-    const std::array inputs{contiguous_grad_output.const_data_ptr<T>(), contiguous_input.const_data_ptr<T>()};
-    backend::launch_rows(input, f, inputs, rows, cols);
-  });
-  return grad_input;
+  return rowwise<MyOpBackward>(kMyOpBackward, grad_output, input, per_row(mean), alpha);
 }
 
 }  // namespace

@@ -48,8 +48,7 @@ def _backward(ctx, grad_output, grad_mean):
     if grad_output is not None and ctx.needs_input_grad[0]:
         grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, input, mean, ctx.alpha)
     if grad_mean is not None:
-        spread = grad_mean.unsqueeze(-1).expand(input.shape) / input.shape[-1]
-        spread = spread.to(input.dtype)
+        spread = (grad_mean.unsqueeze(-1).expand(input.shape) / input.shape[-1]).to(input.dtype)
         grad_input = spread if grad_input is None else grad_input + spread
     return (
         grad_input,

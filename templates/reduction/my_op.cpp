@@ -1,6 +1,4 @@
 // EDIT: my_op, in one line.
-#include "dispatch.h"
-#include "operator.h"
 #include "rows.h"
 
 namespace extension_cpp {
@@ -22,11 +20,7 @@ struct MyOp {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const A sum = row.sum([*this](A input, A other) {
-      A result = input * input * (A(1) + alpha);
-      result += other;
-      return result;
-    });
+    const A sum = row.sum([*this](A input, A other) { return input * input * (A(1) + alpha) + other; });
     if (row.leader()) {
       output[row.index()] = static_cast<T>(sum);
     }
@@ -39,8 +33,8 @@ struct MyOpBackward {
   using A = acc_t<T>;
   static constexpr bool kKeep = false;
 
-  const T* grad_output;  // [rows]
   T* grad_input;         // [rows, cols]
+  const T* grad_output;  // [rows]
   A alpha;
 
   template <class Row>
@@ -51,38 +45,11 @@ struct MyOpBackward {
 };
 
 Tensor my_op(const Tensor& input, const Tensor& other, double alpha) {
-  Tensor output = kMyOp.check(input, other).new_output();
-  const DeviceGuard guard(input);
-  const Tensor contiguous_input = as_contiguous(input);
-  const Tensor contiguous_other = as_contiguous(other);
-  const int64_t rows = output.numel();
-  const int64_t cols = input.size(input.dim() - 1);
-  dispatch_floating(input.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
-    const MyOp<T> f{output.mutable_data_ptr<T>(), static_cast<A>(alpha)};
-    const std::array inputs{contiguous_input.const_data_ptr<T>(), contiguous_other.const_data_ptr<T>()};
-    backend::launch_rows(input, f, inputs, rows, cols);
-  });
-  return output;
+  return rowwise<MyOp>(kMyOp, input, other, alpha);
 }
 
 Tensor my_op_backward(const Tensor& grad_output, const Tensor& input, double alpha) {
-  Tensor grad_input = kMyOpBackward.check(grad_output, input).new_output();
-  const DeviceGuard guard(input);
-  const Tensor contiguous_grad_output = as_contiguous(grad_output);
-  const Tensor contiguous_input = as_contiguous(input);
-  const int64_t rows = grad_output.numel();
-  const int64_t cols = input.size(input.dim() - 1);
-  dispatch_floating(input.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
-    const MyOpBackward<T> f{
-        contiguous_grad_output.const_data_ptr<T>(), grad_input.mutable_data_ptr<T>(), static_cast<A>(alpha)};
-    const std::array inputs{contiguous_input.const_data_ptr<T>()};
-    backend::launch_rows(input, f, inputs, rows, cols);
-  });
-  return grad_input;
+  return rowwise<MyOpBackward>(kMyOpBackward, per_row(grad_output), input, alpha);
 }
 
 }  // namespace

@@ -1,6 +1,4 @@
 // EDIT: my_op, in one line.
-#include "dispatch.h"
-#include "operator.h"
 #include "rows.h"
 
 namespace extension_cpp {
@@ -23,11 +21,7 @@ struct MyOp {
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     const A mean = row.sum([](A input, A other) { return input; }) / static_cast<A>(row.cols());
-    row.write(output, [*this, mean](A input, A other) {
-      A result = (input - mean) * (A(1) + alpha);
-      result += other;
-      return result;
-    });
+    row.write(output, [*this, mean](A input, A other) { return (input - mean) * (A(1) + alpha) + other; });
   }
 };
 
@@ -48,36 +42,11 @@ struct MyOpBackward {
 };
 
 Tensor my_op(const Tensor& input, const Tensor& other, double alpha) {
-  Tensor output = kMyOp.check(input, other).new_output();
-  const DeviceGuard guard(input);
-  const Tensor contiguous_input = as_contiguous(input);
-  const Tensor contiguous_other = as_contiguous(other);
-  const int64_t cols = input.size(input.dim() - 1);
-  const int64_t rows = cols == 0 ? 0 : input.numel() / cols;
-  dispatch_floating(input.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
-    const MyOp<T> f{output.mutable_data_ptr<T>(), static_cast<A>(alpha)};
-    const std::array inputs{contiguous_input.const_data_ptr<T>(), contiguous_other.const_data_ptr<T>()};
-    backend::launch_rows(input, f, inputs, rows, cols);
-  });
-  return output;
+  return rowwise<MyOp>(kMyOp, input, other, alpha);
 }
 
 Tensor my_op_backward(const Tensor& grad_output, double alpha) {
-  Tensor grad_input = kMyOpBackward.check(grad_output).new_output();
-  const DeviceGuard guard(grad_output);
-  const Tensor contiguous_grad_output = as_contiguous(grad_output);
-  const int64_t cols = grad_output.size(grad_output.dim() - 1);
-  const int64_t rows = cols == 0 ? 0 : grad_output.numel() / cols;
-  dispatch_floating(grad_output.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    using A = acc_t<T>;
-    const MyOpBackward<T> f{grad_input.mutable_data_ptr<T>(), static_cast<A>(alpha)};
-    const std::array inputs{contiguous_grad_output.const_data_ptr<T>()};
-    backend::launch_rows(grad_output, f, inputs, rows, cols);
-  });
-  return grad_input;
+  return rowwise<MyOpBackward>(kMyOpBackward, grad_output, alpha);
 }
 
 }  // namespace
