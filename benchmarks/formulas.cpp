@@ -5,12 +5,12 @@
 namespace extension_cpp {
 namespace {
 
-const Operator kSoftcap{"softcap(Tensor x, float cap) -> Tensor", "*shape -> *shape"};
-const Operator kTanhGelu{"tanh_gelu(Tensor x) -> Tensor", "*shape -> *shape"};
-const Operator kErfGelu{"erf_gelu(Tensor x) -> Tensor", "*shape -> *shape"};
-const Operator kMish{"mish(Tensor x) -> Tensor", "*shape -> *shape"};
-const Operator kSwiglu{"swiglu(Tensor gate, Tensor up) -> Tensor", "*shape, *shape -> *shape"};
-const Operator kSoftmax{"softmax(Tensor x) -> Tensor", "rows n -> rows n"};
+const Operator kSoftcap{"softcap_formula(Tensor x, float cap) -> Tensor", "*shape -> *shape"};
+const Operator kTanhGelu{"tanh_gelu_formula(Tensor x) -> Tensor", "*shape -> *shape"};
+const Operator kErfGelu{"erf_gelu_formula(Tensor x) -> Tensor", "*shape -> *shape"};
+const Operator kMish{"mish_formula(Tensor x) -> Tensor", "*shape -> *shape"};
+const Operator kSwiglu{"swiglu_formula(Tensor gate, Tensor up) -> Tensor", "*shape, *shape -> *shape"};
+const Operator kSoftmax{"softmax_formula(Tensor x) -> Tensor", "rows n -> rows n"};
 
 template <class A>
 struct Softcap {
@@ -55,24 +55,13 @@ struct Softmax {
   }
 };
 
-Tensor softcap(const Tensor& x, double cap) { return elementwise<Softcap>(kSoftcap, x, cap); }
-Tensor tanh_gelu(const Tensor& x) { return elementwise<TanhGelu>(kTanhGelu, x); }
-Tensor erf_gelu(const Tensor& x) { return elementwise<ErfGelu>(kErfGelu, x); }
-Tensor mish(const Tensor& x) { return elementwise<Mish>(kMish, x); }
-Tensor swiglu(const Tensor& gate, const Tensor& up) { return elementwise<Swiglu>(kSwiglu, gate, up); }
+Tensor softcap_formula(const Tensor& x, double cap) { return elementwise<Softcap>(kSoftcap, x, cap); }
+Tensor tanh_gelu_formula(const Tensor& x) { return elementwise<TanhGelu>(kTanhGelu, x); }
+Tensor erf_gelu_formula(const Tensor& x) { return elementwise<ErfGelu>(kErfGelu, x); }
+Tensor mish_formula(const Tensor& x) { return elementwise<Mish>(kMish, x); }
+Tensor swiglu_formula(const Tensor& gate, const Tensor& up) { return elementwise<Swiglu>(kSwiglu, gate, up); }
 
-Tensor softmax(const Tensor& x) {
-  const CheckedInputs inputs = kSoftmax.check(x);
-  const DeviceGuard guard(x);
-  const Tensor input = as_contiguous(x);
-  Tensor output = inputs.new_output(0);
-  dispatch_floating(x.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    backend::launch_rows<T>(
-        x, Softmax<T>{output.mutable_data_ptr<T>()}, std::array{input.const_data_ptr<T>()}, x.size(0), x.size(1));
-  });
-  return output;
-}
+Tensor softmax_formula(const Tensor& x) { return rowwise<Softmax>(kSoftmax, x); }
 
 }  // namespace
 }  // namespace extension_cpp
@@ -87,10 +76,10 @@ TORCH_LIBRARY(formulas, m) {
 }
 
 TORCH_LIBRARY_IMPL(formulas, BACKEND, m) {
-  m.impl("softcap", TORCH_BOX(&extension_cpp::softcap));
-  m.impl("tanh_gelu", TORCH_BOX(&extension_cpp::tanh_gelu));
-  m.impl("erf_gelu", TORCH_BOX(&extension_cpp::erf_gelu));
-  m.impl("mish", TORCH_BOX(&extension_cpp::mish));
-  m.impl("swiglu", TORCH_BOX(&extension_cpp::swiglu));
-  m.impl("softmax", TORCH_BOX(&extension_cpp::softmax));
+  m.impl("softcap_formula", TORCH_BOX(&extension_cpp::softcap_formula));
+  m.impl("tanh_gelu_formula", TORCH_BOX(&extension_cpp::tanh_gelu_formula));
+  m.impl("erf_gelu_formula", TORCH_BOX(&extension_cpp::erf_gelu_formula));
+  m.impl("mish_formula", TORCH_BOX(&extension_cpp::mish_formula));
+  m.impl("swiglu_formula", TORCH_BOX(&extension_cpp::swiglu_formula));
+  m.impl("softmax_formula", TORCH_BOX(&extension_cpp::softmax_formula));
 }

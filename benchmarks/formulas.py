@@ -45,12 +45,15 @@ def compile_formulas(folder: str) -> None:
 
 
 FORMULAS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
-    "softcap": (lambda x, up: OPS.softcap(x, 5.0), lambda x, up: 5.0 * torch.tanh(x / 5.0)),
-    "tanh_gelu": (lambda x, up: OPS.tanh_gelu(x), lambda x, up: F.gelu(x, approximate="tanh")),
-    "erf_gelu": (lambda x, up: OPS.erf_gelu(x), lambda x, up: F.gelu(x)),
-    "mish": (lambda x, up: OPS.mish(x), lambda x, up: F.mish(x)),
-    "swiglu": (lambda x, up: OPS.swiglu(x, up), lambda x, up: F.silu(x) * up),
-    "softmax": (lambda x, up: OPS.softmax(x), lambda x, up: torch.softmax(x, -1)),
+    "softcap": (lambda x, up: OPS.softcap_formula(x, 5.0), lambda x, up: 5.0 * torch.tanh(x / 5.0)),
+    "tanh_gelu": (
+        lambda x, up: OPS.tanh_gelu_formula(x),
+        lambda x, up: F.gelu(x, approximate="tanh"),
+    ),
+    "erf_gelu": (lambda x, up: OPS.erf_gelu_formula(x), lambda x, up: F.gelu(x)),
+    "mish": (lambda x, up: OPS.mish_formula(x), lambda x, up: F.mish(x)),
+    "swiglu": (lambda x, up: OPS.swiglu_formula(x, up), lambda x, up: F.silu(x) * up),
+    "softmax": (lambda x, up: OPS.softmax_formula(x), lambda x, up: torch.softmax(x, -1)),
 }
 
 
