@@ -57,7 +57,7 @@ constexpr float kLn2Upper = 0x1.62e4p-1f;
 constexpr float kLn2Lower = 0x1.7f7d1cp-20f;
 
 // e^x = 2^n e^(r + lost), where |r| is at most ln(2) / 2, and lost below its last place. |x| < 2^9.
-struct Exponential {
+struct ExpParts {
   uint32_t biased;  // n + 254 in the lowest bits
   float r;
   float lost;
@@ -66,7 +66,7 @@ struct Exponential {
   CPU_INLINE float tail() const { return p * (r * r); }
 };
 
-CPU_INLINE Exponential exponential(float x) {
+CPU_INLINE ExpParts exponential(float x) {
   const float shifted = x * 1.44269504f + kRound;
   const float n = shifted - kRound;
   const float upper = x - n * kLn2Upper;  // exact
@@ -108,7 +108,7 @@ CPU_INLINE float logarithm_or_special(float x, float value) {
 }
 
 CPU_INLINE float exp(float x) {
-  const Exponential e = exponential(x);
+  const ExpParts e = exponential(x);
   // 2^n in two steps, of which the first is exact, and the second rounds where the result is subnormal.
   const float mantissa = (e.p * e.r + 1.f) * e.r + 1.f;
   const uint32_t half = e.biased >> 1;
@@ -118,7 +118,7 @@ CPU_INLINE float exp(float x) {
 }
 
 CPU_INLINE float expm1(float x) {
-  const Exponential e = exponential(at_least(-18.f, at_most(89.f, x)));
+  const ExpParts e = exponential(at_least(-18.f, at_most(89.f, x)));
   // Of half the result, for 2^n not to overflow before the result does.
   const float power = power_of_two(e.biased - 128);
   const float less = power - 0.5f;
@@ -160,7 +160,7 @@ CPU_INLINE float tanh(float x) {
   p = p * z + -0.333333164f;
   const float small = y + y * (z * p);
   // 1 - 2 / (1 + e^(2 y))
-  const Exponential e = exponential(2.f * at_most(10.f, y));
+  const ExpParts e = exponential(2.f * at_most(10.f, y));
   const float power = power_of_two(381 - e.biased);
   const float large = 1.f - 2.f * power / (1.f + (power + (e.r + e.tail())));
   return std::copysign(y < 0.55f ? small : large, x);
@@ -198,7 +198,7 @@ CPU_INLINE float erf(float x) {
 
 CPU_INLINE float sigmoid(float x) {
   // 1 / (1 + e^|x|), of which both halves follow: in steps, as exp, where it is subnormal.
-  const Exponential e = exponential(at_most(104.f, std::fabs(x)));
+  const ExpParts e = exponential(at_most(104.f, std::fabs(x)));
   const uint32_t half = e.biased >> 1;
   const float first = power_of_two(254 - half);
   const float second = power_of_two(254 - (e.biased - half));

@@ -11,11 +11,11 @@ namespace {
 
 constexpr int64_t kBlockRows = 512;
 // What the stack has room for.
-constexpr size_t kFewSums = 4;
+constexpr size_t kFew = 4;
 template <class A>
-using Sums = extension_cpp::detail::Few<A, kFewSums * kTileCols>;
+using FewSums = extension_cpp::detail::Few<A, kFew * kTileCols>;
 template <class A>
-using Pointers = extension_cpp::detail::Few<A*, kFewSums>;
+using FewPointers = extension_cpp::detail::Few<A*, kFew>;
 
 }  // namespace
 
@@ -32,8 +32,8 @@ void column_sums(
   const int64_t job_size = std::max<int64_t>(1, std::min(kBlockRows, rows) * std::min(kTileCols, cols));
 
   parallel_for(0, batch * blocks * tiles, std::max<int64_t>(1, kGrain / job_size), [=](int64_t begin, int64_t end) {
-    Sums<A> values(num_sums * kTileCols);
-    Pointers<A> tile_sums(num_sums);
+    FewSums<A> values(num_sums * kTileCols);
+    FewPointers<A> tile_sums(num_sums);
     for (int64_t job = begin; job < end; ++job) {
       const int64_t b = job / (blocks * tiles);
       const int64_t block = job / tiles % blocks;

@@ -20,7 +20,7 @@ namespace detail {
 constexpr int64_t kTileCols = 256;
 
 // A part of a [rows, cols] matrix that one thread takes at a time.
-struct Tile {
+struct ColumnTile {
   int64_t first_row;
   int64_t rows;
   int64_t first_col;
@@ -29,7 +29,7 @@ struct Tile {
 
 // Writes the sums of a tile: sums[k][j] for its column j.
 template <class A>
-using TileLoop = void (*)(const void* f, const Tile& tile, A* const* sums);
+using TileLoop = void (*)(const void* f, const ColumnTile& tile, A* const* sums);
 
 // For each matrix of a [batch, rows, cols] tensor: sums[k][b * cols + col] = the sum over its rows of what the loop
 // adds, whose rows count through the whole batch.
@@ -78,7 +78,7 @@ struct ColumnSums {
 
 // What is compiled for each functor. All else is compiled once, in columns.cpp.
 template <class A, size_t K, class F>
-CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const Tile& tile, A* const* sums) {
+CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile, A* const* sums) {
   const auto [f, cols] = *static_cast<const ColumnSums<F>*>(call);
   TileSums<A, K> acc;
   acc.set(A(0), tile.width);
@@ -122,7 +122,7 @@ namespace detail {
 
 // Rows, and how far apart they lie; 0 of one that stands for all.
 template <class T>
-struct Rows {
+struct MatrixRows {
   T* data;
   int64_t stride;
 };
@@ -136,7 +136,7 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
   using A = acc_t<T>;
 
   CPU_CLONES CPU_FLATTEN static void run(
-      const F& formula, int64_t rows, int64_t width, const Rows<const T>* inputs, const Rows<T>* results,
+      const F& formula, int64_t rows, int64_t width, const MatrixRows<const T>* inputs, const MatrixRows<T>* results,
       A* const* sums) {
     const F f = formula;  // nothing that the loop writes is part of it
     TileSums<A, C> acc;
@@ -170,13 +170,13 @@ struct ColumnFormula {
   const std::array<T*, R>& results;
 
   // A TileLoop.
-  static void add(const void* call, const Tile& tile, A* const* sums) {
+  static void add(const void* call, const ColumnTile& tile, A* const* sums) {
     static_cast<const ColumnFormula*>(call)->add(tile, sums);
   }
 
-  void add(const Tile& tile, A* const* sums) const {
-    Rows<const T> from[K];
-    Rows<T> to[R];
+  void add(const ColumnTile& tile, A* const* sums) const {
+    MatrixRows<const T> from[K];
+    MatrixRows<T> to[R];
     for (size_t k = 0; k < K; ++k) {
       const int64_t stride = inputs[k].one_row ? 0 : cols;
       from[k] = {inputs[k].data + tile.first_row * stride + tile.first_col, stride};
@@ -195,11 +195,12 @@ struct ColumnFormula {
   }
 
   // By way of copies in the type of the arithmetic, which stay in the L1 cache.
-  void add_copies(int64_t rows, int64_t width, Rows<const T> (&from)[K], Rows<T> (&to)[R], A* const* sums) const {
+  void add_copies(
+      int64_t rows, int64_t width, MatrixRows<const T> (&from)[K], MatrixRows<T> (&to)[R], A* const* sums) const {
     constexpr int64_t kCopied = 2 * kTileCols;
     A values[K + R][kCopied];
-    Rows<const A> wide_from[K];
-    Rows<A> wide_to[R];
+    MatrixRows<const A> wide_from[K];
+    MatrixRows<A> wide_to[R];
     for (int64_t most = kCopied / width; rows > 0; rows -= most) {
       most = std::min(most, rows);
       for (size_t k = 0; k < K; ++k) {
