@@ -143,26 +143,18 @@ class DeviceMake(Make):
         meta = self.device.type == "meta"
         self._own = None if meta else torch.Generator(self.device).manual_seed(0)
 
-    def __call__(
+    def _uniform(
         self,
-        shape: Sequence[int],
-        *,
-        dtype: torch.dtype | None = None,
-        device: str | torch.device | None = None,
-        requires_grad: bool | None = None,
-        low: float | None = None,
-        high: float | None = None,
+        shape: tuple[int, ...],
+        low: float,
+        high: float,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> Tensor:
-        dtype = dtype or self.dtype
-        if not dtype.is_floating_point or device is not None:
-            return super().__call__(
-                shape, dtype=dtype, device=device, requires_grad=requires_grad, low=low, high=high
-            )
-        tensor = torch.empty(tuple(shape), dtype=dtype, device=self.device)
-        if self._own is not None:
-            low, high = (-2.0 if low is None else low), (2.0 if high is None else high)
-            tensor.uniform_(low, high, generator=self._own)
-        return tensor.requires_grad_(self.requires_grad if requires_grad is None else requires_grad)
+        if dtype.is_complex or device != self.device:
+            return super()._uniform(shape, low, high, dtype, device)
+        tensor = torch.empty(shape, dtype=dtype, device=device)
+        return tensor if self._own is None else tensor.uniform_(low, high, generator=self._own)
 
 
 def own(spec: OpSpec) -> types.ModuleType | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -32,22 +32,24 @@ class Memory:
             length = floats.numel() // number // 4 * 4  # each starts at a multiple of 16 bytes
             return [floats[i * length : (i + 1) * length] for i in range(number)]
 
-        (x, out), (a, b, total) = parts(2), parts(3)
-        return {
-            "copy": lambda: out.copy_(x),
-            "relu": lambda: torch.clamp_min(x, 0, out=out),
-            "add": lambda: torch.add(a, b, out=total),
-            "sum": lambda: torch.sum(floats),
-        }
+        return _operations(parts(2), parts(3), floats)
 
     def ceiling(self) -> tuple[dict[str, Callable[[], object]], dict[str, int]]:
         """The operations over tensors of 1 GiB, and the bytes that each moves."""
         a, b, out = self._floats(3 * CEILING_BYTES // ITEMSIZE).chunk(3)
-        operations: dict[str, Callable[[], object]] = {
-            "copy": lambda: out.copy_(a),
-            "relu": lambda: torch.clamp_min(a, 0, out=out),
-            "add": lambda: torch.add(a, b, out=out),
-            "sum": lambda: torch.sum(a),
-        }
+        operations = _operations([a, out], [a, b, out], a)
         passes = {"copy": 2, "relu": 2, "add": 3, "sum": 1}
         return operations, {name: passes[name] * CEILING_BYTES for name in operations}
+
+
+def _operations(
+    two: Sequence[Tensor], three: Sequence[Tensor], one: Tensor
+) -> dict[str, Callable[[], object]]:
+    """Plain operations on one, two and three tensors, the last of which is written."""
+    (x, out), (a, b, total) = two, three
+    return {
+        "copy": lambda: out.copy_(x),
+        "relu": lambda: torch.clamp_min(x, 0, out=out),
+        "add": lambda: torch.add(a, b, out=total),
+        "sum": lambda: torch.sum(one),
+    }

@@ -130,12 +130,23 @@ class Make:
             values = torch.randint(int(low), int(high), shape, generator=self._generator)
             return values.to(device, dtype)
         low, high = (-2.0 if low is None else low), (2.0 if high is None else high)
+        if requires_grad is None:
+            requires_grad = self.requires_grad
+        values = self._uniform(shape, low, high, dtype, torch.device(device))
+        return values.requires_grad_(requires_grad)
+
+    def _uniform(
+        self,
+        shape: tuple[int, ...],
+        low: float,
+        high: float,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> Tensor:
         values = torch.rand(shape, generator=self._generator, dtype=torch.float64)
         values = low + (high - low) * values
         if self.specials:
             special = torch.tensor([math.nan, math.inf, -math.inf, 0.0, -0.0], dtype=torch.float64)
             choice = torch.randint(0, 50, shape, generator=self._generator)
             values = torch.where(choice < 5, special[choice.clamp(max=4)], values)
-        if requires_grad is None:
-            requires_grad = self.requires_grad
-        return values.to(device, dtype).requires_grad_(requires_grad)
+        return values.to(device, dtype)

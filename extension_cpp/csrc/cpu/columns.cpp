@@ -40,18 +40,13 @@ void column_sums(
       const int64_t first_row = block * kBlockRows;
       const int64_t first_col = job % tiles * kTileCols;
       const int64_t width = std::min(kTileCols, cols - first_col);
-      std::fill_n(values.data(), values.size(), A(0));
       for (int64_t k = 0; k < num; ++k) {
-        tile_sums.data()[k] = values.data() + k * kTileCols;
+        tile_sums.data()[k] = partials == nullptr ? values.data() + k * kTileCols
+                                                  : partials + ((b * blocks + block) * num + k) * cols + first_col;
       }
       loop(f, {b * rows + first_row, std::min(kBlockRows, rows - first_row), first_col, width}, tile_sums.data());
-      for (int64_t k = 0; k < num; ++k) {
-        const A* const result = tile_sums.data()[k];
-        if (partials == nullptr) {
-          sums[k].store(b * cols + first_col, result, width);
-        } else {
-          std::copy_n(result, width, partials + ((b * blocks + block) * num + k) * cols + first_col);
-        }
+      for (int64_t k = 0; partials == nullptr && k < num; ++k) {
+        sums[k].store(b * cols + first_col, tile_sums.data()[k], width);
       }
     }
   });

@@ -51,15 +51,15 @@ template <class A, size_t K>
 struct TileSums {
   A of[K][kTileCols];
 
-  CPU_INLINE void load(const A* const* sums, int64_t width) {
+  CPU_INLINE void clear(int64_t width) {
     for (size_t k = 0; k < K; ++k) {
-      std::copy_n(sums[k], width, of[k]);
+      std::fill_n(of[k], width, A(0));
     }
   }
 
-  CPU_INLINE void set(A value, int64_t width) {
+  CPU_INLINE void load(const A* const* sums, int64_t width) {
     for (size_t k = 0; k < K; ++k) {
-      std::fill_n(of[k], width, value);
+      std::copy_n(sums[k], width, of[k]);
     }
   }
 
@@ -81,7 +81,7 @@ template <class A, size_t K, class F>
 CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile, A* const* sums) {
   const auto [f, cols] = *static_cast<const ColumnSums<F>*>(call);
   TileSums<A, K> acc;
-  acc.set(A(0), tile.width);
+  acc.clear(tile.width);
   for (int64_t row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
     CPU_INDEPENDENT_LOOP
     for (int64_t j = 0; j < tile.width; ++j) {

@@ -16,31 +16,18 @@ CPU_INLINE void convert(const From* from, To* to, int64_t count) {
 
 #if HAS_HALF_VECTORS
 
-HALF_INSTRUCTIONS void widen_vectors(const Half* from, float* to, int64_t count) {
+template <class From, class To, void (*kConvert)(const From*, To*)>
+HALF_INSTRUCTIONS void convert_vectors(const From* from, To* to, int64_t count) {
   int64_t j = 0;
   for (; j + kHalfVector <= count; j += kHalfVector) {
-    widen_vector(from + j, to + j);
+    kConvert(from + j, to + j);
   }
   if (j < count) {
-    Half rest[kHalfVector] = {};
-    float wide[kHalfVector];
+    From rest[kHalfVector] = {};
+    To converted[kHalfVector];
     std::copy(from + j, from + count, rest);
-    widen_vector(rest, wide);
-    std::copy_n(wide, count - j, to + j);
-  }
-}
-
-HALF_INSTRUCTIONS void narrow_vectors(const float* from, Half* to, int64_t count) {
-  int64_t j = 0;
-  for (; j + kHalfVector <= count; j += kHalfVector) {
-    narrow_vector(from + j, to + j);
-  }
-  if (j < count) {
-    float rest[kHalfVector] = {};
-    Half rounded[kHalfVector];
-    std::copy(from + j, from + count, rest);
-    narrow_vector(rest, rounded);
-    std::copy_n(rounded, count - j, to + j);
+    kConvert(rest, converted);
+    std::copy_n(converted, count - j, to + j);
   }
 }
 
@@ -51,7 +38,7 @@ HALF_INSTRUCTIONS void narrow_vectors(const float* from, Half* to, int64_t count
 void widen(const Half* from, float* to, int64_t count) {
 #if HAS_HALF_VECTORS
   if (can_half_vectors()) {
-    widen_vectors(from, to, count);
+    convert_vectors<Half, float, widen_vector>(from, to, count);
     return;
   }
 #endif
@@ -61,7 +48,7 @@ void widen(const Half* from, float* to, int64_t count) {
 void narrow(const float* from, Half* to, int64_t count) {
 #if HAS_HALF_VECTORS
   if (can_half_vectors()) {
-    narrow_vectors(from, to, count);
+    convert_vectors<float, Half, narrow_vector>(from, to, count);
     return;
   }
 #endif

@@ -197,7 +197,7 @@ class Row {
       const auto* const of_each = &each;
       const auto* const row = this;
       parallel_for(0, segments, row_grain(kSegment), [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-        WideRows<T, K> rows(*row->inputs_);
+        WideRows<T, K> rows = row->inputs_->for_segments();
         for (int64_t segment = begin; segment < end; ++segment) {
           results[segment] = row->of_segment(rows, segment * kSegment, *of_each);
         }
@@ -225,7 +225,7 @@ class Row {
       const auto* const all = &loop;
       const auto* const row = this;
       parallel_for(0, cols_, kGrain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-        WideRows<T, K> rows(*row->inputs_);
+        WideRows<T, K> rows = row->inputs_->for_segments();
         (*all)(rows, begin, end);
       });
     } else {

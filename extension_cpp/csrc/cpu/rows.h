@@ -57,7 +57,7 @@ void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& 
     launch_rows<T>(like, f, inputs, rows, cols, Split::none(cols));
     return;
   }
-  detail::WideRows<T, K> values(inputs, kSegment, 0);
+  detail::WideRows<T, K> values(inputs, 0, 0);  // of which each thread has its own for segments
   for (int64_t index = 0; index < rows; ++index) {
     detail::Row<T, K, 0, true> row(values, index, index, cols, 0, cols, nullptr);
     f(row);

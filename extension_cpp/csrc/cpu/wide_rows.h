@@ -31,8 +31,8 @@ class WideRows {
     }
   }
 
-  // For segments of them in another thread.
-  WideRows(const WideRows& other) : WideRows(other.inputs_, kSegment, 0) {}
+  // The same for another thread, which takes segments.
+  WideRows for_segments() const { return WideRows(inputs_, kSegment, 0); }
 
   // Elements begin ... begin + count - 1 of all rows; count is at most that of a row, and kSegment.
   CPU_INLINE std::array<const Element*, K> at(int64_t begin, int64_t count) {
