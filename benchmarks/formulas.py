@@ -2,21 +2,21 @@
 
     python benchmarks/formulas.py --shape 1024x1024 --dtype float32 bfloat16
 
-Compiles formulas.cpp with the flags of setup.py. Rounds are interleaved; a figure is the median of
-the rounds, a ratio the median of their ratios. Only ratios mean anything where other programs run.
+Compiles formulas.cpp with the flags of setup.py. Timed as run.py does on a CPU: interleaved rounds,
+and their medians. Only ratios mean anything where other programs run.
 """
 
 import argparse
+import functools
 import importlib.util
-import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from timing import CpuTimer, Effort
 from torch import Tensor
 from torch.utils.cpp_extension import load
 
@@ -57,12 +57,6 @@ FORMULAS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
 }
 
 
-def seconds(call: Callable[..., Tensor], inputs: tuple[Tensor, ...]) -> float:
-    start = time.perf_counter()
-    call(*inputs)
-    return time.perf_counter() - start
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -74,6 +68,7 @@ def main() -> None:
     parser.add_argument("--build", help="a folder that keeps what is compiled")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    timer = CpuTimer(Effort(arguments.rounds, fewest=arguments.rounds))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(arguments.build or temporary)
         folder.mkdir(parents=True, exist_ok=True)
@@ -88,14 +83,14 @@ def main() -> None:
                 error = ((ours(*inputs) - right).abs() / right.abs().clamp_min(1)).max().item()
                 if not error <= 16 * torch.finfo(dtype).eps:
                     raise SystemExit(f"{formula} {size} {name}: off by {error:.2g}")
-                rounds = [
-                    (seconds(ours, inputs), seconds(eager, inputs)) for _ in range(arguments.rounds)
-                ]
-                mine, theirs = (
-                    1e6 * statistics.median(times) for times in zip(*rounds, strict=True)
+                times = timer.time(
+                    {
+                        "ours": functools.partial(ours, *inputs),
+                        "eager": functools.partial(eager, *inputs),
+                    }
                 )
-                ratio = statistics.median(theirs / mine for mine, theirs in rounds)
-                label = f"{formula} {size} {name}"
+                mine, theirs = (1e6 * times[who].median for who in ("ours", "eager"))
+                label, ratio = f"{formula} {size} {name}", theirs / mine
                 print(f"{label:<32} ours {mine:9.1f} us  eager {theirs:9.1f} us {ratio:6.2f}x")
 
 
