@@ -43,7 +43,6 @@ struct Swiglu {
 
 template <class T>
 struct Softmax {
-  static constexpr bool kKeep = true;  // passes over the row more than once
   T* output;                           // [rows, cols]
 
   template <class Row>

@@ -22,7 +22,6 @@ namespace extension_cpp {
 
 template <class T>
 struct Softmax {
-  static constexpr bool kKeep = true;
   using A = acc_t<T>;
   T* output;
 
@@ -92,7 +91,6 @@ const Operator kScale{
 template <class T>
 struct Scale {
   using A = acc_t<T>;
-  static constexpr bool kKeep = true;
   T* output;
   A* largest;
   const A* scale;
@@ -123,7 +121,6 @@ const Operator kBare{"bare(Tensor x, Tensor w) -> Tensor", "*rows n, n -> *rows 
 
 template <class T>
 struct Bare {
-  static constexpr bool kKeep = false;
   T* output;
 
   template <class Row>

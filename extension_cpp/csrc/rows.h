@@ -3,7 +3,6 @@
 //   template <class T>
 //   struct Softmax {
 //     using A = acc_t<T>;
-//     static constexpr bool kKeep = true;  // passes over the row more than once
 //
 //     T* output;  // [rows, cols]
 //

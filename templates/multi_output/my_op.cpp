@@ -16,7 +16,6 @@ const Operator kMyOpBackward{
 template <class T>
 struct MyOp {
   using A = acc_t<T>;
-  static constexpr bool kKeep = true;  // it passes over the row more than once
 
   T* output;  // [rows, cols]
   A* mean;    // [rows]
@@ -39,7 +38,6 @@ struct MyOp {
 template <class T>
 struct MyOpBackward {
   using A = acc_t<T>;
-  static constexpr bool kKeep = true;
 
   T* grad_input;  // [rows, cols]
   const A* mean;  // [rows]

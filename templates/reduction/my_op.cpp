@@ -13,7 +13,6 @@ const Operator kMyOpBackward{
 template <class T>
 struct MyOp {
   using A = acc_t<T>;
-  static constexpr bool kKeep = false;  // one pass over the row is enough
 
   T* output;  // [rows]
   A alpha;
@@ -31,7 +30,6 @@ struct MyOp {
 template <class T>
 struct MyOpBackward {
   using A = acc_t<T>;
-  static constexpr bool kKeep = false;
 
   T* grad_input;         // [rows, cols]
   const T* grad_output;  // [rows]

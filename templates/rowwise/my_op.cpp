@@ -13,7 +13,6 @@ const Operator kMyOpBackward{"my_op_backward(Tensor grad_output, float alpha) ->
 template <class T>
 struct MyOp {
   using A = acc_t<T>;
-  static constexpr bool kKeep = true;  // it passes over the row more than once
 
   T* output;  // [rows, cols]
   A alpha;
@@ -29,7 +28,6 @@ struct MyOp {
 template <class T>
 struct MyOpBackward {
   using A = acc_t<T>;
-  static constexpr bool kKeep = true;
 
   T* grad_input;  // [rows, cols]
   A alpha;

@@ -3,7 +3,9 @@
 
 #include "cpu/clones.h"
 #include "cpu/convert.h"
+#include "cpu/row.h"
 #include "cpu/sum_target.h"
+#include "cpu/wide_rows.h"
 #include "dispatch.h"
 #include "values.h"
 
@@ -51,12 +53,6 @@ template <class A, size_t K>
 struct TileSums {
   A of[K][kTileCols];
 
-  CPU_INLINE void clear(int64_t width) {
-    for (size_t k = 0; k < K; ++k) {
-      std::fill_n(of[k], width, A(0));
-    }
-  }
-
   CPU_INLINE void load(const A* const* sums, int64_t width) {
     for (size_t k = 0; k < K; ++k) {
       std::copy_n(sums[k], width, of[k]);
@@ -70,45 +66,40 @@ struct TileSums {
   }
 };
 
-template <class F>
+template <class T, size_t K, class F>
 struct ColumnSums {
-  F f;
+  const F& f;
+  const std::array<const T*, K>& inputs;
   int64_t cols;
 };
 
 // What is compiled for each functor. All else is compiled once, in columns.cpp.
-template <class A, size_t K, class F>
-CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile, A* const* sums) {
-  const auto [f, cols] = *static_cast<const ColumnSums<F>*>(call);
-  TileSums<A, K> acc;
-  acc.clear(tile.width);
+template <class T, size_t K, size_t C, class F>
+CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile, acc_t<T>* const* sums) {
+  const auto [f, inputs, cols] = *static_cast<const ColumnSums<T, K, F>*>(call);
+  WideRows<T, K> values(inputs, tile.width, 0);
+  acc_t<T> acc[C * kTileCols] = {};  // [C, width]
   for (int64_t row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
-    CPU_INDEPENDENT_LOOP
-    for (int64_t j = 0; j < tile.width; ++j) {
-      const int64_t col = tile.first_col + j;
-      Values<A, 1> terms[K] = {};
-      f.template operator()<1>(row * cols + col, row, col, terms);
-      for (size_t k = 0; k < K; ++k) {
-        acc.of[k][j] += terms[k][0];
-      }
-    }
+    Row<T, K, C, false> part(values, row, row, cols, tile.first_col, tile.width, acc);
+    f(part);
   }
-  acc.store(sums, tile.width);
+  for (size_t c = 0; c < C; ++c) {
+    std::copy_n(acc + c * tile.width, tile.width, sums[c]);
+  }
 }
 
 }  // namespace detail
 
-// For each matrix of a [batch, rows, cols] tensor: outputs[k][b * cols + col] = the sum over its rows of what
-// f.operator()<1>(i, row, col, terms) adds to terms[k][0], where i = row * cols + col and row counts through the whole
-// batch. The functor is of the form that cuda/columns.cuh asks for.
-template <class T, size_t K, class F, class Out>
+// For each matrix of a [batch, rows, cols] tensor: outputs[c][b * cols + col] = the sum over its rows of what f adds to
+// column `col`. f is a functor for a segment of a row (rows.h), whose index counts through the whole batch.
+template <class T, size_t K, class F, class Out, size_t C>
 void launch_column_sums(
-    const Tensor& /*like*/, const F& f, int64_t batch, int64_t rows, int64_t cols, bool /*aligned*/,
-    const std::array<Out, K>& outputs) {
+    const Tensor& /*like*/, const F& f, const std::array<const T*, K>& inputs, int64_t batch, int64_t rows,
+    int64_t cols, const std::array<Out, C>& outputs) {
   using A = acc_t<T>;
-  const detail::ColumnSums<F> call{f, cols};
+  const detail::ColumnSums<T, K, F> call{f, inputs, cols};
   const auto targets = detail::sum_targets<A>(outputs);
-  detail::column_sums<A>(batch, rows, cols, detail::add_columns<A, K, F>, &call, targets.data(), K);
+  detail::column_sums<A>(batch, rows, cols, detail::add_columns<T, K, C, F>, &call, targets.data(), C);
 }
 
 // An input of [rows, cols], or of one row for all.

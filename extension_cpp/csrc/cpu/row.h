@@ -61,6 +61,14 @@ class Row {
   // On CUDA true for one thread of each row, which writes what there is one of.
   bool leader() const { return true; }
 
+  // Whether it is so of any row that this one keeps step with: what calls sum() or max() under a condition asks here.
+  bool any(bool is) const { return is; }
+
+  // The first element of input k; 0 of a row that has none.
+  CPU_INLINE A first(size_t k = 0) const {
+    return cols_ > 0 ? static_cast<A>(inputs_->at(offset_, std::min(kSegment, cols_))[k][0]) : A(0);
+  }
+
   // The sum over the row of f(inputs..., columns...): a number, or Values of several.
   //
   // A column operand has a method at<N>(col), as Parameter.

@@ -4,6 +4,7 @@
 #include "vector.cuh"
 
 #include <optional>
+#include <type_traits>
 
 namespace extension_cpp::cuda {
 
@@ -15,6 +16,7 @@ struct Parameter {
   const T* narrow = nullptr;
   const A* wide = nullptr;
   A otherwise;
+  bool aligned = false;
 
   // `parameter` is contiguous.
   Parameter(const std::optional<Tensor>& parameter, A otherwise, int64_t /*cols*/) : otherwise(otherwise) {
@@ -23,8 +25,10 @@ struct Parameter {
     }
     if (parameter->element_size() == sizeof(A)) {
       wide = parameter->template const_data_ptr<A>();
+      aligned = is_aligned(wide);
     } else {
       narrow = parameter->template const_data_ptr<T>();
+      aligned = is_aligned(narrow);
     }
   }
 
@@ -32,9 +36,9 @@ struct Parameter {
   __device__ Values<A, N> at(int64_t col) const {
     Values<A, N> result;
     if (wide != nullptr) {
-      load_into(result, wide + col);
-    } else if (narrow != nullptr) {
-      load_into(result, narrow + col);
+      load_into(result, wide, col);
+    } else if (!std::is_same_v<T, A> && narrow != nullptr) {
+      load_into(result, narrow, col);
     } else {
 #pragma unroll
       for (int k = 0; k < N; ++k) {
@@ -46,21 +50,16 @@ struct Parameter {
 
  private:
   template <class U, int N>
-  __device__ static void load_into(Values<A, N>& result, const U* address) {
+  __device__ void load_into(Values<A, N>& result, const U* data, int64_t col) const {
     constexpr int kStep = N < kVector<U> ? N : kVector<U>;
-    if (reinterpret_cast<uintptr_t>(address) % (kStep * sizeof(U)) == 0) {
+    const bool whole = aligned && static_cast<int>(col) % kStep == 0;
 #pragma unroll
-      for (int first = 0; first < N; first += kStep) {
-        const auto part = load<kStep>(address + first);
+    for (int first = 0; first < N; first += kStep) {
+      const U* const address = data + col + first;
+      const auto part = whole ? load<kStep>(address) : load_unaligned<kStep>(address);
 #pragma unroll
-        for (int k = 0; k < kStep; ++k) {
-          result[first + k] = part[k];
-        }
-      }
-    } else {
-#pragma unroll
-      for (int k = 0; k < N; ++k) {
-        result[k] = load<1>(address + k)[0];
+      for (int k = 0; k < kStep; ++k) {
+        result[first + k] = part[k];
       }
     }
   }

@@ -8,18 +8,20 @@ namespace extension_cpp::cuda {
 
 namespace detail {
 
+constexpr int kPartialsBlock = 1024;
+
 // blockIdx.y: which of the K outputs.
 template <class A, size_t K, class Out>
-__global__ void __launch_bounds__(kBlock) add_partials_kernel(
+__global__ void __launch_bounds__(kPartialsBlock) add_partials_kernel(
     int64_t parts, int64_t cols, const A* __restrict__ partials /* [parts, K, cols] */, SumOutputs<Out, K> outputs) {
-  __shared__ A shared[kBlock];
+  __shared__ A shared[kPartialsBlock];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int part_in_block = static_cast<int>(threadIdx.x) / kWarp;
-  constexpr int kPartsPerBlock = kBlock / kWarp;
+  constexpr int kPartsPerBlock = kPartialsBlock / kWarp;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   A sum = 0;
   if (col < cols) {
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t part = part_in_block; part < parts; part += kPartsPerBlock) {
       sum += partials[(part * K + blockIdx.y) * cols + col];
     }
@@ -43,7 +45,7 @@ template <class A, class Out, size_t K>
 void launch_add_partials(
     const Tensor& like, int64_t parts, int64_t cols, const A* partials, const std::array<Out, K>& outputs) {
   const dim3 grid(static_cast<unsigned>(ceil_div(cols, kWarp)), static_cast<unsigned>(K));
-  detail::add_partials_kernel<A, K><<<grid, kBlock, 0, current_stream(like)>>>(
+  detail::add_partials_kernel<A, K><<<grid, detail::kPartialsBlock, 0, current_stream(like)>>>(
       parts, cols, partials, detail::sum_outputs(outputs, std::make_index_sequence<K>{}));
   CUDA_LAUNCH_CHECK();
 }

@@ -5,6 +5,8 @@
 #include "team.cuh"
 #include "vector.cuh"
 
+#include <cuda_pipeline_primitives.h>
+
 #include <array>
 #include <cmath>
 #include <utility>
@@ -19,22 +21,27 @@ struct Split {
   static Split none(int64_t cols) { return {1, cols}; }
 
   // Segments that fit the registers of a block.
-  static Split even(int64_t cols) {
-    constexpr int64_t kSegment = 8192;
-    return {std::max<int64_t>(1, ceil_div(cols, kSegment)), std::min(cols, kSegment)};
+  static Split even(int64_t cols) { return into(cols, 8192); }
+
+  static Split into(int64_t cols, int64_t segment_cols) {
+    return {std::max<int64_t>(1, ceil_div(cols, segment_cols)), std::min(cols, segment_cols)};
   }
 };
 
 namespace detail {
 
+// Matrices of the rows, or one row for all.
 template <class T, size_t K>
 struct Inputs {
   const T* data[K];
+  bool one_row[K] = {};
 };
 
-template <class T, size_t K, size_t... I>
-Inputs<T, K> make_inputs(const std::array<const T*, K>& inputs, std::index_sequence<I...>) {
-  return {{inputs[I]...}};
+template <class T, size_t K>
+Inputs<T, K> make_inputs(const std::array<const T*, K>& inputs) {
+  Inputs<T, K> result;
+  std::copy_n(inputs.begin(), K, result.data);
+  return result;
 }
 
 // Where a row, or a segment of one, lies.
@@ -42,60 +49,229 @@ struct Span {
   int64_t row;
   int64_t segment;
   int64_t first_col;
+  int64_t offset;  // of its first element in the matrix
   int64_t cols;
+  // Elements that the row's first access starts before it: where rows are not whole accesses, those to an output that
+  // begins at a 16-byte boundary stay aligned.
+  int lead;
   bool exists;  // where there is no such row, a team only keeps the others company: cols is 0
-
-  // The index counts segments; end > 0 is the first that is not there.
-  __device__ Span(int64_t index, int64_t end, int64_t row_cols, const Split& split) : exists(index < end) {
-    index = exists ? index : end - 1;
-    row = split.segments == 1 ? index : index / split.segments;
-    segment = split.segments == 1 ? 0 : index % split.segments;
-    first_col = segment * split.segment_cols;
-    const int64_t rest = row_cols - first_col;
-    cols = !exists ? 0 : split.segment_cols < rest ? split.segment_cols : rest;
-  }
 };
 
-// V chunks of N elements of each of K inputs, as they are in memory. V == 0: nothing is kept.
-template <class T, int N, int V, size_t K>
+// N elements of a row from column `col` of the span on, some of which may lie outside of it.
+template <int N, bool Ragged, class Index>
+struct Place {
+  Index col;
+  Index cols;
+
+  // Of the v-th access of a thread.
+  __device__ Place(const Span& span, Index access, int step, int v)
+      : col(access * N - (Ragged ? span.lead : 0) + v * (step * N)), cols(static_cast<Index>(span.cols)) {}
+
+  __device__ bool exists() const { return col < cols; }
+  __device__ bool whole() const { return !Ragged || (col >= 0 && col <= cols - N); }
+  __device__ bool holds(int n) const { return !Ragged || (col >= -n && col < cols - n); }
+  __device__ int first() const { return col < 0 ? static_cast<int>(-col) : 0; }
+  __device__ int last() const { return cols - col < N ? static_cast<int>(cols - col) : N; }
+};
+
+// Elements first ... last - 1 of N from any address of a T on: two aligned accesses, shifted together. Neither is to a
+// word that holds none of them, so that nothing outside the tensor's pages is touched.
+template <int N, class T>
+__device__ Chunk<T, N> load_shifted(const T* address, int first, int last) {
+  static_assert(sizeof(T) * N == kAccessBytes);
+  constexpr int kSize = static_cast<int>(sizeof(T));
+  const auto shift = static_cast<int>(reinterpret_cast<uintptr_t>(address) % kAccessBytes);
+  const auto* const words = reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(address) - shift);
+  const uint4 low = __ldg(words + (shift + first * kSize < kAccessBytes ? 0 : 1));
+  const uint4 high = __ldg(words + (shift + last * kSize > kAccessBytes ? 1 : 0));
+  unsigned w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int j = 0; j < 6; ++j) {
+    w[j] = shift & 8 ? w[j + 2] : w[j];
+  }
+#pragma unroll
+  for (int j = 0; j < 5; ++j) {
+    w[j] = shift & 4 ? w[j + 1] : w[j];
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    w[j] = __funnelshift_r(w[j], w[j + 1], (shift & 3) * 8);
+  }
+  Chunk<T, N> chunk;
+  memcpy(&chunk, w, sizeof(chunk));
+  return chunk;
+}
+
+// V accesses to each of K inputs, as they are in memory: every `step`th from the one called `access` on.
+template <class T, int N, int V, bool Ragged, size_t K>
 struct Kept {
   Chunk<T, N> chunks[K][V > 0 ? V : 1];
 
-  __device__ void read(const Inputs<T, K>& inputs, int64_t row_cols, const Span& span, int lanes, int lane) {
-    const int64_t base = span.row * row_cols + span.first_col;
+  template <class Index>
+  __device__ void read(const Inputs<T, K>& inputs, const Span& span, int step, Index access) {
+    for_each(
+        inputs, span, step, access,
+        [&](size_t k, int v, const T* address) { chunks[k][v] = load_chunk<N>(address); },
+        [&](size_t k, int v, const Chunk<T, N>& chunk) { chunks[k][v] = chunk; });
+  }
+
+  // aligned(k, v, address) or shifted(k, v, chunk) for each access.
+  template <class Index, class Aligned, class Shifted>
+  __device__ static void for_each(
+      const Inputs<T, K>& inputs, const Span& span, int step, Index access, const Aligned& aligned,
+      const Shifted& shifted) {
+    using Where = Place<N, Ragged, Index>;
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
+      // Of the first access of this thread, from where the others are few instructions away.
+      const T* const data = inputs.data[k] + (inputs.one_row[k] ? span.first_col : span.offset) + Where(span, access, 0, 0).col;
+      const bool is_aligned = !Ragged || reinterpret_cast<uintptr_t>(data) % kAccessBytes == 0;
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const int col = (lane + v * lanes) * N;
-        if (col < span.cols) {
-          chunks[k][v] = load_chunk<N>(inputs.data[k] + base + col);
+        const Where where(span, access, step, v);
+        if (where.exists()) {
+          const T* const address = data + v * (step * N);
+          if (is_aligned) {
+            aligned(k, v, address);
+          } else if constexpr (Ragged) {
+            shifted(k, v, load_shifted<N>(address, where.first(), where.last()));
+          }
         }
       }
     }
   }
 };
 
+// Shared memory by its own addresses, of 32 bits.
+__device__ inline unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
+template <class Word>
+__device__ void copy_async(unsigned to, const void* from) {
+  if constexpr (sizeof(Word) == kAccessBytes) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+  }
+}
+
+__device__ inline void store_shared(unsigned to, const uint4& word) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
+               : "memory");
+}
+
+__device__ inline void load_shared(uint4& word, unsigned from) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
+               : "r"(from)
+               : "memory");
+}
+
+__device__ inline void load_shared(uint2& word, unsigned from) {
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(word.x), "=r"(word.y) : "r"(from) : "memory");
+}
+
+// Rows on their way to the registers, by way of shared memory, where each thread has slots of its own: two rows ahead,
+// or one where there is no room for two.
+template <class T, int N, int V, bool Ragged, size_t K>
+class Queue {
+  using Chunks = Kept<T, N, V, Ragged, K>;
+  using Word = typename Word<static_cast<int>(sizeof(T)) * N>::type;
+
+  static constexpr unsigned size() {
+    unsigned words = 1;
+    while (words < K * V) {
+      words *= 2;
+    }
+    return words * static_cast<unsigned>(sizeof(Word));
+  }
+
+ public:
+  // Of shared memory, for each row and thread.
+  static constexpr size_t kBytes = size();
+
+  // Neighbours would meet in the same banks: hence the word w of a thread lies where another's word w ^ x does.
+  __device__ Queue(const void* shared, int ahead)
+      : ahead_(ahead),
+        slot_(
+            shared_address(shared) + threadIdx.x * size() +
+            (threadIdx.x * size() / 128 * static_cast<unsigned>(sizeof(Word)) & (size() - 1))),
+        other_(slot_ + (ahead == 2 ? blockDim.x * size() : 0)) {}
+
+  // Sends for a row; the order of calls is that of take().
+  __device__ void send(const Inputs<T, K>& inputs, const Span& span, int lanes, int lane) {
+    Chunks::for_each(
+        inputs, span, lanes, lane,
+        [&](size_t k, int v, const T* address) { copy_async<Word>(word(k, v), address); },
+        [&](size_t k, int v, const Chunk<T, N>& chunk) {
+          uint4 bits;
+          memcpy(&bits, &chunk, sizeof(bits));
+          store_shared(word(k, v), bits);
+        });
+    __pipeline_commit();
+    const unsigned next = other_;
+    other_ = slot_;
+    slot_ = next;
+  }
+
+  // The row that was sent for `ahead` calls before. Its slot is free for the next.
+  __device__ void take(Chunks& chunks) {
+    if (ahead_ == 2) {
+      __pipeline_wait_prior(1);
+    } else {
+      __pipeline_wait_prior(0);
+    }
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        Word bits;
+        load_shared(bits, word(k, v));
+        memcpy(&chunks.chunks[k][v], &bits, sizeof(bits));
+      }
+    }
+  }
+
+ private:
+  __device__ unsigned word(size_t k, int v) const {
+    return slot_ ^ ((static_cast<unsigned>(k) * V + v) * static_cast<unsigned>(sizeof(Word)));
+  }
+
+  int ahead_;
+  unsigned slot_;
+  unsigned other_;
+};
+
 // What a functor sees of its row. K inputs; C column sums, which only kernels that keep the row can have.
-template <class T, int N, int V, size_t K, size_t C>
+template <class T, int N, int V, bool Ragged, size_t K, size_t C>
 class Row {
  public:
   using A = acc_t<T>;
   using Sums = Values<A, N>[C > 0 ? C : 1][V > 0 ? V : 1];
 
   __device__ Row(
-      const Inputs<T, K>& inputs, int64_t row_cols, const Split& split, const Span& span, const Kept<T, N, V, K>& kept,
+      const Inputs<T, K>& inputs, int64_t segments, const Span& span, const Kept<T, N, V, Ragged, K>& kept,
       Team<A>& team, Sums& sums)
-      : inputs_(inputs), row_cols_(row_cols), split_(split), span_(span), kept_(kept), team_(team), sums_(sums) {}
+      : inputs_(inputs), segments_(segments), span_(span), kept_(kept), team_(team), sums_(sums) {}
 
   // Always of an existing row, so that statistics may be read without asking.
   __device__ int64_t index() const { return span_.row; }
   // Of the segment, in a [rows, segments] matrix.
-  __device__ int64_t segment_index() const { return span_.row * split_.segments + span_.segment; }
+  __device__ int64_t segment_index() const { return span_.row * segments_ + span_.segment; }
   // Elements of the row, or of the segment.
   __device__ int64_t cols() const { return span_.cols; }
   // True for one thread of each row: it writes what there is one of.
   __device__ bool leader() const { return span_.exists && team_.lane() == 0; }
+
+  // Whether it is so of any row that this one keeps step with: what calls sum() or max() under a condition asks here, for
+  // they have to be called for all of these.
+  __device__ bool any(bool is) const { return team_.lanes() < kWarp ? __any_sync(0xffffffffu, is) : is; }
+
+  // The first element of input k; 0 of a row that has none.
+  __device__ A first(size_t k = 0) const {
+    return span_.cols > 0 ? load<1>(inputs_.data[k] + (inputs_.one_row[k] ? span_.first_col : span_.offset))[0] : A(0);
+  }
 
   // The sum over the row of f(inputs..., columns...): a number, or Values of up to four.
   //
@@ -105,13 +281,13 @@ class Row {
     using R = decltype(call(f, std::declval<const Elements&>(), 0, columns.template at<N>(0)...));
     R total{};
     for_each(
-        [&](int, int64_t, const Elements& inputs, const auto&... values) {
-#pragma unroll
-          for (int n = 0; n < N; ++n) {
-            total = plus(total, call(f, inputs, n, values...));
+        [&](int, const Where& where, const Elements& inputs, int n, const auto&... values) {
+          const R term = call(f, inputs, n, values...);
+          if (where.holds(n)) {
+            total = plus(total, term);
           }
         },
-        columns...);
+        nothing(), columns...);
     return team_.all_reduce(total, R{}, Plus{});
   }
 
@@ -121,31 +297,25 @@ class Row {
     const A lowest = -static_cast<A>(INFINITY);
     A largest = lowest;
     for_each(
-        [&](int, int64_t, const Elements& inputs, const auto&... values) {
-#pragma unroll
-          for (int n = 0; n < N; ++n) {
-            largest = Larger{}(largest, call(f, inputs, n, values...));
+        [&](int, const Where& where, const Elements& inputs, int n, const auto&... values) {
+          const A term = call(f, inputs, n, values...);
+          if (where.holds(n)) {
+            largest = Larger{}(largest, term);
           }
         },
-        columns...);
+        nothing(), columns...);
     return team_.all_reduce(largest, lowest, Larger{});
   }
 
-  // output[row, col] = f(inputs..., columns...) for every element. `output` is 16-byte aligned, as every fresh tensor
-  // is.
+  // output[row, col] = f(inputs..., columns...) for every element.
   template <class F, class... Columns>
   __device__ void write(T* output /* [rows, cols] */, const F& f, const Columns&... columns) {
-    T* const out = output + span_.row * row_cols_ + span_.first_col;
+    Values<A, N> result;
     for_each(
-        [&](int, int64_t col, const Elements& inputs, const auto&... values) {
-          Values<A, N> result;
-#pragma unroll
-          for (int n = 0; n < N; ++n) {
-            result[n] = call(f, inputs, n, values...);
-          }
-          store(out + col, result);
+        [&](int, const Where&, const Elements& inputs, int n, const auto&... values) {
+          result[n] = call(f, inputs, n, values...);
         },
-        columns...);
+        [&](const Where& where) { store_at(output, where, result); }, columns...);
   }
 
   // write(output, f, columns...) and add_to_columns(g). Of registers there are two passes: one needs more of them.
@@ -160,23 +330,45 @@ class Row {
   __device__ void add_to_columns(const F& f, const Columns&... columns) {
     static_assert(C > 0 && V > 0, "launch_rows_and_column_sums");
     for_each(
-        [&](int v, int64_t, const Elements& inputs, const auto&... values) {
-#pragma unroll
-          for (int n = 0; n < N; ++n) {
-            const Values<A, static_cast<int>(C)> terms = call(f, inputs, n, values...);
-#pragma unroll
-            for (size_t c = 0; c < C; ++c) {
-              sums_[c][v][n] += terms[static_cast<int>(c)];
-            }
-          }
+        [&](int v, const Where&, const Elements& inputs, int n, const auto&... values) {
+          add(v, n, call(f, inputs, n, values...));
         },
-        columns...);
+        nothing(), columns...);
+  }
+
+  // outputs[m][row, col] = result m of f(inputs...), WithSums, whose terms are added to the column's sums.
+  template <class F, size_t M>
+  __device__ void write_with_sums(const PointerArray<T, M>& outputs, const F& f) {
+    Values<A, N> results[M];
+    for_each(
+        [&](int v, const Where&, const Elements& inputs, int n) {
+          const auto values = call(f, inputs, n);
+#pragma unroll
+          for (size_t m = 0; m < M; ++m) {
+            results[m][n] = values.results[static_cast<int>(m)];
+          }
+          add(v, n, values.terms);
+        },
+        [&](const Where& where) {
+#pragma unroll
+          for (size_t m = 0; m < M; ++m) {
+            store_at(outputs.data[m], where, results[m]);
+          }
+        });
   }
 
  private:
+  // Rows that are kept are short.
+  using Index = std::conditional_t<(V > 0), int, int64_t>;
+  using Where = Place<N, Ragged, Index>;
+
   struct Elements {
     Values<A, N> inputs[K];
   };
+
+  __device__ static auto nothing() {
+    return [](const Where&) {};
+  }
 
   template <class F, size_t... I, class... Columns>
   __device__ static auto call(
@@ -189,41 +381,95 @@ class Row {
     return call(f, elements, n, std::make_index_sequence<K>{}, columns...);
   }
 
-  // g(v, col, elements, columns...) for every chunk; col counts from the start of the segment.
-  template <class G, class... Columns>
-  __device__ void for_each(const G& g, const Columns&... columns) {
+  __device__ void add(int v, int n, const Values<A, static_cast<int>(C)>& terms) {
+#pragma unroll
+    for (size_t c = 0; c < C; ++c) {
+      sums_[c][v][n] += terms[static_cast<int>(c)];
+    }
+  }
+
+  __device__ void store_at(T* output, const Where& where, const Values<A, N>& values) const {
+    T* const address = output + span_.offset + where.col;
+    if (where.whole() && (!Ragged || reinterpret_cast<uintptr_t>(address) % kAccessBytes == 0)) {
+      store(address, values);
+      return;
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      if (where.holds(n)) {
+        address[n] = static_cast<T>(values[n]);
+      }
+    }
+  }
+
+  template <class Column>
+  __device__ Values<A, N> column_at(const Column& column, const Where& where) const {
+    const int64_t col = span_.first_col + where.col;
+    if (where.whole()) {
+      return column.template at<N>(col);
+    }
+    Values<A, N> values{};
+    const int last = where.last();
+#pragma unroll 1
+    for (int n = where.first(); n < last; ++n) {
+      values[n] = column.template at<1>(col + n)[0];
+    }
+    return values;
+  }
+
+  // of(v, where, elements, n, columns...) for each element of an access, and then done(where).
+  template <int U, class Of, class Done, class... Columns>
+  __device__ void visit(
+      int v, const Where& where, const Kept<T, N, U, Ragged, K>& kept, const Of& of, const Done& done,
+      const Columns&... columns) const {
+    Elements elements;
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      elements.inputs[k] = to_values(kept.chunks[k][v]);
+    }
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      of(v, where, elements, n, columns...);
+    }
+    done(where);
+  }
+
+  // visit() for every access to the row.
+  template <class Of, class Done, class... Columns>
+  __device__ void for_each(const Of& of, const Done& done, const Columns&... columns) {
     if constexpr (V > 0) {
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const int col = (team_.lane() + v * team_.lanes()) * N;
-        if (col < span_.cols) {
-          Elements elements;
-#pragma unroll
-          for (size_t k = 0; k < K; ++k) {
-            elements.inputs[k] = to_values(kept_.chunks[k][v]);
-          }
-          g(v, static_cast<int64_t>(col), elements, columns.template at<N>(span_.first_col + col)...);
+        const Where where(span_, team_.lane(), team_.lanes(), v);
+        if (where.exists()) {
+          visit(v, where, kept_, of, done, column_at(columns, where)...);
         }
       }
     } else {
-      const int64_t base = span_.row * row_cols_ + span_.first_col;
-#pragma unroll 4
-      for (int64_t col = int64_t{team_.lane()} * N; col < span_.cols; col += int64_t{team_.lanes()} * N) {
-        Elements elements;
+      // What comes next is read before what is here is used.
+      constexpr int U = 2;
+      const int64_t step = int64_t{U} * team_.lanes();
+      Kept<T, N, U, Ragged, K> next;
+      int64_t access = team_.lane();
+      next.read(inputs_, span_, team_.lanes(), access);
+      for (; Where(span_, access, 0, 0).exists(); access += step) {
+        const Kept<T, N, U, Ragged, K> here = next;
+        next.read(inputs_, span_, team_.lanes(), access + step);
 #pragma unroll
-        for (size_t k = 0; k < K; ++k) {
-          elements.inputs[k] = load<N>(inputs_.data[k] + base + col);
+        for (int v = 0; v < U; ++v) {
+          const Where where(span_, access, team_.lanes(), v);
+          if (where.exists()) {
+            visit(v, where, here, of, done, column_at(columns, where)...);
+          }
         }
-        g(0, col, elements, columns.template at<N>(span_.first_col + col)...);
       }
     }
   }
 
   const Inputs<T, K>& inputs_;
-  int64_t row_cols_;
-  const Split& split_;
+  int64_t segments_;
   const Span& span_;
-  const Kept<T, N, V, K>& kept_;
+  const Kept<T, N, V, Ragged, K>& kept_;
   Team<A>& team_;
   Sums& sums_;
 };

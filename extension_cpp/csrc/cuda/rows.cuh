@@ -4,7 +4,6 @@
 //
 //   template <class T>
 //   struct Softmax {
-//     static constexpr bool kKeep = true;  // passes over the row more than once
 //     T* __restrict__ output;              // [rows, cols]
 //
 //     template <class Row>
@@ -17,8 +16,9 @@
 //   };
 //   cuda::launch_rows<T>(like, Softmax<T>{output}, std::array{input}, rows, cols);
 //
-// A short row is handled by part of a warp, a longer one by a block; one too long for the registers is read again for
-// each pass. Without kKeep there is one pass to make, and rows of any length stream through. A functor may also be
+// A short row is handled by part of a warp, a longer one by a block, each thread of which has 16 elements in registers
+// while those of the next row arrive; a row too long for that is read again for each pass. Accesses are of 16 bytes at
+// any number of columns. A functor may also be
 // given segments of rows (Split), so that few long rows fill the GPU, and leave partial results for a second launch.
 // The order of additions depends on the shape alone: equal bits from run to run.
 #pragma once
@@ -37,101 +37,251 @@ namespace extension_cpp::cuda {
 
 namespace detail {
 
+// Accesses to a row that a thread keeps: few, so that many threads run at once and wait for memory together.
+constexpr int kKeptAccesses = 4;
+
+// The same of kernels that also sum columns, whose accumulators take registers: of elements as many for every type.
+template <int N>
+constexpr int kSummedAccesses = N == 1 ? 4 : 16 / N;
+
 // Of a block; with it the compiler may give a thread 128 registers.
-constexpr int kMaxRowThreads = 512;
-// Accesses of a row that a thread keeps in registers. Few threads with much of the row each wait less for one another:
-// of 1, 2, 4 and 8 this was the fastest for the layer norm on an H100.
-constexpr int kKeptAccesses = 8;
-// Of kernels that also sum columns, whose accumulators take registers.
-constexpr int kMaxRowColumnThreads = 512;
-template <int N, int V, class T, size_t K, class F>
-__global__ void __launch_bounds__(kMaxRowThreads)
-    rows_kernel(F f, Inputs<T, K> inputs, int64_t rows, int64_t cols, Split split, int lanes) {
+constexpr int kMaxThreads = 512;
+
+// Of a block that keeps rows: 64 registers will do for one input in aligned accesses.
+template <bool Ragged, size_t K>
+constexpr int kMaxRowThreads = K == 1 && !Ragged ? 2 * kMaxThreads : kMaxThreads;
+
+// batch x rows x cols.
+struct Extent {
+  int64_t batch;
+  int64_t rows;
+  int64_t cols;
+};
+
+__device__ inline void* shared_bytes() {
+  extern __shared__ __align__(1024) unsigned char bytes[];
+  return bytes;
+}
+
+// Spans are all segments of rows, in their order.
+struct SpanGrid {
+  int64_t count;
+  int64_t cols;  // of a row
+  Split split;
+};
+
+// The spans of a team, one after the other: every `step`th of a block's, which are `count` from `begin` on.
+template <int N, bool Ragged>
+class Spans {
+ public:
+  __device__ Spans(const SpanGrid& grid, int64_t begin, int count, int first, int step)
+      : grid_(grid), begin_(begin), offset_((begin + first) * grid.cols), count_(count), i_(first), step_(step) {}
+
+  __device__ Span operator*() const {
+    Span span;
+    span.exists = i_ < count_;
+    // A team that has none takes the block's first span for reading what belongs to its row.
+    const int i = span.exists ? i_ : 0;
+    span.row = begin_ + i;
+    span.segment = 0;
+    span.first_col = 0;
+    span.offset = offset_;
+    span.cols = grid_.cols;
+    if (grid_.split.segments != 1) {
+      // Few rows are cut, into fewer than 2^31 segments.
+      const auto index = static_cast<unsigned>(span.row);
+      const auto segments = static_cast<unsigned>(grid_.split.segments);
+      span.row = index / segments;
+      span.segment = index % segments;
+      span.first_col = span.segment * grid_.split.segment_cols;
+      span.offset = span.row * grid_.cols + span.first_col;
+      const int64_t rest = grid_.cols - span.first_col;
+      span.cols = grid_.split.segment_cols < rest ? grid_.split.segment_cols : rest;
+    }
+    span.cols = span.exists ? span.cols : 0;
+    span.lead = Ragged && span.exists ? static_cast<int>(span.offset) & (N - 1) : 0;
+    return span;
+  }
+
+  __device__ Spans& operator++() {
+    i_ += step_;
+    offset_ += step_ * grid_.cols;
+    return *this;
+  }
+
+ private:
+  const SpanGrid& grid_;
+  int64_t begin_;
+  int64_t offset_;  // of whole rows
+  int count_;
+  int i_;
+  int step_;
+};
+
+template <int N, int V, bool Ragged, class T, size_t K, class F>
+__global__ void __launch_bounds__(V > 0 ? kMaxRowThreads<Ragged, K> : kMaxThreads, 1)
+    rows_kernel(F f, Inputs<T, K> inputs, SpanGrid grid, int lanes, int spans_per_team, int ahead) {
   __shared__ typename Team<acc_t<T>>::Shared shared;
   Team<acc_t<T>> team(lanes, shared);
   const int teams = static_cast<int>(blockDim.x) / lanes;
-  const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
-  const int64_t end = rows * split.segments;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * teams;
-  for (int64_t first = static_cast<int64_t>(blockIdx.x) * teams; first < end; first += step) {
-    const Span span(first + team_in_block, end, cols, split);
-    Kept<T, N, V, K> kept;
-    kept.read(inputs, cols, span, lanes, team.lane());
-    typename Row<T, N, V, K, 0>::Sums no_sums;
-    Row<T, N, V, K, 0> row(inputs, cols, split, span, kept, team, no_sums);
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * teams * spans_per_team;
+  const int64_t most = static_cast<int64_t>(teams) * spans_per_team;
+  const int count = static_cast<int>(grid.count - begin < most ? grid.count - begin : most);
+  Spans<N, Ragged> here(grid, begin, count, static_cast<int>(threadIdx.x) / lanes, teams);
+
+  typename Row<T, N, V, Ragged, K, 0>::Sums no_sums;
+  const auto compute = [&](const Kept<T, N, V, Ragged, K>& kept) {
+    const Span span = *here;
+    Row<T, N, V, Ragged, K, 0> row(inputs, grid.split.segments, span, kept, team, no_sums);
     f(row);
+    ++here;
+  };
+  if constexpr (V > 0) {
+    Queue<T, N, V, Ragged, K> queue(shared_bytes(), ahead);
+    Spans<N, Ragged> next = here;
+    for (int k = 0; k < ahead; ++k) {
+      queue.send(inputs, *next, lanes, team.lane());
+      ++next;
+    }
+    for (int first = 0; first < count; first += teams) {
+      Kept<T, N, V, Ragged, K> kept;
+      queue.take(kept);
+      queue.send(inputs, *next, lanes, team.lane());
+      ++next;
+      compute(kept);
+    }
+  } else {
+    for (int first = 0; first < count; first += teams) {
+      compute({});
+    }
   }
 }
 
-// Blocks stay for many neighbouring rows, each of which is read while the one before it is computed. A thread meets the
-// same columns in every row, and keeps their sums.
-template <int N, int V, size_t C, class T, size_t K, class F>
-__global__ void __launch_bounds__(kMaxRowColumnThreads) rows_and_column_sums_kernel(
-    F f, Inputs<T, K> inputs, int64_t rows, int64_t cols, int64_t rows_per_block, int lanes,
-    acc_t<T>* __restrict__ partials /* [gridDim.x, C, cols] */) {
+// Adds up what the teams of a block hold, of N numbers for each thread: for the first team.
+template <int N, class A>
+__device__ Values<A, N> sum_over_teams(Values<A, N> sum, int lanes, A* combined /* [N, blockDim.x] */) {
+  for (int mask = lanes; mask < kWarp; mask *= 2) {
+    sum = plus(sum, shuffle_xor(sum, mask));
+  }
+  const int thread = static_cast<int>(threadIdx.x);
+  const int threads = static_cast<int>(blockDim.x);
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    combined[n * threads + thread] = sum[n];
+  }
+  for (int half = threads / 2; half >= kWarp; half /= 2) {
+    __syncthreads();
+    if (thread < half) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        combined[n * threads + thread] += combined[n * threads + thread + half];
+      }
+    }
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    sum[n] = combined[n * threads + thread];
+  }
+  __syncthreads();  // before the next round writes what others have yet to read
+  return sum;
+}
+
+// Blocks stay for many rows of one segment, each of which is read while the one before it is computed. A thread meets
+// the same columns in every row, and keeps their sums: where rows are not whole accesses, those of a block are
+// `classes` apart, and begin at the same place between two 16-byte boundaries.
+//
+// blockIdx.x: the matrix of the batch and the segment; blockIdx.y: the rows.
+template <int N, int V, bool Ragged, size_t C, class T, size_t K, class F, class Out>
+__global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
+    F f, Inputs<T, K> inputs, Extent extent, Split split, int lanes, int classes, int64_t rows_per_block, int ahead,
+    SumOutputs<Out, C> outputs, acc_t<T>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
   using A = acc_t<T>;
   __shared__ typename Team<A>::Shared shared;
   Team<A> team(lanes, shared);
   const int teams = static_cast<int>(blockDim.x) / lanes;
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
-  const Split split{1, cols};
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * rows_per_block;
-  const int64_t end = begin + rows_per_block < rows ? begin + rows_per_block : rows;
+  const int64_t batch = blockIdx.x / split.segments;
 
-  typename Row<T, N, V, K, C>::Sums sums = {};
-  Kept<T, N, V, K> next;
-  next.read(inputs, cols, Span(begin + team_in_block, end, cols, split), lanes, team.lane());
-  for (int64_t first = begin; first < end; first += teams) {
-    const Span span(first + team_in_block, end, cols, split);
-    const Kept<T, N, V, K> kept = next;
-    next.read(inputs, cols, Span(first + teams + team_in_block, end, cols, split), lanes, team.lane());
-    Row<T, N, V, K, C> row(inputs, cols, split, span, kept, team, sums);
+  const int64_t first = static_cast<int64_t>(blockIdx.y / classes) * rows_per_block * classes + blockIdx.y % classes;
+  const int row_lead =
+      Ragged && classes > 1 ? static_cast<int>((batch * extent.rows + first) * extent.cols % N) : 0;
+  // Segments are cut where accesses are.
+  Span span;
+  span.segment = blockIdx.x % split.segments;
+  const int64_t begin = span.segment * split.segment_cols - row_lead;
+  const int64_t end = begin + split.segment_cols;
+  span.first_col = begin > 0 ? begin : 0;
+  span.lead = static_cast<int>(span.first_col - begin);
+  span.cols = (split.segments == 1 || end > extent.cols ? extent.cols : end) - span.first_col;
+  const int64_t left = first < extent.rows ? (extent.rows - first + classes - 1) / classes : 0;
+  const int count = static_cast<int>(left < rows_per_block ? left : rows_per_block);
+  const int64_t first_row = batch * extent.rows + (count > 0 ? first : 0);
+  const int64_t first_offset = first_row * extent.cols + span.first_col;
+  const int row_step = teams * classes;
+  const int64_t offset_step = row_step * extent.cols;
+  const auto move = [&](Span& at, int k) {
+    at.row += row_step;
+    at.offset += offset_step;
+    at.exists = k < count;
+    at.cols = at.exists ? span.cols : 0;
+  };
+
+  typename Row<T, N, V, Ragged, K, C>::Sums sums = {};
+  Queue<T, N, V, Ragged, K> queue(shared_bytes(), ahead);
+  span.row = first_row + team_in_block * classes;
+  span.offset = first_offset + team_in_block * (classes * extent.cols);
+  Span here = span;
+  here.exists = team_in_block < count;
+  here.cols = here.exists ? span.cols : 0;
+  Span next = here;
+  int sent = team_in_block;
+  for (int k = 0; k < ahead; ++k) {
+    queue.send(inputs, next, lanes, team.lane());
+    move(next, sent += teams);
+  }
+  for (int k = team_in_block; k - team_in_block < count;) {
+    Kept<T, N, V, Ragged, K> kept;
+    queue.take(kept);
+    queue.send(inputs, next, lanes, team.lane());
+    move(next, sent += teams);
+    // A team that has no row takes the block's first for reading what belongs to it.
+    Span there = here;
+    there.row = here.exists ? here.row : first_row;
+    Row<T, N, V, Ragged, K, C> row(inputs, split.segments, there, kept, team, sums);
     f(row);
+    move(here, k += teams);
   }
 
-  __shared__ A combined[kBlock * N];
+  __syncthreads();  // the queue's memory is free
 #pragma unroll
   for (size_t c = 0; c < C; ++c) {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       Values<A, N> sum = sums[c][v];
-      if (lanes <= kWarp) {  // the block, of kBlock threads, has several teams
-        for (int mask = lanes; mask < kWarp; mask *= 2) {
-          sum = plus(sum, shuffle_xor(sum, mask));
-        }
+      if (teams > 1) {
+        sum = sum_over_teams(sum, lanes, static_cast<A*>(shared_bytes()));
+      }
+      const Place<N, Ragged, int> where(span, team.lane(), lanes, v);
+      if (team_in_block == 0 && where.exists()) {
+        const int64_t col = batch * extent.cols + span.first_col + where.col;
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          combined[n * kBlock + threadIdx.x] = sum[n];
-        }
-        for (int half = kBlock / 2; half >= kWarp; half /= 2) {
-          __syncthreads();
-          if (threadIdx.x < half) {
-#pragma unroll
-            for (int n = 0; n < N; ++n) {
-              combined[n * kBlock + threadIdx.x] += combined[n * kBlock + threadIdx.x + half];
+          if (where.holds(n)) {
+            if (gridDim.y == 1) {
+              outputs.store(c, col + n, sum[n]);
+            } else {
+              partials[(static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols + col + n] = sum[n];
             }
           }
-        }
-#pragma unroll
-        for (int n = 0; n < N; ++n) {
-          sum[n] = combined[n * kBlock + threadIdx.x];
-        }
-        __syncthreads();  // before the next round writes what others have yet to read
-      }
-      const int64_t col = (int64_t{team.lane()} + int64_t{v} * lanes) * N;
-      if (team_in_block == 0 && col < cols) {
-#pragma unroll
-        for (int n = 0; n < N; ++n) {
-          partials[(static_cast<int64_t>(blockIdx.x) * C + c) * cols + col + n] = sum[n];
         }
       }
     }
   }
 }
 
-// Threads for a row of `chunks` accesses, `per_thread` of them each unless that takes more than max_lanes.
-inline int row_lanes(int64_t chunks, int64_t per_thread, int max_lanes) {
-  const int64_t wanted = std::max<int64_t>(1, ceil_div(chunks, per_thread));
+// Threads for a row of `accesses`, `per_thread` of them each unless that takes more than max_lanes.
+inline int row_lanes(int64_t accesses, int64_t per_thread, int max_lanes) {
+  const int64_t wanted = std::max<int64_t>(1, ceil_div(accesses, per_thread));
   if (wanted > kWarp) {
     return static_cast<int>(std::min<int64_t>(ceil_div(wanted, kWarp) * kWarp, max_lanes));
   }
@@ -142,15 +292,96 @@ inline int row_lanes(int64_t chunks, int64_t per_thread, int max_lanes) {
   return lanes;
 }
 
-// Calls launch with the width of the accesses. Of float64 single numbers will do: fewer kernels to compile.
+// Calls launch(N, ragged): with the width of the accesses, and whether some are not aligned or not whole. Of float64
+// single numbers will do: fewer kernels to compile.
 template <class T, size_t K, class F>
-auto with_access_width(const std::array<const T*, K>& inputs, int64_t cols, const F& launch) {
-  if constexpr (!std::is_same_v<T, double>) {
-    if (cols % kVector<T> == 0 && std::all_of(inputs.begin(), inputs.end(), [](const T* p) { return is_aligned(p); })) {
-      return launch(std::integral_constant<int, kVector<T>>{});
+auto with_access_width(const Inputs<T, K>& inputs, int64_t cols, const F& launch) {
+  if constexpr (std::is_same_v<T, double>) {
+    return launch(std::integral_constant<int, 1>{}, std::false_type{});
+  } else {
+    constexpr std::integral_constant<int, kVector<T>> n;
+    bool aligned = cols % n == 0;
+    for (size_t k = 0; k < K; ++k) {
+      aligned = aligned && is_aligned(inputs.data[k]);
     }
+    return aligned ? launch(n, std::false_type{}) : launch(n, std::true_type{});
   }
-  return launch(std::integral_constant<int, 1>{});
+}
+
+// Accesses to N elements that a row may take.
+template <int N>
+int64_t accesses_to(int64_t cols, bool ragged) {
+  return ceil_div(cols + (ragged ? N - 1 : 0), N);
+}
+
+// Rows ahead, and the shared memory that they take.
+struct QueueSize {
+  int ahead;
+  size_t bytes;
+};
+
+// Two rows ahead where a block may have so much memory, and at least what the kernel needs for other ends.
+template <class Kernel>
+QueueSize queue_size(Kernel* kernel, size_t row_bytes, size_t least = 0) {
+  constexpr size_t kAlways = 40 * 1024;  // of any device, besides what kernels have of their own
+  QueueSize size{2, std::max(2 * row_bytes, least)};
+  if (size.bytes > kAlways) {
+    int device = 0;
+    int most = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    if (size.bytes + 4096 > static_cast<size_t>(most)) {
+      size = {1, std::max(row_bytes, least)};
+    }
+    CUDA_CHECK(cudaFuncSetAttribute(
+        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.bytes)));
+  }
+  return size;
+}
+
+// The width of a block of teams.
+inline int block_of(int lanes) { return lanes <= kWarp ? kBlock : lanes; }
+
+template <int N, int V, bool Ragged, class T, size_t K, class F, class Out, size_t C>
+void launch_column_sums(
+    const Tensor& like, const F& f, const Inputs<T, K>& inputs, const Extent& extent, const Split& split, int lanes,
+    const std::array<Out, C>& outputs) {
+  using A = acc_t<T>;
+  const auto kernel = rows_and_column_sums_kernel<N, V, Ragged, C, T, K, F, Out>;
+  const int block = block_of(lanes);
+  const int64_t teams = block / lanes;
+  const QueueSize queue = queue_size(kernel, Queue<T, N, V, Ragged, K>::kBytes * block, sizeof(A) * N * block);
+  int resident = 1;
+  CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, block, queue.bytes));
+  // Rows so many apart begin at the same place between two boundaries. Few rows are not worth it.
+  int64_t classes = 1;
+  while (Ragged && extent.rows >= 64 && classes * extent.cols % N != 0) {
+    classes *= 2;
+  }
+  // As many blocks as run at once, yet several rows for each team.
+  const int64_t tiles = extent.batch * split.segments;
+  const int64_t wanted = std::max<int64_t>(1, std::max(1, resident) * multiprocessors() / tiles);
+  const int64_t useful = std::max<int64_t>(1, ceil_div(extent.rows, 4 * teams));
+  const int64_t groups = std::clamp<int64_t>(std::min(wanted, useful) / classes, 1, kMaxGridY / classes);
+  const int64_t rows_per_block = ceil_div(ceil_div(ceil_div(extent.rows, classes), groups), teams) * teams;
+  const int64_t parts = classes * ceil_div(ceil_div(extent.rows, classes), rows_per_block);
+  const int64_t size = extent.batch * extent.cols;
+  std::optional<Tensor> partials;
+  A* data = nullptr;
+  if (parts > 1) {
+    partials = new_empty(
+        like, {parts, static_cast<int64_t>(C), size},
+        std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
+    data = partials->template mutable_data_ptr<A>();
+  }
+  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(parts));
+  kernel<<<grid, block, queue.bytes, current_stream(like)>>>(
+      f, inputs, extent, split, lanes, static_cast<int>(classes), rows_per_block, queue.ahead,
+      sum_outputs(outputs, std::make_index_sequence<C>{}), data);
+  CUDA_LAUNCH_CHECK();
+  if (parts > 1) {
+    launch_add_partials<A>(like, parts, size, data, outputs);
+  }
 }
 
 }  // namespace detail
@@ -164,27 +395,35 @@ void launch_rows(
   if (count == 0) {
     return;
   }
-  const auto launch = [&](auto vector, auto kept, int lanes) {
-    const int block = lanes <= kWarp ? kBlock : lanes;
-    const auto blocks = static_cast<unsigned>(std::min(ceil_div(count, block / lanes), kMaxGridX));
-    detail::rows_kernel<decltype(vector)::value, decltype(kept)::value, T, K>
-        <<<blocks, block, 0, current_stream(like)>>>(
-            f, detail::make_inputs(inputs, std::make_index_sequence<K>{}), rows, cols, split, lanes);
-    CUDA_LAUNCH_CHECK();
-  };
-  detail::with_access_width(inputs, cols, [&](auto vector) {
+  const auto from = detail::make_inputs(inputs);
+  detail::with_access_width(from, cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
-    const int64_t chunks = ceil_div(split.segment_cols, N);
-    if constexpr (F::kKeep) {
-      constexpr int V = detail::kKeptAccesses;
-      const int lanes = detail::row_lanes(chunks, V, detail::kMaxRowThreads);
-      if (chunks <= int64_t{lanes} * V) {
-        launch(vector, std::integral_constant<int, V>{}, lanes);
-        return;
+    constexpr bool kRagged = decltype(ragged)::value;
+    const auto launch = [&](auto kept, int lanes) {
+      constexpr int V = decltype(kept)::value;
+      const auto kernel = detail::rows_kernel<N, V, kRagged, T, K, F>;
+      const int block = detail::block_of(lanes);
+      const int64_t teams = block / lanes;
+      detail::QueueSize queue{1, 0};
+      if constexpr (V > 0) {
+        queue = detail::queue_size(kernel, detail::Queue<T, N, V, kRagged, K>::kBytes * block);
       }
+      // Blocks stay, as many as run at once.
+      const int64_t blocks_at_once = int64_t{2 * detail::kMaxThreads / block} * multiprocessors();
+      const int64_t per_team = std::max(ceil_div(count, blocks_at_once * teams), ceil_div(count, kMaxGridX));
+      const auto blocks = static_cast<unsigned>(ceil_div(count, per_team * teams));
+      kernel<<<blocks, block, queue.bytes, current_stream(like)>>>(
+          f, from, {count, cols, split}, lanes, static_cast<int>(per_team), queue.ahead);
+      CUDA_LAUNCH_CHECK();
+    };
+    constexpr int V = detail::kKeptAccesses;
+    const int64_t accesses = detail::accesses_to<N>(split.segment_cols, ragged);
+    const int lanes = detail::row_lanes(accesses, V, detail::kMaxRowThreads<kRagged, K>);
+    if (accesses <= int64_t{lanes} * V) {
+      launch(std::integral_constant<int, V>{}, lanes);
+    } else {
+      launch(std::integral_constant<int, 0>{}, detail::kMaxThreads);
     }
-    const int lanes = detail::row_lanes(chunks, 4, F::kKeep ? detail::kMaxRowThreads : 2 * kBlock);
-    launch(vector, std::integral_constant<int, 0>{}, lanes);
   });
 }
 
@@ -204,41 +443,24 @@ template <class T, size_t K, class F, class Out, size_t C>
 bool launch_rows_and_column_sums(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
     const std::array<Out, C>& outputs) {
-  using A = acc_t<T>;
   if (cols == 0) {
     return true;
   }
   if (rows == 0) {
-    launch_add_partials<A>(like, 0, cols, static_cast<const A*>(nullptr), outputs);
+    launch_add_partials<acc_t<T>>(like, 0, cols, static_cast<const acc_t<T>*>(nullptr), outputs);
     return true;
   }
-  return detail::with_access_width(inputs, cols, [&](auto vector) {
+  const auto from = detail::make_inputs(inputs);
+  return detail::with_access_width(from, cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
-    // Inputs, the inputs that come next, and the sums share the registers.
-    constexpr int V = std::is_same_v<T, double> ? 4 : N == 1 ? 8 : 16 / N;
-    const int64_t chunks = ceil_div(cols, N);
-    const int lanes = detail::row_lanes(chunks, V, detail::kMaxRowColumnThreads);
-    if (chunks > int64_t{lanes} * V) {
+    constexpr int V = detail::kSummedAccesses<N>;
+    const int64_t accesses = detail::accesses_to<N>(cols, ragged);
+    const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads);
+    if (accesses > int64_t{lanes} * V) {
       return false;
     }
-    const auto kernel = detail::rows_and_column_sums_kernel<N, V, C, T, K, F>;
-    const int block = lanes <= kWarp ? kBlock : lanes;
-    int resident = 1;
-    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, block, 0));
-    // As many blocks as run at once, yet several rows for each.
-    const int64_t teams = block / lanes;
-    const int64_t blocks_wanted =
-        std::min(int64_t{std::max(1, resident)} * multiprocessors(), ceil_div(rows, 4 * teams));
-    const int64_t rows_per_block = ceil_div(ceil_div(rows, blocks_wanted), teams) * teams;
-    const int64_t blocks = ceil_div(rows, rows_per_block);
-    Tensor partials = new_empty(
-        like, {blocks, static_cast<int64_t>(C), cols},
-        std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
-    A* const data = partials.template mutable_data_ptr<A>();
-    kernel<<<static_cast<unsigned>(blocks), block, 0, current_stream(like)>>>(
-        f, detail::make_inputs(inputs, std::make_index_sequence<K>{}), rows, cols, rows_per_block, lanes, data);
-    CUDA_LAUNCH_CHECK();
-    launch_add_partials<A>(like, blocks, cols, data, outputs);
+    detail::launch_column_sums<N, V, decltype(ragged)::value>(
+        like, f, from, {1, rows, cols}, Split::none(cols), lanes, outputs);
     return true;
   });
 }

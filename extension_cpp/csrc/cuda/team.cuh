@@ -63,7 +63,15 @@ class Team {
   };
 
   __device__ Team(int lanes, Shared& shared)
-      : lanes_(lanes), lane_(static_cast<int>(threadIdx.x) % lanes), shared_(shared) {}
+      : lanes_(lanes),
+        lane_(static_cast<int>(threadIdx.x) % lanes),
+        group_(lanes <= kWarp ? lanes : 1),
+        shared_(shared) {
+    while (lanes > kWarp && group_ * kWarp < lanes) {
+      group_ *= 2;
+    }
+    own_ = lane_ % group_;
+  }
 
   __device__ int lanes() const { return lanes_; }
   __device__ int lane() const { return lane_; }
@@ -72,22 +80,25 @@ class Team {
   template <class R, class Op>
   __device__ R all_reduce(R value, R identity, Op op) {
     static_assert(sizeof(R) <= kMaxResults * sizeof(A));
-    for (int mask = (lanes_ < kWarp ? lanes_ : kWarp) / 2; mask > 0; mask /= 2) {
-      value = op(value, shuffle_xor(value, mask));
-    }
-    if (lanes_ > kWarp) {
-      R* const results = reinterpret_cast<R*>(shared_.results[turn_]);
-      // Two buffers in turn: a thread that is ahead writes the one that nobody reads any more.
-      turn_ ^= 1;
-      const int warp_lane = lane_ % kWarp;
-      if (warp_lane == 0) {
-        results[lane_ / kWarp] = value;
-      }
-      __syncthreads();
-      value = warp_lane < lanes_ / kWarp ? results[warp_lane] : identity;
+    if (lanes_ >= kWarp) {
+#pragma unroll
       for (int mask = kWarp / 2; mask > 0; mask /= 2) {
         value = op(value, shuffle_xor(value, mask));
       }
+      if (lanes_ == kWarp) {
+        return value;
+      }
+      R* const results = reinterpret_cast<R*>(shared_.results[turn_]);
+      // Two buffers in turn: a thread that is ahead writes the one that nobody reads any more.
+      turn_ ^= 1;
+      if (lane_ % kWarp == 0) {
+        results[lane_ / kWarp] = value;
+      }
+      __syncthreads();
+      value = own_ < lanes_ / kWarp ? results[own_] : identity;
+    }
+    for (int mask = group_ / 2; mask > 0; mask /= 2) {
+      value = op(value, shuffle_xor(value, mask));
     }
     return value;
   }
@@ -95,6 +106,9 @@ class Team {
  private:
   int lanes_;
   int lane_;
+  // Neighbours that bring a row's results together: all of a short row, or as many as hold those of every warp once.
+  int group_;
+  int own_;
   int turn_ = 0;
   Shared& shared_;
 };

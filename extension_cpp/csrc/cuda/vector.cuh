@@ -69,9 +69,20 @@ __device__ detail::Chunk<T, N> load_chunk(const T* address) {
 template <class T, int N>
 __device__ Values<acc_t<T>, N> to_values(const detail::Chunk<T, N>& chunk) {
   Values<acc_t<T>, N> result;
+  if constexpr (std::is_same_v<T, BFloat16> && N % 2 == 0) {
+    // The upper half of a float: an instruction each, where a conversion by elements takes two of every other.
+    unsigned pairs[N / 2];
+    memcpy(pairs, &chunk, sizeof(pairs));
 #pragma unroll
-  for (int k = 0; k < N; ++k) {
-    result[k] = static_cast<acc_t<T>>(chunk.values[k]);
+    for (int k = 0; k < N / 2; ++k) {
+      result[2 * k] = __uint_as_float(pairs[k] << 16);
+      result[2 * k + 1] = __uint_as_float(pairs[k] & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      result[k] = static_cast<acc_t<T>>(chunk.values[k]);
+    }
   }
   return result;
 }

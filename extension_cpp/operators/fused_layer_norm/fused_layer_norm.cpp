@@ -1,6 +1,7 @@
 // Layer normalisation of the last dimension.
 #include "arguments.h"
 #include "columns.h"
+#include "elementary.h"
 #include "operator.h"
 #include "rows.h"
 
@@ -24,6 +25,44 @@ HOST_DEVICE A average(A sum, int64_t count) {
   return sum / static_cast<A>(count > 0 ? count : 1);
 }
 
+// How the elements of a row lie about a number near their mean.
+template <class A>
+struct Deviations {
+  A center;
+  A residue;  // the average deviation, hence center + residue is the mean
+  A square;   // the average of their squares
+
+  HOST_DEVICE A variance() const { return square - residue * residue; }
+
+  HOST_DEVICE static Deviations of(A center, const Values<A, 2>& sums, int64_t cols) {
+    const A each = average(A(1), cols);
+    return {center, sums[0] * each, sums[1] * each};
+  }
+
+  // Of a row in one pass: about its first element, which seldom lies far from the others. Where it does, so that the
+  // squares would cancel, once more about the mean. (Shifted data: Chan, Golub and LeVeque, Algorithms for Computing
+  // the Sample Variance, 1983.)
+  template <class Row>
+  HOST_DEVICE static Deviations of(Row& row) {
+    const A first = row.first();
+    Deviations result{};
+    A center = std::isfinite(first) ? first : A(0);
+    bool again = true;
+    for (int passes = 0; passes < 2 && row.any(again); ++passes) {
+      const auto sums = row.sum([=](A x) {
+        const A deviation = x - center;
+        return Values<A, 2>{deviation, deviation * deviation};
+      });
+      if (again) {
+        result = of(center, sums, row.cols());
+      }
+      again = !(result.residue * result.residue <= A(16) * result.variance());
+      center += result.residue;
+    }
+    return result;
+  }
+};
+
 // The mean of a row is held as two numbers, its float and what rounding took from it. Without the second, a row with
 // mean 10000 and standard deviation 1 would be off by 0.0005 in float32.
 template <class A>
@@ -32,15 +71,13 @@ struct Statistics {
   A residue;
   A rstd;
 
-  // From the sums of input - center and of its square.
-  HOST_DEVICE static Statistics of(A center, const Values<A, 2>& sums, int64_t cols, A eps) {
-    const A residue = average(sums[0], cols);
-    const A variance = average(sums[1], cols) - residue * residue;
-    return {center, residue, A(1) / std::sqrt((variance < A(0) ? A(0) : variance) + eps)};
+  HOST_DEVICE static Statistics of(const Deviations<A>& deviations, A eps) {
+    const A variance = deviations.variance();
+    return {deviations.center, deviations.residue, math::rsqrt((variance < A(0) ? A(0) : variance) + eps)};
   }
 
   HOST_DEVICE A mean() const { return std::isinf(center) ? center : center + residue; }
-  HOST_DEVICE A normalize(A x) const { return ((x - center) - residue) * rstd; }
+  HOST_DEVICE A normalize(A x) const { return (x - center) * rstd - residue * rstd; }
 };
 
 // Statistics of segments of rows.
@@ -56,7 +93,6 @@ struct SegmentStatistics {
 template <class T>
 struct LayerNorm {
   using A = acc_t<T>;
-  static constexpr bool kKeep = true;
 
   backend::Parameter<T> weight;  // [cols]
   backend::Parameter<T> bias;    // [cols]
@@ -73,21 +109,16 @@ struct LayerNorm {
     if (known != nullptr) {
       statistics = known[row.index()];
     } else {
-      const A center = average(row.sum([](A x) { return x; }), row.cols());
-      const auto deviations = row.sum([=](A x) {
-        const A deviation = x - center;
-        return Values<A, 2>{deviation, deviation * deviation};
-      });
+      const auto deviations = Deviations<A>::of(row);
       if (segments.center != nullptr) {
         if (row.leader()) {
-          const A residue = average(deviations[0], row.cols());
-          segments.center[row.segment_index()] = center;
-          segments.residue[row.segment_index()] = residue;
-          segments.squares[row.segment_index()] = deviations[1] - deviations[0] * residue;
+          segments.center[row.segment_index()] = deviations.center;
+          segments.residue[row.segment_index()] = deviations.residue;
+          segments.squares[row.segment_index()] = deviations.variance() * static_cast<A>(row.cols());
         }
         return;
       }
-      statistics = Statistics<A>::of(center, deviations, row.cols(), eps);
+      statistics = Statistics<A>::of(deviations, eps);
       if (row.leader()) {
         mean[row.index()] = statistics.mean();
         rstd[row.index()] = statistics.rstd;
@@ -117,7 +148,6 @@ struct SegmentSizes {
 // The statistics of rows from those of their segments.
 template <class A>
 struct CombineStatistics {
-  static constexpr bool kKeep = false;
 
   SegmentSizes<A> sizes;
   Statistics<A>* __restrict__ statistics;  // [rows]
@@ -127,7 +157,8 @@ struct CombineStatistics {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const A center = average(row.sum([](A center, A, A, A size) { return center * size; }, sizes), sizes.cols);
+    const A center = average(
+        row.sum([](A center, A residue, A, A size) { return (center + residue) * size; }, sizes), sizes.cols);
     const auto deviations = row.sum(
         [=](A segment_center, A residue, A squares, A size) {
           const A deviation = (segment_center - center) + residue;
@@ -135,7 +166,7 @@ struct CombineStatistics {
         },
         sizes);
     if (row.leader()) {
-      const auto result = Statistics<A>::of(center, deviations, sizes.cols, eps);
+      const auto result = Statistics<A>::of(Deviations<A>::of(center, deviations, sizes.cols), eps);
       statistics[row.index()] = result;
       mean[row.index()] = result.mean();
       rstd[row.index()] = result.rstd;
@@ -152,6 +183,14 @@ struct RowGrad {
   A rstd;
   A mean_grad;   // average(g)
   A projection;  // average(g * x_hat)
+  // In a row of one column g - average(g) is 0. A fused multiply-add would leave the rounding error of g, which rstd
+  // enlarges.
+  bool single;
+
+  HOST_DEVICE static RowGrad of(A mean, A rstd, const Values<A, 2>& sums, int64_t cols) {
+    const A each = average(A(1), cols);
+    return {mean, rstd, sums[0] * each, sums[1] * each, cols == 1};
+  }
 
   HOST_DEVICE A x_hat(A x) const { return (x - mean) * rstd; }
 
@@ -161,7 +200,10 @@ struct RowGrad {
     return {g, g * x_hat(x)};
   }
 
-  HOST_DEVICE A grad_input(A grad, A x, A w) const { return rstd * (grad * w - mean_grad - x_hat(x) * projection); }
+  HOST_DEVICE A grad_input(A grad, A x, A w) const {
+    const A centred = single ? A(0) : grad * w - mean_grad;
+    return rstd * (centred - x_hat(x) * projection);
+  }
 
   // What is summed to grad_weight and grad_bias.
   HOST_DEVICE Values<A, 2> parameter_grads(A grad, A x) const { return {grad * x_hat(x), grad}; }
@@ -178,15 +220,11 @@ struct LayerNormBackward {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    RowGrad<A> r{mean[row.index()], rstd[row.index()], A(0), A(0)};
-    const auto sums = row.sum([=](A grad, A x, A w) { return r.terms(grad, x, w); }, weight);
-    // In a row of one column g - average(g) is 0. A fused multiply-add would leave the rounding error of g, which rstd
-    // enlarges: let g be 0 there.
-    const bool single = row.cols() == 1;
-    r.mean_grad = single ? A(0) : average(sums[0], row.cols());
-    r.projection = average(sums[1], row.cols());
+    const RowGrad<A> terms{mean[row.index()], rstd[row.index()]};
+    const auto sums = row.sum([=](A grad, A x, A w) { return terms.terms(grad, x, w); }, weight);
+    const auto r = RowGrad<A>::of(terms.mean, terms.rstd, sums, row.cols());
     row.write_and_add_to_columns(
-        grad_input, [=](A grad, A x, A w) { return r.grad_input(grad, x, single ? A(0) : w); },
+        grad_input, [=](A grad, A x, A w) { return r.grad_input(grad, x, w); },
         [=](A grad, A x) { return r.parameter_grads(grad, x); }, weight);
   }
 };
@@ -195,7 +233,6 @@ struct LayerNormBackward {
 template <class T>
 struct SegmentSums {
   using A = acc_t<T>;
-  static constexpr bool kKeep = false;
 
   const A* __restrict__ mean;       // [rows]
   const A* __restrict__ rstd;       // [rows]
@@ -205,7 +242,7 @@ struct SegmentSums {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const RowGrad<A> r{mean[row.index()], rstd[row.index()], A(0), A(0)};
+    const RowGrad<A> r{mean[row.index()], rstd[row.index()]};
     const auto sums = row.sum([=](A grad, A x, A w) { return r.terms(grad, x, w); }, weight);
     if (row.leader()) {
       grad_sums[row.segment_index()] = sums[0];
@@ -216,7 +253,6 @@ struct SegmentSums {
 
 template <class A>
 struct CombineSums {
-  static constexpr bool kKeep = false;
 
   const A* __restrict__ mean;        // [rows]
   const A* __restrict__ rstd;        // [rows]
@@ -228,7 +264,7 @@ struct CombineSums {
     const auto sums = row.sum([](A grad, A projection) { return Values<A, 2>{grad, projection}; });
     if (row.leader()) {
       const int64_t i = row.index();
-      results[i] = {mean[i], rstd[i], average(sums[0], cols), average(sums[1], cols)};
+      results[i] = RowGrad<A>::of(mean[i], rstd[i], sums, cols);
     }
   }
 };
@@ -237,26 +273,16 @@ template <class T>
 struct LayerNormBackwardColumns {
   using A = acc_t<T>;
 
-  const T* __restrict__ grad_output;     // [rows, cols]
-  const T* __restrict__ input;           // [rows, cols]
   const RowGrad<A>* __restrict__ grads;  // [rows]
   backend::Parameter<T> weight;          // [cols]
   T* __restrict__ grad_input;            // [rows, cols]
 
-  template <int N>
-  HOST_DEVICE void operator()(int64_t i, int64_t row, int64_t col, Values<A, N> (&sums)[2]) const {
-    const auto grad = backend::load<N>(grad_output + i);
-    const auto x = backend::load<N>(input + i);
-    const auto w = weight.template at<N>(col);
-    const RowGrad<A> r = grads[row];
-    Values<A, N> result;
-    for (int k = 0; k < N; ++k) {
-      result[k] = r.grad_input(grad[k], x[k], w[k]);
-      const auto terms = r.parameter_grads(grad[k], x[k]);
-      sums[0][k] += terms[0];
-      sums[1][k] += terms[1];
-    }
-    backend::store(grad_input + i, result);
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const RowGrad<A> r = grads[row.index()];
+    row.write_and_add_to_columns(
+        grad_input, [=](A grad, A x, A w) { return r.grad_input(grad, x, w); },
+        [=](A grad, A x) { return r.parameter_grads(grad, x); }, weight);
   }
 };
 
@@ -317,18 +343,17 @@ void layer_norm_backward(
     return;
   }
   const backend::Split split = backend::Split::even(cols);
-  Tensor buffer = new_empty(input, {rows * (2 * split.segments + 4)}, mean.scalar_type());
+  constexpr int64_t kSize = sizeof(RowGrad<A>) / sizeof(A);
+  Tensor buffer = new_empty(input, {rows * (2 * split.segments + kSize)}, mean.scalar_type());
   auto* const row_grads = reinterpret_cast<RowGrad<A>*>(buffer.mutable_data_ptr<A>());
-  A* const grad_sums = buffer.mutable_data_ptr<A>() + 4 * rows;
+  A* const grad_sums = buffer.mutable_data_ptr<A>() + kSize * rows;
   A* const projection_sums = grad_sums + rows * split.segments;
   backend::launch_rows(input, SegmentSums<T>{means, rstds, w, grad_sums, projection_sums}, inputs, rows, cols, split);
   backend::launch_rows(
       input, CombineSums<A>{means, rstds, row_grads, cols}, std::array<const A*, 2>{grad_sums, projection_sums}, rows,
       split.segments, backend::Split::none(split.segments));
-  const bool aligned = backend::is_aligned(inputs[0]) && backend::is_aligned(inputs[1]);
-  backend::launch_column_sums<T>(
-      input, LayerNormBackwardColumns<T>{inputs[0], inputs[1], row_grads, w, out}, 1, rows, cols, aligned,
-      parameter_grads);
+  backend::launch_column_sums(
+      input, LayerNormBackwardColumns<T>{row_grads, w, out}, inputs, 1, rows, cols, parameter_grads);
 }
 
 std::tuple<Tensor, Tensor, Tensor> fused_layer_norm(

@@ -81,7 +81,6 @@ ReduceSumPlan plan_reduce_sum(IntArrayRef sizes, const OptionalIntArrayRef& dim,
 // In is T or acc_t<T>, and so is what the output holds.
 template <class In, class T>
 struct SumRow {
-  static constexpr bool kKeep = false;
 
   SumOutput<T> output;  // [rows, segments]
 
@@ -94,16 +93,11 @@ struct SumRow {
   }
 };
 
-template <class T>
 struct SumColumns {
-  const T* __restrict__ input;  // [batch, rows, cols]
-
-  template <int N>
-  HOST_DEVICE void operator()(int64_t i, int64_t /*row*/, int64_t /*col*/, Values<acc_t<T>, N> (&sums)[1]) const {
-    const auto values = backend::load<N>(input + i);
-    for (int k = 0; k < N; ++k) {
-      sums[0][k] += values[k];
-    }
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    using A = typename Row::A;
+    row.add_to_columns([](A x) { return Values<A, 1>{x}; });
   }
 };
 
@@ -115,8 +109,8 @@ void sum_step(
     const SumStep& step) {
   using A = acc_t<T>;
   if (step.inner != 1) {
-    backend::launch_column_sums<In>(
-        like, SumColumns<In>{input}, step.outer, step.size, step.inner, backend::is_aligned(input), std::array{output});
+    backend::launch_column_sums(
+        like, SumColumns(), std::array{input}, step.outer, step.size, step.inner, std::array{output});
     return;
   }
   const backend::Split split = backend::split_few_rows(step.outer, step.size, 4);
