@@ -39,6 +39,17 @@
 
 namespace extension_cpp {
 
+// What a backend::Parameter is made of: contiguous, and on CUDA aligned for vector accesses.
+inline std::optional<Tensor> as_parameter(const std::optional<Tensor>& tensor) {
+  std::optional<Tensor> result = as_contiguous(tensor);
+  if (result.has_value() && !backend::is_aligned(result->const_data_ptr())) {
+    Tensor copy = new_empty(*result, result->sizes());
+    copy_into(copy, *result);
+    return copy;
+  }
+  return result;
+}
+
 namespace detail {
 
 // Tensors that are members of a functor, and become whatever the member is.
@@ -89,7 +100,7 @@ inline auto member_in(const PerRow& argument, int64_t /*cols*/) {
   return std::tuple(PerRow{as_contiguous(argument.tensor)});
 }
 inline auto member_in(const PerColumn& argument, int64_t cols) {
-  return std::tuple(PerColumn{as_contiguous(argument.tensor), argument.otherwise, cols});
+  return std::tuple(PerColumn{as_parameter(argument.tensor), argument.otherwise, cols});
 }
 
 }  // namespace detail

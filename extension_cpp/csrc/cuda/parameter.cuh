@@ -16,29 +16,39 @@ struct Parameter {
   const T* narrow = nullptr;
   const A* wide = nullptr;
   A otherwise;
-  bool aligned = false;
 
-  // `parameter` is contiguous.
+  // `parameter` is what as_parameter() made of it.
   Parameter(const std::optional<Tensor>& parameter, A otherwise, int64_t /*cols*/) : otherwise(otherwise) {
     if (!parameter.has_value()) {
       return;
     }
     if (parameter->element_size() == sizeof(A)) {
       wide = parameter->template const_data_ptr<A>();
-      aligned = is_aligned(wide);
     } else {
       narrow = parameter->template const_data_ptr<T>();
-      aligned = is_aligned(narrow);
     }
   }
 
+  // Of columns col ... col + N - 1.
   template <int N>
+  __device__ Values<A, N> at(int64_t col) const {
+    return at<N, false>(col);
+  }
+
+  // The same where col is a multiple of N.
+  template <int N>
+  __device__ Values<A, N> aligned_at(int64_t col) const {
+    return at<N, true>(col);
+  }
+
+ private:
+  template <int N, bool Aligned>
   __device__ Values<A, N> at(int64_t col) const {
     Values<A, N> result;
     if (wide != nullptr) {
-      load_into(result, wide, col);
+      load_into<Aligned>(result, wide + col);
     } else if (!std::is_same_v<T, A> && narrow != nullptr) {
-      load_into(result, narrow, col);
+      load_into<Aligned>(result, narrow + col);
     } else {
 #pragma unroll
       for (int k = 0; k < N; ++k) {
@@ -48,15 +58,12 @@ struct Parameter {
     return result;
   }
 
- private:
-  template <class U, int N>
-  __device__ void load_into(Values<A, N>& result, const U* data, int64_t col) const {
+  template <bool Aligned, class U, int N>
+  __device__ static void load_into(Values<A, N>& result, const U* address) {
     constexpr int kStep = N < kVector<U> ? N : kVector<U>;
-    const bool whole = aligned && static_cast<int>(col) % kStep == 0;
 #pragma unroll
     for (int first = 0; first < N; first += kStep) {
-      const U* const address = data + col + first;
-      const auto part = whole ? load<kStep>(address) : load_unaligned<kStep>(address);
+      const auto part = Aligned ? load<kStep>(address + first) : load_unaligned<kStep>(address + first);
 #pragma unroll
       for (int k = 0; k < kStep; ++k) {
         result[first + k] = part[k];

@@ -179,25 +179,15 @@ class Queue {
   using Chunks = Kept<T, N, V, Ragged, K>;
   using Word = typename Word<static_cast<int>(sizeof(T)) * N>::type;
 
-  static constexpr unsigned size() {
-    unsigned words = 1;
-    while (words < K * V) {
-      words *= 2;
-    }
-    return words * static_cast<unsigned>(sizeof(Word));
-  }
-
  public:
   // Of shared memory, for each row and thread.
-  static constexpr size_t kBytes = size();
+  static constexpr size_t kBytes = K * V * sizeof(Word);
 
-  // Neighbours would meet in the same banks: hence the word w of a thread lies where another's word w ^ x does.
   __device__ Queue(const void* shared, int ahead)
       : ahead_(ahead),
-        slot_(
-            shared_address(shared) + threadIdx.x * size() +
-            (threadIdx.x * size() / 128 * static_cast<unsigned>(sizeof(Word)) & (size() - 1))),
-        other_(slot_ + (ahead == 2 ? blockDim.x * size() : 0)) {}
+        stride_(blockDim.x * static_cast<unsigned>(sizeof(Word))),
+        slot_(shared_address(shared) + threadIdx.x * static_cast<unsigned>(sizeof(Word))),
+        other_(slot_ + (ahead == 2 ? static_cast<unsigned>(K) * V * stride_ : 0)) {}
 
   // Sends for a row; the order of calls is that of take().
   __device__ void send(const Inputs<T, K>& inputs, const Span& span, int lanes, int lane) {
@@ -234,14 +224,19 @@ class Queue {
   }
 
  private:
-  __device__ unsigned word(size_t k, int v) const {
-    return slot_ ^ ((static_cast<unsigned>(k) * V + v) * static_cast<unsigned>(sizeof(Word)));
-  }
+  __device__ unsigned word(size_t k, int v) const { return slot_ + (static_cast<unsigned>(k) * V + v) * stride_; }
 
   int ahead_;
+  unsigned stride_;
   unsigned slot_;
   unsigned other_;
 };
+
+template <class Column, int N, class = void>
+struct has_aligned_at : std::false_type {};
+template <class Column, int N>
+struct has_aligned_at<Column, N, std::void_t<decltype(std::declval<const Column&>().template aligned_at<N>(0))>>
+    : std::true_type {};
 
 // What a functor sees of its row. K inputs; C column sums, which only kernels that keep the row can have.
 template <class T, int N, int V, bool Ragged, size_t K, size_t C>
@@ -405,7 +400,9 @@ class Row {
   template <class Column>
   __device__ Values<A, N> column_at(const Column& column, const Where& where) const {
     const int64_t col = span_.first_col + where.col;
-    if (where.whole()) {
+    if constexpr (!Ragged && detail::has_aligned_at<Column, N>::value) {
+      return column.template aligned_at<N>(col);
+    } else if (where.whole()) {
       return column.template at<N>(col);
     }
     Values<A, N> values{};

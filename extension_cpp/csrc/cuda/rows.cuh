@@ -59,7 +59,7 @@ struct Extent {
 };
 
 __device__ inline void* shared_bytes() {
-  extern __shared__ __align__(1024) unsigned char bytes[];
+  extern __shared__ __align__(16) unsigned char bytes[];
   return bytes;
 }
 
@@ -191,8 +191,11 @@ __device__ Values<A, N> sum_over_teams(Values<A, N> sum, int lanes, A* combined 
 // `classes` apart, and begin at the same place between two 16-byte boundaries.
 //
 // blockIdx.x: the matrix of the batch and the segment; blockIdx.y: the rows.
+//
+// The row of 4095 elements takes an access more than that of 4096, hence 288 threads: two blocks of these shall run at
+// once, too.
 template <int N, int V, bool Ragged, size_t C, class T, size_t K, class F, class Out>
-__global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
+__global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads, 1) rows_and_column_sums_kernel(
     F f, Inputs<T, K> inputs, Extent extent, Split split, int lanes, int classes, int64_t rows_per_block, int ahead,
     SumOutputs<Out, C> outputs, acc_t<T>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
   using A = acc_t<T>;

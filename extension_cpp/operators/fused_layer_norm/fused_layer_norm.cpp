@@ -366,7 +366,7 @@ std::tuple<Tensor, Tensor, Tensor> fused_layer_norm(
   Tensor rstd = inputs.new_output(2);
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     layer_norm<typename decltype(tag)::type>(
-        as_contiguous(input), as_contiguous(weight), as_contiguous(bias), eps, output, mean, rstd);
+        as_contiguous(input), as_parameter(weight), as_parameter(bias), eps, output, mean, rstd);
   });
   return {output, mean, rstd};
 }
@@ -384,7 +384,7 @@ std::tuple<Tensor, Tensor, Tensor> fused_layer_norm_backward(
     using Output = SumOutput<T>;
     layer_norm_backward<T>(
         as_contiguous(grad_output), as_contiguous(input), as_contiguous(mean), as_contiguous(rstd),
-        as_contiguous(weight), grad_input, weight.has_value() ? Output::of(grad_weight) : Output(),
+        as_parameter(weight), grad_input, weight.has_value() ? Output::of(grad_weight) : Output(),
         bias.has_value() ? Output::of(grad_bias) : Output());
   });
   return {grad_input, grad_weight, grad_bias};
