@@ -227,6 +227,7 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
     at.offset += offset_step;
     at.exists = k < count;
     at.cols = at.exists ? span.cols : 0;
+    at.lead = at.exists ? span.lead : 0;
   };
 
   typename Row<T, N, V, Ragged, K, C>::Sums sums = {};
@@ -236,6 +237,7 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   Span here = span;
   here.exists = team_in_block < count;
   here.cols = here.exists ? span.cols : 0;
+  here.lead = here.exists ? span.lead : 0;
   Span next = here;
   int sent = team_in_block;
   for (int k = 0; k < ahead; ++k) {
