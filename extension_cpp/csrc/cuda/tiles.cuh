@@ -54,7 +54,8 @@ inline __device__ unsigned place_in_column(unsigned row_word, unsigned group) {
 }
 
 template <class F, class T, size_t M, size_t K>
-__global__ void __launch_bounds__(kBlock) tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
+__global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
+    tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
   constexpr int N = kVector<T>;
   constexpr int kSize = sizeof(T);
   constexpr int kColWords = kTileRows / N;  // of a column in shared memory
@@ -71,22 +72,27 @@ __global__ void __launch_bounds__(kBlock) tile_kernel(F f, const Tiles<K> tiles,
     tile = outer;
     return place;
   };
-  // Of shared memory; the first may lie before the tensors' first.
-  const int first_col = next(tiles.along_cols) * tiles.cols - tiles.skew;
-  const int first_row = next(tiles.along_rows) * kTileRows;
-  const int cols = static_cast<int>(indexing.sizes[0].divisor()) - first_col;
-  const int rows = static_cast<int>(indexing.sizes[1].divisor()) - first_row;
-  int64_t offsets[1 + K];
+  // The tile begins `skew` columns before first_col, which may be before the tensors; inputs' data begin there, too.
+  const unsigned first_col = next(tiles.along_cols) * tiles.cols;
+  const unsigned first_row = next(tiles.along_rows) * kTileRows;
+  const int before_first = tiles.skew - static_cast<int>(first_col);  // columns of the tile that are not there
+  const int cols = static_cast<int>(indexing.sizes[0].divisor()) + before_first;
+  const int rows = static_cast<int>(indexing.sizes[1].divisor() - first_row);
+  const auto out_row_stride = static_cast<unsigned>(indexing.strides[1][0]);
+  int64_t output = uint64_t{first_row} * out_row_stride + first_col - tiles.skew;
+  const char* data[K];
 #pragma unroll
-  for (size_t k = 0; k <= K; ++k) {
-    offsets[k] = first_row * indexing.strides[1][k] + first_col * indexing.strides[0][k];
+  for (size_t k = 0; k < K; ++k) {
+    const TileInput& input = tiles.inputs[k];
+    data[k] = input.data + uint64_t{first_col} * input.col_bytes + uint64_t{first_row} * input.row_bytes;
   }
 #pragma unroll 1
   for (int d = 2; d < indexing.dims; ++d) {
     const int place = next(indexing.sizes[d]);
+    output += place * indexing.strides[d][0];
 #pragma unroll
-    for (size_t k = 0; k <= K; ++k) {
-      offsets[k] += place * indexing.strides[d][k];
+    for (size_t k = 0; k < K; ++k) {
+      data[k] += place * indexing.strides[d][1 + k] * kSize;
     }
   }
 
@@ -100,11 +106,10 @@ __global__ void __launch_bounds__(kBlock) tile_kernel(F f, const Tiles<K> tiles,
 #pragma unroll
   for (int u = 0; u < kTileChunks; ++u) {
     const int row = own_row + kNextRow * u;
-    const unsigned from_boundary = static_cast<unsigned>(tiles.before + tiles.skew) +
-                                   static_cast<unsigned>(offsets[0]) +
-                                   row * static_cast<unsigned>(indexing.strides[1][0]);
+    const unsigned from_boundary = static_cast<unsigned>(tiles.before + tiles.skew) + static_cast<unsigned>(output) +
+                                   static_cast<unsigned>(row) * out_row_stride;
     own_col[u] = tiles.skew - static_cast<int>(from_boundary % N) + lane * N;
-    begin[u] = max(-first_col - own_col[u], 0);
+    begin[u] = max(before_first - own_col[u], 0);
     end[u] = row < rows && lane * N < tiles.cols ? min(cols - own_col[u], N) : 0;
   }
 
@@ -115,21 +120,21 @@ __global__ void __launch_bounds__(kBlock) tile_kernel(F f, const Tiles<K> tiles,
 #pragma unroll
   for (size_t k = 0; k < K; ++k) {
     const TileInput& input = tiles.inputs[k];
-    const char* const data = input.data + offsets[1 + k] * kSize;
     if (input.place >= 0) {
       const int there = min(rows - word * N, N);
 #pragma unroll
       for (int u = 0; u < kTileChunks; ++u) {
         const int col = word_col + kNextCol * u;
-        const char* const address = data + uint64_t{static_cast<unsigned>(col)} * input.col_bytes + word * kAccessBytes;
-        const bool asked = there > 0 && first_col + col >= 0 && col < cols;
+        const char* const address =
+            data[k] + uint64_t{static_cast<unsigned>(col)} * input.col_bytes + word * kAccessBytes;
+        const bool asked = there > 0 && col >= before_first && col < cols;
         const auto misaligned = static_cast<int>(misalignment(address));
         requested[k][u] = request(address, asked, asked && misaligned > kAccessBytes - there * kSize);
       }
     } else {
 #pragma unroll
       for (int u = 0; u < kTileChunks; ++u) {
-        const char* const address = data + uint64_t{static_cast<unsigned>(own_col[u])} * input.col_bytes +
+        const char* const address = data[k] + uint64_t{static_cast<unsigned>(own_col[u])} * input.col_bytes +
                                     uint64_t{static_cast<unsigned>(own_row + kNextRow * u)} * input.row_bytes;
         const bool asked = begin[u] < end[u];
         const auto misaligned = static_cast<int>(misalignment(address));
@@ -184,7 +189,7 @@ __global__ void __launch_bounds__(kBlock) tile_kernel(F f, const Tiles<K> tiles,
         packed[k] = receive<kSize>(requested[k][u], input.col_bytes == 0);
       }
     }
-    const int64_t i = offsets[0] + own_col[u] + row * indexing.strides[1][0];
+    const int64_t i = output + own_col[u] + uint64_t{row} * out_row_stride;
     store_results(f, packed, outputs, i, begin[u], end[u]);
   }
 }
@@ -219,16 +224,6 @@ bool launch_tiles(
   std::swap(tiles.indexing.sizes[1], tiles.indexing.sizes[row_dim]);
   std::swap(tiles.indexing.strides[1], tiles.indexing.strides[row_dim]);
 
-  int transposed = 0;
-  bool fits = true;
-  for (size_t k = 0; k < K; ++k) {
-    const int64_t col_stride = tiles.indexing.strides[0][1 + k];
-    const int64_t row_stride = tiles.indexing.strides[1][1 + k];
-    fits = fits && (col_stride <= 1 || row_stride == 1) && std::max(col_stride, row_stride) < kMost / kSize;
-    tiles.inputs[k] = {
-        reinterpret_cast<const char*>(inputs[k]), static_cast<unsigned>(col_stride * kSize),
-        static_cast<unsigned>(row_stride * kSize), col_stride > 1 ? transposed++ : -1};
-  }
   tiles.before = elements_before(outputs.data[0]);
   bool aligned = tiles.before == 0;
   for (int d = 1; d < indexing.dims; ++d) {
@@ -236,6 +231,17 @@ bool launch_tiles(
   }
   tiles.skew = aligned ? 0 : N - 1;
   tiles.cols = aligned ? kTileCols<T> : kTileCols<T> - N;
+
+  int transposed = 0;
+  bool fits = tiles.indexing.strides[1][0] < kMost;
+  for (size_t k = 0; k < K; ++k) {
+    const int64_t col_stride = tiles.indexing.strides[0][1 + k];
+    const int64_t row_stride = tiles.indexing.strides[1][1 + k];
+    fits = fits && (col_stride <= 1 || row_stride == 1) && std::max(col_stride, row_stride) < kMost / kSize;
+    tiles.inputs[k] = {
+        reinterpret_cast<const char*>(inputs[k] - tiles.skew * col_stride), static_cast<unsigned>(col_stride * kSize),
+        static_cast<unsigned>(row_stride * kSize), col_stride > 1 ? transposed++ : -1};
+  }
   const int64_t cols = indexing.sizes[0].divisor();
   const int64_t rows = tiles.indexing.sizes[1].divisor();
   const int64_t along_cols = ceil_div(cols + tiles.skew, tiles.cols);
