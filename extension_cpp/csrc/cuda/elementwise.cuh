@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kBlock)
     constexpr int W = decltype(width)::value;
     const Values<acc_t<T>, W> inputs[] = {operands.template at<W>(i)...};
     Values<acc_t<T>, W> results[M];
-    apply(f, inputs, results, std::index_sequence_for<Operands...>());
+    apply_formula(f, inputs, results, std::index_sequence_for<Operands...>());
 #pragma unroll
     for (size_t m = 0; m < M; ++m) {
       store(outputs.data[m] + i, results[m]);
@@ -91,7 +91,7 @@ __device__ Packed gather(const MatrixInput& input, int row, int col, int cols, i
   });
 }
 
-// Outputs that lie in a row, as a [rows, cols] matrix of less than 2^31 elements. The loads of all inputs go out
+// Outputs that lie in a row, as a [rows, cols] matrix of at most kMost elements. The loads of all inputs go out
 // together: to wait for one after the other costs a tenth of the time.
 template <class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(kBlock)

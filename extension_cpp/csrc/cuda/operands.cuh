@@ -135,7 +135,7 @@ __device__ Values<acc_t<T>, kVector<T>> unpack(const Packed& packed) {
 
 // results[m] = result m of f(inputs[0], ...), for N elements.
 template <class F, class A, int N, size_t M, size_t K, size_t... I>
-__device__ void apply(
+__device__ void apply_formula(
     const F& f, const Values<A, N> (&inputs)[K], Values<A, N> (&results)[M], std::index_sequence<I...> /*all inputs*/) {
 #pragma unroll
   for (int n = 0; n < N; ++n) {
@@ -158,7 +158,7 @@ __device__ void store_results(
     values[k] = unpack<T>(inputs[k]);
   }
   Values<acc_t<T>, N> results[M];
-  apply(f, values, results, std::make_index_sequence<K>());
+  apply_formula(f, values, results, std::make_index_sequence<K>());
 #pragma unroll
   for (size_t m = 0; m < M; ++m) {
     T* const output = outputs.data[m] + i;

@@ -62,7 +62,8 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   constexpr int kNextRow = kBlock / kTileWords;
   constexpr int kNextCol = kBlock / kColWords;
   constexpr int kColBytes = kColWords * kAccessBytes;
-  extern __shared__ uint4 shared[];
+  static_assert(kColWords >= kTileWords, "place_in_column stays within the column");
+  extern __shared__ uint4 tile_memory[];
 
   const auto& indexing = tiles.indexing;
   auto tile = static_cast<int>(blockIdx.x);
@@ -150,7 +151,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   for (size_t k = 0; k < K; ++k) {
     const TileInput& input = tiles.inputs[k];
     if (input.place >= 0) {
-      char* const to = reinterpret_cast<char*>(shared) + input.place * kTileBytes;
+      char* const to = reinterpret_cast<char*>(tile_memory) + input.place * kTileBytes;
 #pragma unroll
       for (int u = 0; u < kTileChunks; ++u) {
         const auto [w] = receive<kSize>(requested[k][u], false);
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
         asm("" : "+r"(group), "+r"(next_group));
         packed[k] = pack_elements<T>([&](int n) {
           const unsigned place = (beyond >> n) & 1 ? next_group : group;
-          return *reinterpret_cast<const T*>(reinterpret_cast<const char*>(shared) + place + n * kColBytes);
+          return *reinterpret_cast<const T*>(reinterpret_cast<const char*>(tile_memory) + place + n * kColBytes);
         });
       } else {
         packed[k] = receive<kSize>(requested[k][u], input.col_bytes == 0);
