@@ -53,6 +53,7 @@ inline __device__ unsigned place_in_column(unsigned row_word, unsigned group) {
   return (row_word ^ group % kTileWords) * kAccessBytes;
 }
 
+// Four blocks on a multiprocessor, for some to load while others compute; more operands would not have the registers.
 template <class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
     tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
@@ -147,14 +148,16 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
     }
   }
 
+  Packed packed[kTileChunks][K];
 #pragma unroll
   for (size_t k = 0; k < K; ++k) {
     const TileInput& input = tiles.inputs[k];
-    if (input.place >= 0) {
-      char* const to = reinterpret_cast<char*>(tile_memory) + input.place * kTileBytes;
+    char* const to = reinterpret_cast<char*>(tile_memory) + input.place * kTileBytes;
 #pragma unroll
-      for (int u = 0; u < kTileChunks; ++u) {
-        const auto [w] = receive<kSize>(requested[k][u], false);
+    for (int u = 0; u < kTileChunks; ++u) {
+      packed[u][k] = receive<kSize>(requested[k][u], input.col_bytes == 0);
+      if (input.place >= 0) {
+        const unsigned (&w)[4] = packed[u][k].words;
         const unsigned col = word_col + kNextCol * u;
         *reinterpret_cast<uint4*>(to + (col * kColBytes + place_in_column(word, col / N))) =
             make_uint4(w[0], w[1], w[2], w[3]);
@@ -169,7 +172,6 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
       continue;
     }
     const unsigned row = own_row + kNextRow * u;
-    Packed packed[K];
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
       const TileInput& input = tiles.inputs[k];
@@ -182,16 +184,14 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
         unsigned group = from + place_in_column(row / N, col / N);
         unsigned next_group = from + place_in_column(row / N, col / N + 1);
         asm("" : "+r"(group), "+r"(next_group));
-        packed[k] = pack_elements<T>([&](int n) {
+        packed[u][k] = pack_elements<T>([&](int n) {
           const unsigned place = (beyond >> n) & 1 ? next_group : group;
           return *reinterpret_cast<const T*>(reinterpret_cast<const char*>(tile_memory) + place + n * kColBytes);
         });
-      } else {
-        packed[k] = receive<kSize>(requested[k][u], input.col_bytes == 0);
       }
     }
     const int64_t i = output + own_col[u] + uint64_t{row} * out_row_stride;
-    store_results(f, packed, outputs, i, begin[u], end[u]);
+    store_results(f, packed[u], outputs, i, begin[u], end[u]);
   }
 }
 
