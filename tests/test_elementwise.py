@@ -1,11 +1,15 @@
 """What the elementwise operators promise beyond the battery, and PyTorch's tutorial."""
 
+import itertools
+import random
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from extension_cpp import ops
+from extension_cpp.battery.layouts import strided
 from extension_cpp.testing import devices
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -74,6 +78,99 @@ def test_broadcasting(device, dtype, shapes):
     if x.dim() > 1:
         transposed = x.transpose(-1, -2).contiguous().transpose(-1, -2)
         assert torch.equal(ops.affine(a, transposed, b), a * x + b)
+
+
+# Small numbers, of which every dtype holds products and sums exactly.
+def small_numbers(shape, device, dtype, generator):
+    return torch.randint(-8, 8, shape, generator=generator).to(device, dtype)
+
+
+# Ways for an operand of a matrix to lie in memory, beginning `offset` elements into its buffer;
+# what belongs to no element is NaN.
+MATRIX_OPERANDS = {
+    "straight": lambda x, offset: strided(x, [0, 1], [1, 1], offset),
+    "transposed": lambda x, offset: strided(x, [1, 0], [1, 1], offset),
+    "rows with gaps": lambda x, offset: strided(x, [0, 1], [2, 1], offset),
+    "transposed, with gaps": lambda x, offset: strided(x, [1, 0], [1, 3], offset),
+    "every other element": lambda x, offset: strided(x, [0, 1], [1, 2], offset),
+    "a row": lambda x, offset: strided(x[:1], [0, 1], [1, 1], offset),
+    "a column": lambda x, offset: strided(x[:, :1], [0, 1], [1, 1], offset),
+    "one number": lambda x, offset: strided(x[:1, :1], [0, 1], [1, 1], offset),
+}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_matrices_that_lie_differently(device, dtype):
+    """Sizes around an access and a tile, any alignment, every pair of ways to lie."""
+    generator, choices = torch.Generator().manual_seed(0), random.Random(0)
+    sizes = (1, 7, 31, 33, 63, 65, 100, 257)
+    pairs = list(itertools.product(MATRIX_OPERANDS, repeat=2))
+    for shape in itertools.product(sizes, repeat=2):
+        values = small_numbers((3, *shape), device, dtype, generator)
+        for kinds in choices.sample(pairs, 6):
+            operands = [
+                MATRIX_OPERANDS[kind](x, choices.choice((0, 0, 1, 3, 8)))
+                for kind, x in zip((*kinds, "straight"), values, strict=True)
+            ]
+            choices.shuffle(operands)
+            a, x, b = operands
+            assert torch.equal(ops.affine(a, x, b), a * x + b), (shape, kinds)
+
+
+SHAPES_OF_BATCHES = [
+    (5, 33, 70),
+    (2, 100, 3),
+    (3, 64, 64),
+    (4, 16, 7, 9),
+    (2, 3, 31, 33),
+    (3, 65, 4, 17),
+    (2, 3, 9, 2, 31),
+]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES_OF_BATCHES, ids=str)
+def test_permuted_operands(device, dtype, shape):
+    """Batches of transposed matrices, channels-last beside contiguous, expanded dimensions."""
+    generator, choices = torch.Generator().manual_seed(0), random.Random(0)
+    values = small_numbers((3, *shape), device, dtype, generator)
+    orders = list(itertools.permutations(range(len(shape))))
+    for order in choices.sample(orders, min(len(orders), 24)):
+        operands = []
+        for x, kind in zip(values, ("permuted", "permuted too", "straight"), strict=True):
+            own = order if choices.random() < 0.7 and kind != "straight" else range(len(shape))
+            if kind == "permuted too":
+                expanded = {d for d in own if choices.random() < 0.3}
+                x = x[tuple(slice(1 if d in expanded else None) for d in range(len(shape)))]
+            operands.append(strided(x, own, [1] * len(shape), choices.choice((0, 0, 1, 5))))
+        choices.shuffle(operands)
+        a, x, b = operands
+        strides = [t.stride() for t in operands]
+        assert torch.equal(ops.affine(a, x, b), a * x + b), strides
+        assert torch.equal(ops.affine(a, x.expand(shape), b), a * x + b), strides
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(64, 64), (31, 130), (100, 257), (3, 65, 70)], ids=str)
+def test_out_that_lies_differently(device, dtype, shape):
+    """An output beside operands that lie the other way, be it one of them; what surrounds it."""
+    generator = torch.Generator().manual_seed(0)
+    first, second = small_numbers((2, *shape), device, dtype, generator)
+    orders = [range(len(shape)), [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]]
+    for order, in_place, offset in itertools.product(orders, (False, True), (0, 1, 6)):
+        for gaps in ([1] * len(shape), [1, 2, *[1] * len(shape)][: len(shape)]):
+            other = strided(second, orders[order is orders[0]], [1] * len(shape), offset)
+            out = strided(first, order, gaps, offset)
+            memory = out.new_empty(0).set_(out.untyped_storage())
+            outside = torch.ones_like(memory, dtype=torch.bool)
+            outside.as_strided(out.shape, out.stride(), out.storage_offset()).fill_(False)
+            expected = first + second
+            ops.myadd_out(out if in_place else first, other, out)
+            assert torch.equal(out, expected)
+            assert memory[outside].isnan().all()
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -59,6 +59,8 @@ int locate(
 
 int64_t divide(int64_t n, int64_t divisor) { return Divider(divisor).divide(n); }
 
+int divide_small(int n, int64_t divisor) { return Divider(divisor).divide_small(n); }
+
 void strides_of(
     int num, int64_t dim, const int64_t* sizes, const int64_t* strides, int64_t* result) {
   std::vector<Geometry> operands;
@@ -207,6 +209,9 @@ def test_division(library):
         for n in numbers:
             if n >= 0:
                 found = library.divide(ctypes.c_int64(n), ctypes.c_int64(divisor))
+                assert found == n // divisor, (n, divisor)
+            if 0 <= n < 2**31 and divisor < 2**31:
+                found = library.divide_small(n, ctypes.c_int64(divisor))
                 assert found == n // divisor, (n, divisor)
 
 

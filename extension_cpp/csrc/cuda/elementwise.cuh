@@ -8,7 +8,9 @@
 
 #include "launch.cuh"
 #include "layout.h"
+#include "operands.cuh"
 #include "strided.cuh"
+#include "tiles.cuh"
 #include "vector.cuh"
 
 #include <array>
@@ -30,72 +32,6 @@ struct Flat {
 
 namespace detail {
 
-template <int N, class A>
-__device__ Values<A, N> repeat(A value) {
-  Values<A, N> values;
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    values[n] = value;
-  }
-  return values;
-}
-
-// What a matrix kernel knows of an input: where element (row, col) of the output finds its own.
-template <class T>
-struct MatrixInput {
-  const T* data;
-  int64_t row_stride;
-  int64_t col_stride;  // 1; 0: one value for a whole row
-
-  template <int N>
-  __device__ Values<acc_t<T>, N> aligned_at(int64_t row, int64_t col) const {
-    if (col_stride == 1) {
-      return load<N>(data + row * row_stride + col);
-    }
-    return repeat<N>(load<1>(data + row * row_stride)[0]);
-  }
-
-  template <int N>
-  __device__ Values<acc_t<T>, N> at(int64_t row, int64_t col, int64_t cols) const {
-    const T* address = data + row * row_stride + (col_stride == 0 ? 0 : col);
-    // Rows that follow one another are as one.
-    if (col + N <= cols || row_stride == col_stride * cols) {
-      if (col_stride == 1) {
-        return load_unaligned<N>(address);
-      }
-      return repeat<N>(load<1>(address)[0]);
-    }
-    Values<acc_t<T>, N> result;
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      result[n] = load<1>(address)[0];
-      address += col_stride;
-      if (++col == cols) {
-        col = 0;
-        address += row_stride - cols * col_stride;
-      }
-    }
-    return result;
-  }
-};
-
-template <int N, class F, class T, size_t M, class... Inputs>
-__device__ void store_results(const F& f, int64_t i, const PointerArray<T, M>& outputs, const Inputs&... inputs) {
-  Values<acc_t<T>, N> results[M];
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const auto values = as_values(f(inputs[n]...));
-#pragma unroll
-    for (size_t m = 0; m < M; ++m) {
-      results[m][n] = values[m];
-    }
-  }
-#pragma unroll
-  for (size_t m = 0; m < M; ++m) {
-    store(outputs.data[m] + i, results[m]);
-  }
-}
-
 // Calls at(N) for the N elements of this thread, or at(1) for each of those that are there. `before`: elements from the
 // 16-byte boundary below the outputs to their first element; accesses start there.
 template <int N, class At>
@@ -115,38 +51,81 @@ __global__ void __launch_bounds__(kBlock)
     elementwise_kernel(F f, int64_t numel, int before, PointerArray<T, M> outputs, Operands... operands) {
   for_own_elements<N>(numel, before, [&](auto width, int64_t i) {
     constexpr int W = decltype(width)::value;
-    store_results<W>(f, i, outputs, operands.template at<W>(i)...);
+    const Values<acc_t<T>, W> inputs[] = {operands.template at<W>(i)...};
+    Values<acc_t<T>, W> results[M];
+    apply_formula(f, inputs, results, std::index_sequence_for<Operands...>());
+#pragma unroll
+    for (size_t m = 0; m < M; ++m) {
+      store(outputs.data[m] + i, results[m]);
+    }
   });
 }
 
-template <int N, class F, class T, size_t M, class... Inputs>
-__global__ void __launch_bounds__(kBlock)
-    matrix_kernel(F f, int64_t numel, Divider cols, int before, PointerArray<T, M> outputs, Inputs... inputs) {
-  for_own_elements<N>(numel, before, [&](auto width, int64_t i) {
-    constexpr int W = decltype(width)::value;
-    const int64_t row = cols.divide(i);
-    const int64_t col = i - row * cols.divisor();
-    store_results<W>(f, i, outputs, inputs.template at<W>(row, col, cols.divisor())...);
-  });
-}
+// An input of a [rows, cols] matrix, as its kernel wants it.
+struct MatrixInput {
+  const char* data;
+  int64_t row_bytes;    // from row to row
+  unsigned col_bytes;   // from column to column; 0: one value for a whole row
+  unsigned held_bytes;  // where elements start, from a 16-byte boundary on, to lie in that one piece of 16
+  int last_col;         // where the elements of a thread may start: further on they are in two rows
+};
 
-// Where every access is aligned: no thread divides, nor asks whether its elements lie in one row. 2^lane_bits threads
-// lie along a row, in blocks.divisor() blocks. Threads that take several rows each were slower.
-template <int N, class F, class T, size_t M, class... Inputs>
-__global__ void __launch_bounds__(kBlock) tile_kernel(
-    F f, int64_t rows, int64_t cols, int lane_bits, Divider blocks, PointerArray<T, M> outputs, Inputs... inputs) {
-  const int lane = static_cast<int>(threadIdx.x) & ((1 << lane_bits) - 1);
-  const int64_t tile = blocks.divide(blockIdx.x);
-  const int64_t row = (tile * kBlock + threadIdx.x) >> lane_bits;
-  const int64_t col = (((blockIdx.x - tile * blocks.divisor()) << lane_bits) + lane) * N;
-  if (row < rows && col < cols) {
-    store_results<N>(f, row * cols + col, outputs, inputs.template aligned_at<N>(row, col)...);
-  }
-}
+template <size_t K>
+struct MatrixInputs {
+  MatrixInput inputs[K];
+};
 
+// Elements that do not lie in one row, one by one: of the N from (row, col) on those from `begin` to `end` - 1.
 template <class T>
-int elements_before(const T* output) {
-  return static_cast<int>(reinterpret_cast<uintptr_t>(output) % kAccessBytes / sizeof(T));
+__device__ Packed gather(const MatrixInput& input, int row, int col, int cols, int begin, int end) {
+  const auto col_bytes = static_cast<int64_t>(input.col_bytes);
+  const char* address = input.data + (row * input.row_bytes + col * col_bytes);
+  return pack_elements<T>([&](int n) {
+    const T value = n >= begin && n < end ? load_chunk<1>(reinterpret_cast<const T*>(address)).values[0] : T(0);
+    address += col_bytes;
+    if (++col == cols) {
+      col = 0;
+      address += input.row_bytes - cols * col_bytes;
+    }
+    return value;
+  });
+}
+
+// Outputs that lie in a row, as a [rows, cols] matrix of at most kMost elements. The loads of all inputs go out
+// together: to wait for one after the other costs a tenth of the time.
+template <class F, class T, size_t M, size_t K>
+__global__ void __launch_bounds__(kBlock)
+    matrix_kernel(F f, int numel, Divider by_cols, int before, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
+  constexpr int N = kVector<T>;
+  const int i = (static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x)) * N - before;
+  if (i >= numel) {
+    return;
+  }
+  const auto cols = static_cast<int>(by_cols.divisor());
+  const int row = by_cols.divide_small(i < 0 ? 0 : i);
+  const int col = i - row * cols;
+  const bool whole = i >= 0 && i <= numel - N;
+
+  Requested requested[K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const MatrixInput& input = matrix.inputs[k];
+    const char* const address = input.data + static_cast<uint64_t>(static_cast<unsigned>(col)) * input.col_bytes +
+                                static_cast<unsigned>(row) * input.row_bytes;
+    const bool asked = whole && col <= input.last_col;
+    requested[k] = request(address, asked, asked && misalignment(address) > input.held_bytes);
+  }
+  Packed packed[K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const MatrixInput& input = matrix.inputs[k];
+    if (whole && col <= input.last_col) {
+      packed[k] = receive<sizeof(T)>(requested[k], input.col_bytes == 0);
+    } else {
+      packed[k] = gather<T>(input, row, col, cols, -i, numel - i);
+    }
+  }
+  store_results(f, packed, outputs, i, -i, numel - i);
 }
 
 // Whether the outputs lie in a row, as a [rows, cols] matrix of which every input has whole rows, one row for all, one
@@ -160,37 +139,38 @@ bool is_matrix(const Indexing<K>& indexing) {
   return is;
 }
 
-// Whether accesses to N elements are aligned from the first element of every row on.
-template <int N, class T>
-bool rows_are_aligned(const MatrixInput<T>& input) {
-  return input.col_stride == 0 || (is_aligned(input.data) && input.row_stride % N == 0);
-}
-
-template <class T, size_t M, class F, class... Inputs>
+template <class T, size_t M, class F, size_t K>
 void launch_matrix(
-    const F& f, int64_t numel, const Divider& cols, int before, const PointerArray<T, M>& outputs, cudaStream_t stream,
-    const Inputs&... inputs) {
-  constexpr int N = kVector<T>;
-  // Of float64 the other kernel will do: fewer kernels to compile.
-  if constexpr (!std::is_same_v<T, double>) {
-    if (before == 0 && cols.divisor() % N == 0 && (rows_are_aligned<N>(inputs) && ...)) {
-      const int64_t rows = numel / cols.divisor();
-      const int64_t chunks = cols.divisor() / N;
-      int lane_bits = 0;
-      while (1 << lane_bits < kBlock && 1 << lane_bits < chunks) {
-        ++lane_bits;
+    const F& f, const Indexing<1 + K>& indexing, const PointerArray<T, M>& outputs,
+    const std::array<const T*, K>& inputs, cudaStream_t stream) {
+  constexpr unsigned kSize = sizeof(T);
+  // Whole rows, or parts of one.
+  const int64_t cols = indexing.sizes[0].divisor();
+  const int64_t rows = indexing.numel / cols;
+  const int64_t some_rows = std::max<int64_t>(kMost / cols, 1);
+  for (int64_t row = 0; row < rows; row += some_rows) {
+    for (int64_t col = 0; col < cols; col += kMost) {
+      const int64_t width = std::min(cols - col, kMost);
+      const auto numel = static_cast<int>(width * std::min(rows - row, some_rows));
+      PointerArray<T, M> to = outputs;
+      for (T*& output : to.data) {
+        output += row * cols + col;
       }
-      const int64_t along_row = ceil_div(chunks, 1 << lane_bits);
-      const int64_t blocks = along_row * ceil_div(rows, kBlock >> lane_bits);
-      if (blocks <= kMaxGridX) {
-        tile_kernel<N><<<static_cast<unsigned>(blocks), kBlock, 0, stream>>>(
-            f, rows, cols.divisor(), lane_bits, Divider(along_row), outputs, inputs...);
-        return;
+      MatrixInputs<K> from;
+      for (size_t k = 0; k < K; ++k) {
+        const int64_t row_stride = indexing.dims == 1 ? 0 : indexing.strides[1][1 + k];
+        const int64_t col_stride = indexing.strides[0][1 + k];
+        const bool flat = row_stride == col_stride * cols;  // rows follow one another as those of the outputs
+        from.inputs[k] = {
+            reinterpret_cast<const char*>(inputs[k] + row * row_stride + col * col_stride), row_stride * kSize,
+            static_cast<unsigned>(col_stride) * kSize, col_stride == 0 ? kAccessBytes - kSize : 0,
+            static_cast<int>(flat ? width : width - kVector<T>)};
       }
+      const int before = elements_before(to.data[0]);
+      const auto blocks = static_cast<unsigned>(ceil_div(before + numel, kBlock * kVector<T>));
+      matrix_kernel<<<blocks, kBlock, 0, stream>>>(f, numel, Divider(width), before, to, from);
     }
   }
-  const auto blocks = static_cast<unsigned>(ceil_div(before + numel, int64_t{kBlock} * N));
-  matrix_kernel<N><<<blocks, kBlock, 0, stream>>>(f, numel, cols, before, outputs, inputs...);
 }
 
 template <class T, size_t M, class F, size_t... I>
@@ -207,12 +187,8 @@ void elementwise(
   if (aligned_alike && indexing.all_linear()) {
     elementwise_kernel<N><<<blocks, kBlock, 0, stream>>>(f, indexing.numel, before, outputs, Flat<T>{inputs[I]}...);
   } else if (aligned_alike && is_matrix(indexing)) {
-    const int64_t* const cols = indexing.strides[0];
-    const int64_t* const rows = indexing.strides[indexing.dims - 1];
-    launch_matrix<T>(
-        f, indexing.numel, indexing.sizes[0], before, outputs, stream,
-        MatrixInput<T>{inputs[I], indexing.dims == 1 ? 0 : rows[I + 1], cols[I + 1]}...);
-  } else {
+    launch_matrix(f, indexing, outputs, inputs, stream);
+  } else if (!aligned_alike || !launch_tiles(f, indexing, outputs, inputs, stream)) {
     strided_kernel<N><<<blocks, kBlock, 0, stream>>>(f, indexing, outputs, inputs[I]...);
   }
   CUDA_LAUNCH_CHECK();

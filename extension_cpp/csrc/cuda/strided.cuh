@@ -3,6 +3,7 @@
 
 #include "indexing.h"
 #include "launch.cuh"
+#include "operands.cuh"
 #include "vector.cuh"
 
 #include <utility>
@@ -42,14 +43,7 @@ __device__ void strided_at(
     const T* const (&inputs)[sizeof...(I)], std::index_sequence<I...>) {
   const Values<acc_t<T>, N> in[] = {load_strided<N>(inputs[I] + offsets[I + 1], indexing.strides[0][I + 1])...};
   Values<acc_t<T>, N> results[M];
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const auto values = as_values(f(in[I][n]...));
-#pragma unroll
-    for (size_t m = 0; m < M; ++m) {
-      results[m][n] = values[m];
-    }
-  }
+  apply_formula(f, in, results, std::index_sequence<I...>());
 #pragma unroll
   for (size_t m = 0; m < M; ++m) {
     store_strided<N>(outputs.data[m] + offsets[0], indexing.strides[0][0], results[m]);

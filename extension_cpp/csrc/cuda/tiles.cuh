@@ -1,0 +1,262 @@
+// Operands of which some are transposed with respect to the output, or that broadcast in more than two dimensions: tile
+// by tile.
+//
+// The columns of a tile lie along the innermost dimension of the outputs, its rows along the one in which transposed
+// inputs are contiguous; the other dimensions only say where a tile is. A transposed input goes through shared memory:
+// its tile is read whole, each column in accesses of 16 bytes, before a row of it is used.
+#pragma once
+
+#include "indexing.h"
+#include "launch.cuh"
+#include "operands.cuh"
+#include "vector.cuh"
+
+#include <array>
+
+namespace extension_cpp::cuda::detail {
+
+// Rows of the outputs come in whole cache lines: 8 threads each.
+constexpr int kTileWords = 8;
+constexpr int kTileRows = 64;
+constexpr int kTileChunks = kTileRows * kTileWords / kBlock;  // of each operand and thread
+constexpr int kTileBytes = kTileRows * kTileWords * kAccessBytes;
+// What a block may have without asking for more.
+constexpr int kMaxTransposed = 48 * 1024 / kTileBytes;
+
+template <class T>
+constexpr int kTileCols = kTileWords * kVector<T>;
+
+struct TileInput {
+  const char* data;
+  unsigned col_bytes;  // from column to column; 0: one value for a whole row
+  unsigned row_bytes;
+  int place;  // of its tile in shared memory; -1: not transposed
+};
+
+template <size_t K>
+struct Tiles {
+  // Dimension 0 is that of the columns, 1 that of the rows.
+  Indexing<1 + K> indexing;
+  Divider along_cols;  // tiles
+  Divider along_rows;
+  int before;  // elements, as elements_before
+  // Where rows start anywhere between two 16-byte boundaries, so do the columns of a tile in each of them: up to `skew`
+  // columns before its first, and it has fewer, for all to lie in what is read of a transposed input.
+  int skew;
+  int cols;
+  TileInput inputs[K];
+};
+
+// Where the 16 bytes of a row stand within a column of a tile in shared memory, for columns of one group of N: so that
+// columns N apart find those of one row in different banks.
+inline __device__ unsigned place_in_column(unsigned row_word, unsigned group) {
+  return (row_word ^ group % kTileWords) * kAccessBytes;
+}
+
+// Four blocks on a multiprocessor, for some to load while others compute; more operands would not have the registers.
+template <class F, class T, size_t M, size_t K>
+__global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
+    tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
+  constexpr int N = kVector<T>;
+  constexpr int kSize = sizeof(T);
+  constexpr int kColWords = kTileRows / N;  // of a column in shared memory
+  constexpr int kNextRow = kBlock / kTileWords;
+  constexpr int kNextCol = kBlock / kColWords;
+  constexpr int kColBytes = kColWords * kAccessBytes;
+  static_assert(kColWords >= kTileWords, "place_in_column stays within the column");
+  extern __shared__ uint4 tile_memory[];
+
+  const auto& indexing = tiles.indexing;
+  auto tile = static_cast<int>(blockIdx.x);
+  const auto next = [&](const Divider& size) {
+    const int outer = size.divide_small(tile);
+    const int place = tile - outer * static_cast<int>(size.divisor());
+    tile = outer;
+    return place;
+  };
+  // The tile begins `skew` columns before first_col, which may be before the tensors; inputs' data begin there, too.
+  const unsigned first_col = next(tiles.along_cols) * tiles.cols;
+  const unsigned first_row = next(tiles.along_rows) * kTileRows;
+  const int before_first = tiles.skew - static_cast<int>(first_col);  // columns of the tile that are not there
+  const int cols = static_cast<int>(indexing.sizes[0].divisor()) + before_first;
+  const int rows = static_cast<int>(indexing.sizes[1].divisor() - first_row);
+  const auto out_row_stride = static_cast<unsigned>(indexing.strides[1][0]);
+  int64_t output = uint64_t{first_row} * out_row_stride + first_col - tiles.skew;
+  const char* data[K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const TileInput& input = tiles.inputs[k];
+    data[k] = input.data + uint64_t{first_col} * input.col_bytes + uint64_t{first_row} * input.row_bytes;
+  }
+#pragma unroll 1
+  for (int d = 2; d < indexing.dims; ++d) {
+    const int place = next(indexing.sizes[d]);
+    output += place * indexing.strides[d][0];
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      data[k] += place * indexing.strides[d][1 + k] * kSize;
+    }
+  }
+
+  // The columns [begin, end) of those from own_col on of the rows own_row + kNextRow * u, aligned in the outputs.
+  const unsigned thread = threadIdx.x;
+  const int lane = static_cast<int>(thread % kTileWords);
+  const int own_row = static_cast<int>(thread / kTileWords);
+  int own_col[kTileChunks];
+  int begin[kTileChunks];
+  int end[kTileChunks];
+#pragma unroll
+  for (int u = 0; u < kTileChunks; ++u) {
+    const int row = own_row + kNextRow * u;
+    const unsigned from_boundary = static_cast<unsigned>(tiles.before + tiles.skew) + static_cast<unsigned>(output) +
+                                   static_cast<unsigned>(row) * out_row_stride;
+    own_col[u] = tiles.skew - static_cast<int>(from_boundary % N) + lane * N;
+    begin[u] = max(before_first - own_col[u], 0);
+    end[u] = row < rows && lane * N < tiles.cols ? min(cols - own_col[u], N) : 0;
+  }
+
+  // Asks for the pieces of 16 bytes that hold elements of the tensor, and for no others: they may be nobody's.
+  Requested requested[K][kTileChunks];
+  const int word = static_cast<int>(thread % kColWords);
+  const int word_col = static_cast<int>(thread / kColWords);
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const TileInput& input = tiles.inputs[k];
+    if (input.place >= 0) {
+      const int there = min(rows - word * N, N);
+#pragma unroll
+      for (int u = 0; u < kTileChunks; ++u) {
+        const int col = word_col + kNextCol * u;
+        const char* const address =
+            data[k] + uint64_t{static_cast<unsigned>(col)} * input.col_bytes + word * kAccessBytes;
+        const bool asked = there > 0 && col >= before_first && col < cols;
+        const auto misaligned = static_cast<int>(misalignment(address));
+        requested[k][u] = request(address, asked, asked && misaligned > kAccessBytes - there * kSize);
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kTileChunks; ++u) {
+        const char* const address = data[k] + uint64_t{static_cast<unsigned>(own_col[u])} * input.col_bytes +
+                                    uint64_t{static_cast<unsigned>(own_row + kNextRow * u)} * input.row_bytes;
+        const bool asked = begin[u] < end[u];
+        const auto misaligned = static_cast<int>(misalignment(address));
+        const bool one = input.col_bytes == 0;
+        requested[k][u] = request(
+            address, asked && (one || misaligned < kAccessBytes - begin[u] * kSize),
+            asked && !one && misaligned > kAccessBytes - end[u] * kSize);
+      }
+    }
+  }
+
+  Packed packed[kTileChunks][K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const TileInput& input = tiles.inputs[k];
+    char* const to = reinterpret_cast<char*>(tile_memory) + input.place * kTileBytes;
+#pragma unroll
+    for (int u = 0; u < kTileChunks; ++u) {
+      packed[u][k] = receive<kSize>(requested[k][u], input.col_bytes == 0);
+      if (input.place >= 0) {
+        const unsigned (&w)[4] = packed[u][k].words;
+        const unsigned col = word_col + kNextCol * u;
+        *reinterpret_cast<uint4*>(to + (col * kColBytes + place_in_column(word, col / N))) =
+            make_uint4(w[0], w[1], w[2], w[3]);
+      }
+    }
+  }
+  __syncthreads();
+
+#pragma unroll
+  for (int u = 0; u < kTileChunks; ++u) {
+    if (begin[u] >= end[u]) {
+      continue;
+    }
+    const unsigned row = own_row + kNextRow * u;
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      const TileInput& input = tiles.inputs[k];
+      if (input.place >= 0) {
+        // Of the columns from own_col on, which lie in one group of N or in two: bit n of `beyond` says in which. The
+        // two places are made opaque, or each element would have its own computed.
+        const unsigned col = own_col[u];
+        const unsigned beyond = ((1u << N) - 1) << (N - col % N);
+        const unsigned from = input.place * kTileBytes + col * kColBytes + row % N * kSize;
+        unsigned group = from + place_in_column(row / N, col / N);
+        unsigned next_group = from + place_in_column(row / N, col / N + 1);
+        asm("" : "+r"(group), "+r"(next_group));
+        packed[u][k] = pack_elements<T>([&](int n) {
+          const unsigned place = (beyond >> n) & 1 ? next_group : group;
+          return *reinterpret_cast<const T*>(reinterpret_cast<const char*>(tile_memory) + place + n * kColBytes);
+        });
+      }
+    }
+    const int64_t i = output + own_col[u] + uint64_t{row} * out_row_stride;
+    store_results(f, packed[u], outputs, i, begin[u], end[u]);
+  }
+}
+
+// Whether tiles are the way, and then the kernel's launch. All outputs lie alike between 16-byte boundaries.
+template <class F, class T, size_t M, size_t K>
+bool launch_tiles(
+    const F& f, const Indexing<1 + K>& indexing, const PointerArray<T, M>& outputs,
+    const std::array<const T*, K>& inputs, cudaStream_t stream) {
+  constexpr int N = kVector<T>;
+  constexpr int64_t kSize = sizeof(T);
+  if (indexing.dims < 2 || indexing.strides[0][0] != 1) {
+    return false;
+  }
+  // Rows: where transposed inputs are contiguous, else a dimension that fills a tile.
+  int row_dim = 0;
+  for (size_t k = 1; k <= K; ++k) {
+    for (int d = 1; d < indexing.dims && indexing.strides[0][k] > 1; ++d) {
+      if (row_dim == 0 && indexing.strides[d][k] == 1) {
+        row_dim = d;
+      }
+    }
+  }
+  if (row_dim == 0) {
+    const auto fill = [&](int d) { return std::min<int64_t>(indexing.sizes[d].divisor(), kTileRows); };
+    row_dim = 1;
+    for (int d = 2; d < indexing.dims; ++d) {
+      row_dim = fill(d) > fill(row_dim) ? d : row_dim;
+    }
+  }
+  Tiles<K> tiles{indexing};
+  std::swap(tiles.indexing.sizes[1], tiles.indexing.sizes[row_dim]);
+  std::swap(tiles.indexing.strides[1], tiles.indexing.strides[row_dim]);
+
+  tiles.before = elements_before(outputs.data[0]);
+  bool aligned = tiles.before == 0;
+  for (int d = 1; d < indexing.dims; ++d) {
+    aligned = aligned && indexing.strides[d][0] % N == 0;
+  }
+  tiles.skew = aligned ? 0 : N - 1;
+  tiles.cols = aligned ? kTileCols<T> : kTileCols<T> - N;
+
+  int transposed = 0;
+  bool fits = tiles.indexing.strides[1][0] < kMost;
+  for (size_t k = 0; k < K; ++k) {
+    const int64_t col_stride = tiles.indexing.strides[0][1 + k];
+    const int64_t row_stride = tiles.indexing.strides[1][1 + k];
+    fits = fits && (col_stride <= 1 || row_stride == 1) && std::max(col_stride, row_stride) < kMost / kSize;
+    tiles.inputs[k] = {
+        reinterpret_cast<const char*>(inputs[k] - tiles.skew * col_stride), static_cast<unsigned>(col_stride * kSize),
+        static_cast<unsigned>(row_stride * kSize), col_stride > 1 ? transposed++ : -1};
+  }
+  const int64_t cols = indexing.sizes[0].divisor();
+  const int64_t rows = tiles.indexing.sizes[1].divisor();
+  const int64_t along_cols = ceil_div(cols + tiles.skew, tiles.cols);
+  const int64_t along_rows = ceil_div(rows, kTileRows);
+  const int64_t blocks = indexing.numel / (cols * rows) * along_cols * along_rows;
+  // Less than an eighth of a tile full is slower than one element after the other.
+  if (!fits || transposed > kMaxTransposed || std::max(cols, rows) >= kMost || blocks > kMaxGridX ||
+      blocks * kTileRows * kTileCols<T> > 8 * indexing.numel) {
+    return false;
+  }
+  tiles.along_cols = Divider(along_cols);
+  tiles.along_rows = Divider(along_rows);
+  tile_kernel<<<static_cast<unsigned>(blocks), kBlock, transposed * kTileBytes, stream>>>(f, tiles, outputs);
+  return true;
+}
+
+}  // namespace extension_cpp::cuda::detail
