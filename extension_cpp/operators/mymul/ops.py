@@ -47,7 +47,6 @@ def _backward(ctx, grad_output):
 
 register_autograd("extension_cpp::mymul", _backward, setup_context=_setup_context)
 
-
 register_vmap("extension_cpp::mymul")
 
 # As torch.mul, which promotes: under autocast half and float32 meet in float32.
