@@ -83,7 +83,7 @@ def _backward(ctx, grad_output):
 register_autograd("extension_cpp::affine", _backward, setup_context=_setup_context)
 
 
-def _backward_reference(grad_output, a, x):
+def _backward_in_torch(grad_output, a, x):
     return (
         (grad_output * x).sum_to_size(a.shape),
         grad_output * a,
@@ -91,7 +91,7 @@ def _backward_reference(grad_output, a, x):
     )
 
 
-register_autograd("extension_cpp::affine_backward", reference=_backward_reference)
+register_autograd("extension_cpp::affine_backward", reference=_backward_in_torch)
 
 
 # The batch becomes part of the features: (..., features) examples are rows of batch * features.

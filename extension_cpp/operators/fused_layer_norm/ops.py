@@ -95,7 +95,7 @@ register_autograd("extension_cpp::fused_layer_norm", _backward, setup_context=_s
 
 
 # As a function of independent tensors, whatever mean and rstd are the statistics of.
-def _backward_reference(grad_output, input, mean, rstd, weight, bias):
+def _backward_in_torch(grad_output, input, mean, rstd, weight, bias):
     def average(tensor):
         return tensor.mean(-1, keepdim=True)
 
@@ -110,7 +110,7 @@ def _backward_reference(grad_output, input, mean, rstd, weight, bias):
     )
 
 
-register_autograd("extension_cpp::fused_layer_norm_backward", reference=_backward_reference)
+register_autograd("extension_cpp::fused_layer_norm_backward", reference=_backward_in_torch)
 
 
 def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:

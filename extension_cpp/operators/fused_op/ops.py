@@ -57,12 +57,12 @@ def _backward(ctx, grad_output):
 register_autograd("extension_cpp::fused_op", _backward, setup_context=_setup_context)
 
 
-def _backward_reference(grad_output, output, scale):
+def _backward_in_torch(grad_output, output, scale):
     grad = torch.where(output <= 0, 0, grad_output)
     return grad * scale, grad.sum_to_size(grad.shape[-1:])
 
 
-register_autograd("extension_cpp::fused_op_backward", reference=_backward_reference)
+register_autograd("extension_cpp::fused_op_backward", reference=_backward_in_torch)
 
 
 _batched_input = batching_rule("extension_cpp::fused_op")
