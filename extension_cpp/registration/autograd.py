@@ -104,8 +104,8 @@ def register_autograd(
     overload = lookup(op)
     signature = Signature(overload)
     signature.require_functional()
-    references.pop(signature.name, None)
     if reference is None and backward is not None:
+        references.pop(signature.name, None)
         kernel = autograd_kernel(overload, signature, backward, setup_context)
     elif reference is not None and backward is None and setup_context is None:
         references[signature.name] = Reference(signature, reference)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import re
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -42,10 +43,7 @@ SHIFTED = define("shifted(Tensor x, Tensor w) -> Tensor", lambda x, w: x.sin() *
 register_autograd(SHIFTED, reference=shifted_reference)
 
 
-register_vmap(
-    SHIFTED,
-    lambda info, in_dims, x, w: (ops.shifted(x, w.expand_as(x)), 0),
-)
+register_vmap(SHIFTED, lambda info, in_dims, x, w: (ops.shifted(x, w.expand_as(x)), 0))
 
 
 @pytest.mark.parametrize(
@@ -319,7 +317,9 @@ def test_either_a_formula_or_a_reference(arguments: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="library_test::shifted: register_autograd takes either"):
         register_autograd(SHIFTED, **arguments)
     x, w = inputs((2, 3), (3,))
-    assert jvp(ops.shifted, (x, w), (x, w))[1].shape == x.shape  # what was there stays
+    # What was there stays.
+    torch.testing.assert_close(jvp(ops.shifted, (x, w), (x, w))[1], x.cos() * w * x + x.sin() * w)
+    assert SHIFTED in references
 
 
 def test_references_are_those_of_the_last_registration() -> None:
@@ -329,6 +329,11 @@ def test_references_are_those_of_the_last_registration() -> None:
     (x,) = inputs((3,))
     ((value, expected),) = references[name].pairs(x, (x,), {})
     assert torch.equal(value, expected)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch says that a kernel is replaced
+        register_autograd(name, lambda ctx, grad: 2 * grad)
+    assert name not in references
+    torch.testing.assert_close(grad(lambda x: ops.twice(x).sum())(x), torch.full_like(x, 2))
 
 
 @pytest.mark.parametrize("transform", ["jvp", "jacrev", "jacfwd", "hessian", "vmap of jvp"])
