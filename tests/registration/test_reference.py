@@ -194,6 +194,36 @@ def test_gradients_that_nobody_asks_for_are_not_computed() -> None:
         second.sum().backward()
 
 
+def test_undefined_gradients_stay_undefined() -> None:
+    seen = []
+
+    class Identity(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            ctx.set_materialize_grads(False)
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor | None) -> Tensor | None:
+            seen.append(grad)
+            return grad
+
+    class First(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor, y: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+            return grad, None
+
+    name = define("pair(Tensor x) -> (Tensor, Tensor)", lambda x: (x * 2, x.clone()))
+    register_autograd(name, reference=lambda x: (x * 2, Identity.apply(x)))
+    (x,) = inputs((3,), requires_grad=True)
+    First.apply(*ops.pair(x)).sum().backward()
+    assert seen == [None]
+
+
 @pytest.mark.parametrize(
     "reference",
     [lambda x: x, lambda x: x.view(-1).view(x.shape), lambda x: x.sum_to_size(x.shape)],
