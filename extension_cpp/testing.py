@@ -59,6 +59,7 @@ from extension_cpp.battery.values import (
     check_gradcheck,
     check_layouts,
     check_properties,
+    check_references,
     check_wanted,
 )
 
@@ -93,6 +94,7 @@ __all__ = [
     "check_no_gradient",
     "check_opcheck",
     "check_properties",
+    "check_references",
     "check_registrations",
     "check_saved_tensors",
     "check_second_device",

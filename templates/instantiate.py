@@ -46,7 +46,7 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
         make = {python: python.Python, spec: spec.Spec, cpp: cpp.Cpp}[module]
         old = make(own, KINDS[kind], Options(), backward_schema(KINDS[kind], own))
         new = make(stand_ins, KINDS[kind], options, backward_schema(KINDS[kind], schema))
-        text = adapt(path.name, path.read_text(), KINDS[kind], options)
+        text = adapt(path.name, path.read_text(), options)
         text = replace(text, old, new, function if module is cpp else "my_op")
         files[path.name.replace("my_op", schema.name)] = module.complete(path.name, text, new)
     shared = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
@@ -142,7 +142,7 @@ def take_in(file: str, source: str, generated: str) -> str:
     return format_text("kernel.cu", f"{text[: call.start()]}  {comment}{text[call.start() :]}")
 
 
-def adapt(file: str, text: str, kind: Kind, options: Options) -> str:
+def adapt(file: str, text: str, options: Options) -> str:
     """Takes out of a template's file what the options leave out."""
     if file.endswith((".h", ".cpp", ".cu")):
         if not options.own_backward:
@@ -154,14 +154,12 @@ def adapt(file: str, text: str, kind: Kind, options: Options) -> str:
         text = text.replace("on CPU or CUDA", f"on {options.devices[0].upper()}")
     if not options.own_backward:
         text = re.sub(r'^register_\w+\("extension_cpp::my_op_backward"\)\n', "", text, flags=re.M)
-        text = drop_paragraphs(
-            text, r'"extension_cpp::my_op_backward"|_(context|backward)_backward\('
-        )
-        own = python.Python(parse_template(kind.schema), kind, Options(), "")
-        call = r"torch\.ops\.extension_cpp\.my_op_backward\([^)]*\)"
-        text = re.sub(call, kind.torch_backward.format(factor=own.python_factor("ctx.")), text)
+        text = drop_paragraphs(text, r'"extension_cpp::my_op_backward"')
+        # What is the operator's reference otherwise.
+        text = text.replace("torch.ops.extension_cpp.my_op_backward", "_backward_in_torch")
+        text = re.sub(r"(?<=# EDIT: the backward) operator(.*), from which.*", r",\1.", text)
     if not options.grad:
-        text = drop_paragraphs(text, r"^def (_setup_context|_backward)\(")
+        text = drop_paragraphs(text, r"^def (_setup_context|_backward|_backward_in_torch)\(")
         text = re.sub(
             r'^register_autograd\("extension_cpp::my_op".*\)$',
             'register_no_autograd("extension_cpp::my_op")',

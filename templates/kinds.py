@@ -18,8 +18,6 @@ class Kind:
     Attributes:
         name: of its folder.
         fits: what schemas it is for, in words.
-        torch_backward: the backward in PyTorch calls, for `--backward torch`; `{factor}` stands for
-            the numbers' part.
         lists: whether it takes lists of tensors.
         schema: its own.
         input: the shape of every tensor among the arguments, in the notation of csrc/notation.h.
@@ -28,9 +26,8 @@ class Kind:
         host: the host function of csrc that it calls, where it has no kernel of its own.
     """
 
-    def __init__(self, name: str, fits: str, torch_backward: str = "", lists: bool = False) -> None:
-        self.name, self.fits = name, fits
-        self.torch_backward, self.lists = torch_backward, lists
+    def __init__(self, name: str, fits: str, lists: bool = False) -> None:
+        self.name, self.fits, self.lists = name, fits, lists
         source = "".join(path.read_text() for path in sorted((TEMPLATES / name).glob("my_op*")))
         declared = re.findall(r'const Operator kMyOp\w*\{\s*"(.*?)",\s*"(.*?)"\};', source)
         self.schema, line = declared[0]
@@ -59,28 +56,22 @@ FIXED = "operators that take a fixed number of tensors and return"
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("elementwise", f"{FIXED} one new tensor", "2 * grad_output * input{factor}"),
+        Kind("elementwise", f"{FIXED} one new tensor"),
         Kind(
             "rowwise",
             f"{FIXED} one new tensor",
-            "(grad_output - grad_output.mean(-1, keepdim=True)){factor}",
         ),
         Kind(
             "reduction",
             f"{FIXED} one new tensor",
-            "2 * grad_output.unsqueeze(-1) * input{factor}",
         ),
         Kind(
             "multi_output",
             f"{FIXED} several new tensors",
-            "(((term := 2 * (input - mean.unsqueeze(-1)) * grad_output)"
-            " - term.mean(-1, keepdim=True)){factor}).to(input.dtype)",
         ),
         Kind(
             "kernel",
             "operators that return one new tensor",
-            "sum(torch.nn.functional.pad(grad_output, (1, 1))"
-            ".narrow(-1, k, grad_output.shape[-1]) for k in range(3)){factor}",
             lists=True,
         ),
         Kind(

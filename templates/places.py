@@ -18,7 +18,7 @@ class Number:
         name: of the kernels' parameter.
         field: its C++ type.
         value: what it is made of in the host function, C++.
-        python: the same in Python, with `{0}` before each argument's name.
+        python: the same in Python.
     """
 
     name: str
@@ -56,13 +56,10 @@ class Places:
 
     def _numbers(self) -> list[Number]:
         direct = [a for a in self.schema.settings if a.info.field is not None]
-        numbers = [Number(a.name, a.info.field, a.name, f"{{0}}{a.name}") for a in direct]
+        numbers = [Number(a.name, a.info.field, a.name, a.name) for a in direct]
         if folded := self.folded:
             names = ", ".join(a.name for a in folded)
-            terms = [
-                weighted(k, a.info.python_number.format(f"{{0}}{a.name}"))
-                for k, a in enumerate(folded)
-            ]
+            terms = [weighted(k, a.info.python_number.format(a.name)) for k, a in enumerate(folded)]
             python = f"{terms[0] if len(terms) == 1 else '(' + ' + '.join(terms) + ')'} / 10"
             value = f"{self.name}_settings({names})"
             numbers.append(Number("settings", "A", value, python))

@@ -23,18 +23,16 @@ class Python(Places):
             self.context_names,
             self.needs_main_grad,
             self.input_grads,
-            self.python_factor("ctx."),
-            f"{', None' * len(self.schema.settings)})",
+            self.backward_in_torch,
+            self.python_factor(),
         ]
         blocks = [self.docstring, self.number_checks, self.overlap_checks]
         if self.schema.outputs > 1:
             inline += [self.backward_head, self.mean_gradient]
         return inline, blocks
 
-    def python_factor(self, prefix: str = "") -> str:
-        terms = "".join(
-            f" + {weighted(k, n.python.format(prefix))}" for k, n in enumerate(self.numbers)
-        )
+    def python_factor(self) -> str:
+        terms = "".join(f" + {weighted(k, n.python)}" for k, n in enumerate(self.numbers))
         return f" * (1{terms})" if terms else ""
 
     def parameters(self, spell: Callable[[Argument], str]) -> str:
@@ -137,6 +135,12 @@ class Python(Places):
     def needs_main_grad(self) -> str:
         positional = [a for a in self.schema.arguments if not a.kwarg_only]
         return f"ctx.needs_input_grad[{positional.index(self.main)}]"
+
+    @property
+    def backward_in_torch(self) -> str:
+        takes = [self.main.name if name == "input" else name for name in self.kind.backward_takes]
+        names = [*takes, *(a.name for a in self.schema.settings)]
+        return f"_backward_in_torch({', '.join(names)})"
 
     @property
     def input_grads(self) -> str:

@@ -59,7 +59,8 @@ SCHEMAS = [
 _CPP = "int errno, int EOF, int NULL, float NAN, float INFINITY, float M_PI, int INT_MAX, int stdin"
 _OWN = (
     "float tag, float row, float rows, float col, float cols, float sums, float means, float mean, "
-    "float averages, float average, float A, float T, float i, float j, float f, float value"
+    "float averages, float average, float A, float T, float i, float j, float f, float value, "
+    "float term, float padded"
 )
 _PYTHON = (
     "int to_front, float check_shape, float info, float in_dims, float grad, float grad_output, "

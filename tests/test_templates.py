@@ -173,10 +173,8 @@ ops.py
   def gelu_gate(x: Tensor, gate: Tensor, mask: Tensor | None, alpha: float = 1.0, dims: Sequence[int] = ()) -> Tensor:
   def _setup_context(ctx, inputs, output):
   def _backward(ctx, grad_output):
-  def _setup_context_backward(ctx, inputs, output):
-  def _backward_backward(ctx, grad):
+  def _backward_in_torch(grad_output, x, alpha, dims):
   x, _, _, ctx.alpha, ctx.dims = inputs
-  grad_output, x, ctx.alpha, ctx.dims = inputs
 spec.py
   def reference(x, gate, mask, alpha=1.0, dims=()):
   yield Sample(make(shape), make(shape), make(shape), 0.3, [1, 3])
@@ -204,14 +202,12 @@ ops.py
   def _fake(q: Tensor, rest: Sequence[Tensor], n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], *, layout: torch.layout = torch.strided, format: torch.memory_format | None = None, other: str | None = None, dims: Sequence[int] | None = None) -> Tensor:
   def _setup_context(ctx, inputs, keyword_only_inputs, output):
   def _backward(ctx, grad_output):
-  def _setup_context_backward(ctx, inputs, output):
-  def _backward_backward(ctx, grad):
+  def _backward_in_torch(grad_output, n, flag, mode, dtype, device, scales, layout, format, other, dims):
   _, _, ctx.n, ctx.flag, ctx.mode, ctx.dtype, ctx.device, ctx.scales = inputs
   ctx.layout = keyword_only_inputs["layout"]
   ctx.format = keyword_only_inputs["format"]
   ctx.other = keyword_only_inputs["other"]
   ctx.dims = keyword_only_inputs["dims"]
- ) = inputs
 spec.py
   def reference(q, rest, n, flag, mode, dtype, device, scales, *, layout=torch.strided, format=None, other=None, dims=None):
   yield Sample(make(shape), [make(shape), make(shape)], 2, True, "ab", torch.bfloat16, torch.device("cpu"), [0.2, 0.5], layout=torch.sparse_coo, format=torch.channels_last, other="abc", dims=[1, 3])
@@ -233,10 +229,8 @@ ops.py
   def f(x: Tensor, eps: float = 1e-05) -> Tensor:
   def _setup_context(ctx, inputs, output):
   def _backward(ctx, grad_output, grad_mean, grad_mean_2):
-  def _setup_context_backward(ctx, inputs, output):
-  def _backward_backward(ctx, grad):
+  def _backward_in_torch(grad_output, x, mean, eps):
   x, ctx.eps = inputs
-  grad_output, x, mean, ctx.eps = inputs
 spec.py
   def reference(x, eps=1e-05):
 """,

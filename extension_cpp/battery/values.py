@@ -19,6 +19,7 @@ from extension_cpp.battery.registry import differentiable, register
 from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.surroundings import poisoned
 from extension_cpp.battery.tensors import to_float64
+from extension_cpp.registration import references
 
 
 @register(per_dtype=True)
@@ -58,6 +59,22 @@ def check_double_backward(spec: OpSpec, device: str, dtype: torch.dtype) -> None
         for case in cases(spec, device, dtype, shape):
             with poisoned():
                 case.agree(order=2 * case.order)
+
+
+@register(per_dtype=True, applies=differentiable)
+def check_references(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
+    """Operators of the backward against the references that give them their derivatives."""
+    for shape in small_shapes(spec):
+        for case in op_cases(spec, device, dtype, shape):
+            if case.op.name() not in references:
+                continue
+            sample = case.bind(case.copies())
+            with torch.no_grad(), case.explain("the reference", see="backward"):
+                output = case.op(*sample.args, **sample.kwargs)
+                found = references[case.op.name()].pairs(output, sample.args, sample.kwargs)
+                pairs = [(v, e.double()) for v, e in found if v is not None and e is not None]
+            what = f"{case.label}, of which a reference gives the derivative,"
+            case.compare([v for v, _ in pairs], [e for _, e in pairs], what, see="backward")
 
 
 @register(applies=differentiable)

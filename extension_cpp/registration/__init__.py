@@ -16,9 +16,11 @@ from extension_cpp.registration.autograd import register_autograd
 from extension_cpp.registration.fake import register_fake
 from extension_cpp.registration.mutation import register_mutation
 from extension_cpp.registration.no_autograd import register_no_autograd
+from extension_cpp.registration.reference import references
 from extension_cpp.registration.vmap import register_vmap
 
 __all__ = [
+    "references",
     "register_autocast",
     "register_autograd",
     "register_fake",

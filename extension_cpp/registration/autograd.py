@@ -18,6 +18,10 @@ level. The kernel that is registered here does the same at each of them:
 3. Reverse mode is ``backward``. Forward mode follows from it: ``backward`` maps gradients ``u`` of
    the outputs to ``J^T u``, which is linear in ``u``, so that its own vector-Jacobian product with
    the inputs' tangents ``t`` is ``J t``. All this asks for is a differentiable ``backward``.
+
+With a ``reference`` in place of a formula, 2 and 3 are another call: that of the reference, whose
+operations record the derivative of this level, and of all others, by themselves. Each output of the
+operator then takes over the history and the tangent of the reference's.
 """
 
 from __future__ import annotations
@@ -30,18 +34,15 @@ import torch
 from torch import Tensor
 from torch._C import (
     DispatchKeySet,
-    _after_autograd_keyset,
     _any_requires_grad,
     _are_functorch_transforms_active,
     _AutoDispatchBelowAutograd,
     _is_fwd_grad_enabled,
 )
-from torch._functorch.utils import enable_single_level_autograd_function
 from torch._ops import OpOverload
 from torch.autograd import forward_ad as fwAD
-from torch.autograd.function import Function, _SingleLevelFunction
 
-from extension_cpp.registration.dispatch import implement, is_out_of_memory, lookup
+from extension_cpp.registration.dispatch import implement, lookup
 from extension_cpp.registration.forward_mode import (
     LinearContext,
     any_tangent,
@@ -49,23 +50,37 @@ from extension_cpp.registration.forward_mode import (
     transpose,
     unpack_dual,
 )
+from extension_cpp.registration.function import autograd_function, below_autograd
+from extension_cpp.registration.reference import Reference, reference_kernel, references
 from extension_cpp.registration.signature import Lengths, Signature, nest
 
 
 def register_autograd(
     op: str | OpOverload,
-    backward: Callable[..., Any],
+    backward: Callable[..., Any] | None = None,
     *,
     setup_context: Callable[..., None] | None = None,
+    reference: Callable[..., Any] | None = None,
 ) -> None:
-    """Registers the backward formula of an operator, for every kind of differentiation.
+    """Registers the derivative of an operator, for every kind of differentiation.
 
-    A drop-in for :func:`torch.library.register_autograd`, with the same conventions. Double
-    backward, forward-mode AD and ``torch.func`` are right where ``backward`` is differentiable:
-    made of PyTorch's operations and of operators that are themselves registered here.
-
-    Save inputs and outputs only. A tensor that ``setup_context`` computes itself counts as a
+    Either by formula: a drop-in for :func:`torch.library.register_autograd`, with the same
+    conventions. Double backward, forward-mode AD and ``torch.func`` are right where ``backward`` is
+    differentiable: made of PyTorch's operations and of operators that are themselves registered
+    here. Save inputs and outputs only. A tensor that ``setup_context`` computes itself counts as a
     constant in double backward, as in any ``torch.autograd.Function``.
+
+    Or by ``reference``: the operator's definition in PyTorch's operations, whose derivatives, of
+    every order, become those of the operator. The values stay the kernel's. A call of which a
+    derivative is wanted costs the reference's computation, too, and what PyTorch saves for the
+    reference's backward. So a formula is for the operators that a model calls, and a reference for
+    those that ``backward`` calls, of which derivatives are wanted for second ones and in forward
+    mode alone::
+
+        register_autograd(
+            "extension_cpp::square_backward",
+            reference=lambda grad_output, input: 2 * grad_output * input,
+        )
 
     Args:
         op: The operator, ``"namespace::name"``. It neither mutates nor aliases its arguments.
@@ -76,15 +91,30 @@ def register_autograd(
             keyword_only_inputs, output)`` where the schema has keyword-only arguments. ``inputs``
             and ``ctx.needs_input_grad`` have one entry per positional argument of the schema,
             those left at their defaults included.
+        reference: ``reference(*inputs, **keyword_only_inputs)`` returns what the operator returns,
+            or None for an output that is None, an integer or empty. Half types come as float32, in
+            which kernels compute, and what it returns for outputs of half types is to be float32.
 
     Raises:
-        RuntimeError: If the operator mutates or aliases an argument, or returns nothing.
+        RuntimeError: If the operator mutates or aliases an argument, or returns nothing. A call
+            raises it where the reference does not return what the operator returns.
         NotImplementedError: If a keyword-only argument is a tensor.
+        TypeError: If there are both a formula and a reference, or neither.
     """
     overload = lookup(op)
     signature = Signature(overload)
     signature.require_functional()
-    kernel = autograd_kernel(overload, signature, backward, setup_context)
+    if reference is None and backward is not None:
+        references.pop(signature.name, None)
+        kernel = autograd_kernel(overload, signature, backward, setup_context)
+    elif reference is not None and backward is None and setup_context is None:
+        references[signature.name] = Reference(signature, reference)
+        kernel = reference_kernel(overload, signature, references[signature.name])
+    else:
+        raise TypeError(
+            f"{signature.name}: register_autograd takes either backward, with or without "
+            "setup_context, or reference alone"
+        )
     implement(overload, "Autograd", kernel)
 
 
@@ -95,15 +125,7 @@ def autograd_kernel(
     setup_context: Callable[..., None] | None,
 ) -> Callable[..., Any]:
     """Makes the kernel for the ``Autograd`` key that the top of this file describes."""
-    redispatch = op._handle.redispatch_boxed
-
-    def below(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return redispatch(keyset & _after_autograd_keyset, *args, **kwargs)
-        except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise torch.OutOfMemoryError(str(error)) from None
-            raise
+    below = below_autograd(op)
 
     def save(ctx: Any, call: _Call, args: Sequence[Any], output: Any) -> None:
         if setup_context is None:
@@ -210,27 +232,3 @@ class _Call:
             fwAD._set_fwd_grad_enabled(self.fwd_grad_mode),
         ):
             yield
-
-
-def autograd_function(
-    op: OpOverload,
-    *,
-    forward: Callable[..., Any],
-    backward: Callable[..., Any],
-    jvp: Callable[..., Any] | None = None,
-) -> Callable[..., Any]:
-    """Returns ``apply(in_transform, *args)`` of an autograd function that has these parts."""
-    name = "".join(word.capitalize() for word in op._opname.split("_"))  # seen in grad_fn
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    if jvp is not None:
-        members["jvp"] = staticmethod(jvp)
-    ordinary: Any = type(name, (Function,), dict(members))
-    single_level: Any = type(name, (_SingleLevelFunction,), dict(members))
-
-    def apply(in_transform: bool, *args: Any) -> Any:
-        if not in_transform:
-            return ordinary.apply(*args)
-        with enable_single_level_autograd_function():
-            return single_level.apply(*args)
-
-    return apply

@@ -22,9 +22,9 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import increment_version
 
-from extension_cpp.registration.autograd import autograd_function
 from extension_cpp.registration.dispatch import implement, lookup
 from extension_cpp.registration.forward_mode import any_tangent
+from extension_cpp.registration.function import autograd_function
 from extension_cpp.registration.inductor import Lowering
 from extension_cpp.registration.no_autograd import refuse, sizes_of
 from extension_cpp.registration.signature import Signature, is_differentiable, tensors_in

@@ -92,6 +92,18 @@ class Signature:
     def flatten_output(self, output: Any) -> tuple[tuple[Any, ...], Lengths]:
         return flatten(output if self.returns > 1 else (output,), self._output_lists)
 
+    def flatten_reference(self, output: Any, lengths: Lengths) -> tuple[Any, ...]:
+        """Fits what a reference returned to the operator's output, flat with these lengths."""
+        outputs = output if self.returns > 1 else (output,)
+        if isinstance(outputs, (list, tuple)) and len(outputs) == self.returns:
+            flat, found = self.flatten_output(output)
+            if found == lengths and all(t is None or isinstance(t, Tensor) for t in flat):
+                return flat
+        raise RuntimeError(
+            f"{self.name}: the reference must return as many tensors as the operator, but it "
+            f"returned {output}. The schema is {self._schema}"
+        )
+
     def flatten_grads(self, grads: Any, flat_inputs: int, lengths: Lengths) -> tuple[Any, ...]:
         """Fits what a backward formula returned to the flat arguments that were given."""
         grads = grads if isinstance(grads, tuple) else (grads,)

@@ -135,6 +135,57 @@ class WrongSecondGradient(FusedOp):
         return grad_grad_input * ctx.scale + grad_grad_bias, None, None
 
 
+class WrongReference(FusedOp):
+    """The mask is forgotten in what the derivative of the backward follows from."""
+
+    caught_by = "check_references"
+    says = "fused_op_backward, of which a reference gives the derivative, differs"
+
+    def backward_reference(self, grad_output, output, scale):
+        return grad_output * scale, grad_output.sum_to_size(output.shape[-1:])
+
+    def register_autograd(self):
+        registration.register_autograd(
+            self.qualified("fused_op"), self.backward, setup_context=self.setup_context
+        )
+        registration.register_autograd(
+            self.qualified("fused_op_backward"), reference=self.backward_reference
+        )
+
+
+class ReferenceCutOff(WrongReference):
+    """Right in value."""
+
+    caught_by = "check_double_backward"
+    says = "the second-order gradient"
+
+    def backward_reference(self, grad_output, output, scale):
+        grad = torch.where(output <= 0, 0, grad_output)
+        return grad.detach() * scale, grad.sum_to_size(output.shape[-1:])
+
+
+class ReferenceWrongInOutput(WrongReference):
+    """Right in value, and in the derivative by grad_output, of which forward mode is made."""
+
+    caught_by = "check_gradcheck"
+    says = "gradgradcheck raised"
+
+    def backward_reference(self, grad_output, output, scale):
+        grad = torch.where(output <= 0, 0, grad_output) + (output - output.detach())
+        return grad * scale, grad.sum_to_size(output.shape[-1:])
+
+
+class ReferenceOfAnotherShape(WrongReference):
+    """Before the sum over rows."""
+
+    caught_by = "check_references"
+    says = "fused_op_backward: output 1 of the reference must have shape (5,), got (0, 5)"
+
+    def backward_reference(self, grad_output, output, scale):
+        grad = torch.where(output <= 0, 0, grad_output)
+        return grad * scale, grad
+
+
 class BiasForgottenAlone(FusedOp):
     """Nothing is computed where the gradient of the input is not wanted."""
 

@@ -232,23 +232,27 @@ def spread_formula(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     return grad_xs, grad_ys, None
 
 
-def spread_rule(
-    info: Any, in_dims: Any, xs: Any, ys: Any, scale: float, *, alpha: float
-) -> tuple[list[Tensor], list[int]]:
-    def align(value: Tensor | None, dim: int | None) -> Tensor | None:
-        if value is None:
-            return None
-        return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+def spread_rule(op: Any) -> Callable[..., Any]:
+    def rule(
+        info: Any, in_dims: Any, xs: Any, ys: Any, scale: float, *, alpha: float
+    ) -> tuple[list[Tensor], list[int]]:
+        def align(value: Tensor | None, dim: int | None) -> Tensor | None:
+            if value is None:
+                return None
+            batch = info.batch_size
+            return value.expand(batch, *value.shape) if dim is None else value.movedim(dim, 0)
 
-    batched_xs = list(map(align, xs, in_dims[0]))
-    batched_ys = list(map(align, ys, in_dims[1]))
-    return ops.spread(batched_xs, batched_ys, scale, alpha=alpha), [0] * len(xs)
+        batched_xs = list(map(align, xs, in_dims[0]))
+        batched_ys = list(map(align, ys, in_dims[1]))
+        return op(batched_xs, batched_ys, scale, alpha=alpha), [0] * len(xs)
+
+    return rule
 
 
 register_autograd(SPREAD, spread_formula, setup_context=spread_setup_context)
 
 
-register_vmap(SPREAD, spread_rule)
+register_vmap(SPREAD, spread_rule(ops.spread.default))
 
 
 def spread(x: Tensor, y: Tensor) -> Tensor:
@@ -269,6 +273,65 @@ def standardize_plain(x: Tensor, w: Tensor) -> Tensor:
     return output + mean * rstd
 
 
+# The same once more, differentiated by reference: referenced, as most operators use it, in its
+# backward alone, the others themselves.
+REFERENCED = define("referenced(Tensor x, Tensor w, float scale=1.0) -> Tensor", gate_reference)
+
+
+REFERENCED_BACKWARD = define(
+    "referenced_backward(Tensor grad_output, Tensor x, Tensor w, float scale=1.0) "
+    "-> (Tensor, Tensor)",
+    gate_backward_kernel,
+)
+
+
+def referenced_formula(ctx: Any, grad_output: Tensor) -> tuple[Tensor, Tensor, None]:
+    return *ops.referenced_backward(grad_output, *ctx.saved_tensors, ctx.scale), None
+
+
+register_autograd(REFERENCED, referenced_formula, setup_context=gate_setup_context)
+
+
+register_autograd(REFERENCED_BACKWARD, reference=gate_backward_kernel)
+
+
+register_vmap(REFERENCED, elementwise_rule(ops.referenced.default))
+
+
+register_vmap(REFERENCED_BACKWARD, elementwise_rule(ops.referenced_backward.default))
+
+
+STANDARDIZE_REFERENCED = define(
+    "standardize_referenced(Tensor x, Tensor? weight=None, float eps=1e-2) "
+    "-> (Tensor, Tensor, Tensor)",
+    standardize_reference,
+)
+
+
+register_autograd(STANDARDIZE_REFERENCED, reference=standardize_reference)
+
+
+SPREAD_REFERENCED = define(
+    "spread_referenced(Tensor[] xs, Tensor?[] ys, float scale=2.0, *, float alpha=1.0) -> Tensor[]",
+    spread_reference,
+)
+
+
+register_autograd(SPREAD_REFERENCED, reference=spread_reference)
+
+
+register_vmap(SPREAD_REFERENCED, spread_rule(ops.spread_referenced.default))
+
+
+def spread_referenced(x: Tensor, y: Tensor) -> Tensor:
+    return sum(ops.spread_referenced([x, y], [y, None], alpha=0.5))  # type: ignore[return-value]
+
+
+def standardize_referenced(x: Tensor, w: Tensor) -> Tensor:
+    output, mean, rstd = ops.standardize_referenced(x, w)
+    return output + mean * rstd
+
+
 FUNCTIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     "gate": (ops.gate, gate_reference),
     "gate_scaled": (
@@ -281,6 +344,13 @@ FUNCTIONS: dict[str, tuple[Callable[..., Tensor], Callable[..., Tensor]]] = {
     ),
     "standardize": (standardize, standardize_plain),
     "spread": (spread, spread_plain),
+    "referenced": (ops.referenced, gate_reference),
+    "referenced_backward": (
+        lambda x, w: sum(ops.referenced_backward(x * w, x, w, 0.5)),
+        lambda x, w: sum(gate_backward_kernel(x * w, x, w, 0.5)),
+    ),
+    "standardize_referenced": (standardize_referenced, standardize_plain),
+    "spread_referenced": (spread_referenced, spread_plain),
 }
 
 

@@ -18,6 +18,9 @@ from small_operators import inputs, ops
         ("gate_backward", [(2, 3), (2, 3), (3,)], (0.5,)),
         ("standardize", [(2, 3)], ()),
         ("standardize", [(2, 3), (3,)], ()),
+        ("referenced", [(2, 3), (3,)], ()),
+        ("referenced_backward", [(2, 3), (2, 3), (3,)], (0.5,)),
+        ("standardize_referenced", [(2, 3)], ()),
         ("no_formula", [(2, 3)], ([torch.ones(1)],)),
         ("myadd_out", [(2, 3)] * 3, ()),
     ],
@@ -30,4 +33,5 @@ def test_opcheck(op: str, shapes: Any, extra: tuple[Any, ...], requires_grad: bo
 @pytest.mark.parametrize("requires_grad", [False, True])
 def test_opcheck_lists(requires_grad: bool) -> None:
     x, y = inputs((2, 3), (2, 3), requires_grad=requires_grad)
-    torch.library.opcheck(ops.spread.default, ([x, y], [y, None]), {"alpha": 0.5})
+    for op in (ops.spread.default, ops.spread_referenced.default):
+        torch.library.opcheck(op, ([x, y], [y, None]), {"alpha": 0.5})

@@ -15,6 +15,9 @@ from torch.func import (
     vmap,
 )
 
+# Not spread_referenced: Dynamo stumbles over its reference itself, below two levels of jacfwd.
+COMPILED = ["gate", "standardize", "spread", "referenced", "standardize_referenced"]
+
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -28,7 +31,7 @@ def test_transform(function: str, transform: str) -> None:
 @pytest.mark.parametrize(
     "transform", [name for name in TRANSFORMS if name not in NOT_TRACED_BY_DYNAMO]
 )
-@pytest.mark.parametrize("function", ["gate", "standardize", "spread"])
+@pytest.mark.parametrize("function", COMPILED)
 def test_compiled_transform(function: str, transform: str) -> None:
     actual, reference = FUNCTIONS[function]
     x, w, t = inputs((2, 3), (3,), (2, 3))

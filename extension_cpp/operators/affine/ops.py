@@ -1,7 +1,5 @@
 """affine: `a * x + b` with broadcasting, in one pass over memory."""
 
-import functools
-
 import torch
 from torch import Tensor
 
@@ -85,35 +83,15 @@ def _backward(ctx, grad_output):
 register_autograd("extension_cpp::affine", _backward, setup_context=_setup_context)
 
 
-def _setup_context_backward(ctx, inputs, output):
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(*inputs)
+def _backward_in_torch(grad_output, a, x):
+    return (
+        (grad_output * x).sum_to_size(a.shape),
+        grad_output * a,
+        grad_output.sum_to_size(a.shape),
+    )
 
 
-# Linear in each of grad_output, a and x: the same sums and products again, of the gradients of
-# (grad_a, grad_x, grad_b).
-def _backward_backward(ctx, grad_grad_a, grad_grad_x, grad_grad_b):
-    grad_output, a, x = ctx.saved_tensors
-    to_grad_output = to_a = to_x = None
-    if ctx.needs_input_grad[0]:
-        terms = []
-        if grad_grad_a is not None:
-            terms.append(grad_grad_a * x)
-        if grad_grad_x is not None:
-            terms.append(grad_grad_x * a)
-        if grad_grad_b is not None:
-            terms.append(grad_grad_b.expand_as(x))
-        to_grad_output = functools.reduce(torch.add, terms) if terms else None
-    if ctx.needs_input_grad[1] and grad_grad_x is not None:
-        to_a = _sum_of_products(grad_grad_x, grad_output, a.shape)
-    if ctx.needs_input_grad[2] and grad_grad_a is not None:
-        to_x = grad_output * grad_grad_a
-    return to_grad_output, to_a, to_x
-
-
-register_autograd(
-    "extension_cpp::affine_backward", _backward_backward, setup_context=_setup_context_backward
-)
+register_autograd("extension_cpp::affine_backward", reference=_backward_in_torch)
 
 
 # The batch becomes part of the features: (..., features) examples are rows of batch * features.

@@ -94,78 +94,23 @@ def _backward(ctx, grad_output, grad_mean, grad_rstd):
 register_autograd("extension_cpp::fused_layer_norm", _backward, setup_context=_setup_context)
 
 
-def _setup_context_backward(ctx, inputs, output):
-    grad_output, input, mean, rstd, weight, _ = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(grad_output, input, mean, rstd, weight)
+# As a function of independent tensors, whatever mean and rstd are the statistics of.
+def _backward_in_torch(grad_output, input, mean, rstd, weight, bias):
+    def average(tensor):
+        return tensor.mean(-1, keepdim=True)
 
-
-def _average(tensor: Tensor) -> Tensor:
-    return tensor.mean(-1, keepdim=True)
-
-
-def _sum_rows(tensor: Tensor) -> Tensor:
-    return tensor.sum(tuple(range(tensor.dim() - 1))) if tensor.dim() > 1 else tensor
-
-
-def _cast(tensor: Tensor | None, like: Tensor | None) -> Tensor | None:
-    return None if tensor is None or like is None else tensor.to(like.dtype)
-
-
-# With x_hat = (input - mean) rstd and h = grad_output weight, the operator computes
-#   grad_input = rstd (h - average(h) - x_hat average(h x_hat)),
-#   grad_weight = sum over rows of grad_output x_hat, grad_bias = sum over rows of grad_output.
-# Below are the derivatives of these as a function of five independent tensors, in the dtype of the
-# statistics.
-def _backward_backward(ctx, grad_grad_input, grad_grad_weight, grad_grad_bias):
-    grad_output, input, mean, rstd, weight = ctx.saved_tensors
-    dtype = mean.dtype
-    g = grad_output.to(dtype)
-    w = 1 if weight is None else weight.to(dtype)
-    scale = rstd.unsqueeze(-1)
-    centered = input.to(dtype) - mean.unsqueeze(-1)
-    x_hat = centered * scale
-
-    # One variable for the gradient of each of g, x_hat, rstd (where it stands outside x_hat) and w.
-    d_g = d_x_hat = d_rstd = d_w = None
-    if grad_grad_input is not None:
-        v = grad_grad_input.to(dtype)
-        u = v * scale
-        h = g * w
-        u_projection, h_projection = _average(u * x_hat), _average(h * x_hat)
-        d_h = u - _average(u) - x_hat * u_projection
-        d_g = d_h * w
-        d_w = _sum_rows(d_h * g)
-        d_x_hat = -(u * h_projection + h * u_projection)
-        d_rstd = (v * (h - _average(h) - x_hat * h_projection)).sum(-1)
-    if grad_grad_weight is not None and weight is not None:
-        v = grad_grad_weight.to(dtype)
-        d_g = x_hat * v if d_g is None else d_g + x_hat * v
-        d_x_hat = g * v if d_x_hat is None else d_x_hat + g * v
-    if grad_grad_bias is not None and grad_grad_bias.shape == input.shape[-1:]:
-        v = grad_grad_bias.to(dtype)
-        d_g = v.expand(input.shape) if d_g is None else d_g + v
-    d_input = d_mean = None
-    if d_x_hat is not None:
-        d_input = d_x_hat * scale
-        d_mean = -d_input.sum(-1)
-        from_x_hat = (d_x_hat * centered).sum(-1)
-        d_rstd = from_x_hat if d_rstd is None else d_rstd + from_x_hat
+    rstd = rstd.unsqueeze(-1)
+    x_hat = (input - mean.unsqueeze(-1)) * rstd
+    h = grad_output if weight is None else grad_output * weight
+    features = input.shape[-1:]
     return (
-        _cast(d_g, grad_output),
-        _cast(d_input, input),
-        d_mean,
-        d_rstd,
-        _cast(d_w, weight),
-        None,
+        rstd * (h - average(h) - x_hat * average(h * x_hat)),
+        None if weight is None else (grad_output * x_hat).sum_to_size(features),
+        None if bias is None else grad_output.sum_to_size(features),
     )
 
 
-register_autograd(
-    "extension_cpp::fused_layer_norm_backward",
-    _backward_backward,
-    setup_context=_setup_context_backward,
-)
+register_autograd("extension_cpp::fused_layer_norm_backward", reference=_backward_in_torch)
 
 
 def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:

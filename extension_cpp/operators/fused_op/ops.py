@@ -57,28 +57,12 @@ def _backward(ctx, grad_output):
 register_autograd("extension_cpp::fused_op", _backward, setup_context=_setup_context)
 
 
-# The backward is linear in grad_output and, where it is differentiable at all, constant in output.
-def _setup_context_backward(ctx, inputs, output):
-    _, saved_output, ctx.scale = inputs
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(saved_output)
+def _backward_in_torch(grad_output, output, scale):
+    grad = torch.where(output <= 0, 0, grad_output)
+    return grad * scale, grad.sum_to_size(grad.shape[-1:])
 
 
-def _backward_backward(ctx, grad_grad_input, grad_grad_bias):
-    if not ctx.needs_input_grad[0] or (grad_grad_input is None and grad_grad_bias is None):
-        return None, None, None
-    (output,) = ctx.saved_tensors
-    grad = 0 if grad_grad_input is None else grad_grad_input * ctx.scale
-    if grad_grad_bias is not None:
-        grad = grad + grad_grad_bias
-    return torch.where(output <= 0, 0, grad), None, None
-
-
-register_autograd(
-    "extension_cpp::fused_op_backward",
-    _backward_backward,
-    setup_context=_setup_context_backward,
-)
+register_autograd("extension_cpp::fused_op_backward", reference=_backward_in_torch)
 
 
 _batched_input = batching_rule("extension_cpp::fused_op")

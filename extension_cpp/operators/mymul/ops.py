@@ -39,15 +39,11 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     a, b = ctx.saved_tensors
-    return (
-        mymul(grad_output, b) if ctx.needs_input_grad[0] else None,
-        mymul(grad_output, a) if ctx.needs_input_grad[1] else None,
-    )
+    needs_a, needs_b = ctx.needs_input_grad
+    return mymul(grad_output, b) if needs_a else None, mymul(grad_output, a) if needs_b else None
 
 
 register_autograd("extension_cpp::mymul", _backward, setup_context=_setup_context)
-
-
 register_vmap("extension_cpp::mymul")
 
 # As torch.mul, which promotes: under autocast half and float32 meet in float32.

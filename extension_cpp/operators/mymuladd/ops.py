@@ -54,8 +54,6 @@ def _backward(ctx, grad_output):
 
 
 register_autograd("extension_cpp::mymuladd", _backward, setup_context=_setup_context)
-
-
 register_vmap("extension_cpp::mymuladd")
 
 # As torch.mul and torch.add, which promote: under autocast half and float32 meet in float32.

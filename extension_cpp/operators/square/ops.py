@@ -37,29 +37,10 @@ def _backward(ctx, grad_output):
 
 register_autograd("extension_cpp::square", _backward, setup_context=_setup_context)
 
-
-# 2 * grad_output * input: symmetric, so that it is its own derivative in either argument.
-def _setup_context_backward(ctx, inputs, output):
-    grad_output, input = inputs
-    needs_grad_output, needs_input = ctx.needs_input_grad
-    ctx.save_for_backward(
-        grad_output if needs_input else None, input if needs_grad_output else None
-    )
-
-
-def _backward_backward(ctx, grad_grad_input):
-    grad_output, input = ctx.saved_tensors
-    square_backward = torch.ops.extension_cpp.square_backward
-    return (
-        square_backward(grad_grad_input, input) if ctx.needs_input_grad[0] else None,
-        square_backward(grad_grad_input, grad_output) if ctx.needs_input_grad[1] else None,
-    )
-
-
 register_autograd(
-    "extension_cpp::square_backward", _backward_backward, setup_context=_setup_context_backward
+    "extension_cpp::square_backward",
+    reference=lambda grad_output, input: 2 * grad_output * input,
 )
-
 
 register_vmap("extension_cpp::square")
 register_vmap("extension_cpp::square_backward")

@@ -44,8 +44,6 @@ def _backward(ctx, grad_output):
 
 
 register_autograd("extension_cpp::vector_add", _backward, setup_context=_setup_context)
-
-
 register_vmap("extension_cpp::vector_add")
 
 # As torch.add, which promotes: under autocast half and float32 meet in float32.

@@ -1,0 +1,53 @@
+"""What Autograd kernels are made of: the call of the next level, and autograd functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C import DispatchKeySet, _after_autograd_keyset
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch._ops import OpOverload
+from torch.autograd.function import Function, _SingleLevelFunction
+
+from extension_cpp.registration.dispatch import is_out_of_memory
+
+
+def below_autograd(op: OpOverload) -> Callable[..., Any]:
+    """Returns the call of an operator's next level or, after the last one, of its kernel."""
+    redispatch = op._handle.redispatch_boxed
+
+    def below(keyset: DispatchKeySet, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return redispatch(keyset & _after_autograd_keyset, *args, **kwargs)
+        except RuntimeError as error:
+            if is_out_of_memory(error):
+                raise torch.OutOfMemoryError(str(error)) from None
+            raise
+
+    return below
+
+
+def autograd_function(
+    op: OpOverload,
+    *,
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    jvp: Callable[..., Any] | None = None,
+) -> Callable[..., Any]:
+    """Returns ``apply(in_transform, *args)`` of an autograd function that has these parts."""
+    name = "".join(word.capitalize() for word in op._opname.split("_"))  # seen in grad_fn
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    if jvp is not None:
+        members["jvp"] = staticmethod(jvp)
+    ordinary: Any = type(name, (Function,), dict(members))
+    single_level: Any = type(name, (_SingleLevelFunction,), dict(members))
+
+    def apply(in_transform: bool, *args: Any) -> Any:
+        if not in_transform:
+            return ordinary.apply(*args)
+        with enable_single_level_autograd_function():
+            return single_level.apply(*args)
+
+    return apply
