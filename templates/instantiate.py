@@ -20,7 +20,7 @@ import python
 import spec
 from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options, parse_template
-from naming import CPP_TEXT, by_parts, declared, spell, with_stand_ins
+from naming import declared, spell, with_stand_ins
 from places import Places, backward_schema, backward_shapes, shapes
 from schema import Refusal, Schema
 
@@ -34,7 +34,7 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
     check_fits(kind, schema)
     check_shapes(KINDS[kind], schema, options)
     own = parse_template(KINDS[kind].schema)
-    stand_ins, function, names = with_stand_ins(schema)
+    stand_ins, arguments, operator = with_stand_ins(schema)
     files = {}
     for path in sorted((TEMPLATES / kind).iterdir()):
         if path.suffix not in (".h", ".cpp", ".cu", ".py"):
@@ -47,11 +47,11 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
         old = make(own, KINDS[kind], Options(), backward_schema(KINDS[kind], own))
         new = make(stand_ins, KINDS[kind], options, backward_schema(KINDS[kind], schema))
         text = adapt(path.name, path.read_text(), KINDS[kind], options)
-        text = replace(text, old, new, function if module is cpp else "my_op")
+        text = replace(text, old, new)
         files[path.name.replace("my_op", schema.name)] = module.complete(path.name, text, new)
     shared = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
     taken = set().union(*map(declared, shared))
-    files = spell(files, names, {function: schema.name}, taken)
+    files = spell(files, arguments, operator, taken)
     files = {name: format_text(name, text) for name, text in files.items()}
     return by_backend(files, schema.name, options)
 
@@ -221,11 +221,8 @@ def pattern(fragment: str, block: bool) -> str:
     return text
 
 
-def replace(text: str, old: Places, new: Places, function: str) -> str:
-    """Replaces the old operator's fragments and names by the new one's.
-
-    `function` stands in for the name of the operator's function.
-    """
+def replace(text: str, old: Places, new: Places) -> str:
+    """Replaces the old operator's fragments and names by the new one's."""
     each = zip((False, True), old.fragments(), new.fragments(), strict=True)
     pairs = [
         (o, n, block) for block, os, ns in each for o, n in zip(os, ns, strict=True) if o.strip()
@@ -251,9 +248,6 @@ def replace(text: str, old: Places, new: Places, function: str) -> str:
         f"contiguous_{old.main.name}": f"contiguous_{new.main.name}",
     }
     text = rename(text, names)
-    if function != old.name:
-        called = re.compile(rf"(?<!\w){old.name}(?=(?:_backward)?(?!\w))")
-        text = by_parts(CPP_TEXT, text, lambda code: called.sub(function, code))
     text = text.replace(old.name, new.name).replace(old.camel, new.camel)
     return re.sub(r"\0(\d+)\0", lambda match: found[int(match[1])], text)
 

@@ -103,7 +103,6 @@ def add(repository: Repository, arguments: argparse.Namespace) -> tuple[Changes,
     repository.check_free(names)
     check_python_names(kind, schema.name)
     files = instantiate(kind, schema, options)
-    repository.check_cpp_names(schema.name, kind, files)
     changes = repository.add(schema.name, files, schemas)
     if arguments.dry_run:
         return changes, ""

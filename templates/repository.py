@@ -19,8 +19,6 @@ from pathlib import Path
 
 import torch
 from formatting import format_text
-from naming import declared, identifiers
-from places import camel
 from schema import Refusal
 
 PACKAGE = "extension_cpp"
@@ -175,36 +173,9 @@ class Repository:
                 f"Complete it by hand, or take it out: --remove {name}"
             )
 
-    def check_cpp_names(self, name: str, kind: str, files: dict[str, str]) -> None:
-        """Refuses an operator whose header or whose names in C++ would hide others, or be the same.
-
-        The linker takes two of one name for one, without a word.
-        """
-        header = f"{name}.h"
-        if header in files and (self.csrc / header).exists():
-            raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
-        shared = [path for path in self.csrc.rglob("*") if path.suffix in CPP]
-        template = [p for p in (self.root / "templates" / kind).iterdir() if p.suffix in CPP]
-        used = {"A", "T"}  # by which templates are parametrised
-        used |= set().union(*(declared(path.read_text()) for path in shared))
-        used |= set().union(*(identifiers(path.read_text()) for path in template))
-        made = [identifiers(text) for file, text in files.items() if Path(file).suffix in CPP]
-        own = made_names(name) & set().union(*made)
-        for taken in sorted(own & used):
-            raise Refusal(
-                f"the operator's name '{name}' would make a C++ name {taken}, which is used for "
-                f"something else: choose another name"
-            )
-        for folder in sorted(self.operators.iterdir()):
-            there = [path.read_text() for path in folder.glob("*") if path.suffix in CPP]
-            theirs = made_names(folder.name) & set().union(*map(identifiers, there))
-            for taken in sorted(own & theirs) if folder.name != name else ():
-                raise Refusal(
-                    f"the operator's name '{name}' would make a C++ name {taken}, which is one "
-                    f"of {folder.name}: choose another name"
-                )
-
     def add(self, name: str, files: dict[str, str], schemas: list[str]) -> Changes:
+        if f"{name}.h" in files and (self.csrc / f"{name}.h").exists():
+            raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
         changes = Changes(self.root)
         for file, text in files.items():
             changes.files[self.folder(name) / file] = text
@@ -296,14 +267,6 @@ class Repository:
             raise Refusal(f"{self.root} is not a git repository")
         paths = [self.root / name for name in listed.stdout.split("\0") if name]
         return sorted({path for path in paths if path.is_file()})
-
-
-def made_names(name: str) -> set[str]:
-    """The names in C++ that the templates may make of an operator's, outside of functions."""
-    found = {f"{camel(name)}{suffix}" for suffix in ("", "Backward", "Other")}
-    found |= {f"k{made}" for made in found}
-    ends = ("cpu", "cuda", "kernel", "settings")
-    return found | {f"{n}_{end}" for n in (name, f"{name}_backward") for end in ends}
 
 
 def mention(names: set[str], path: Path, text: str) -> re.Pattern[str]:

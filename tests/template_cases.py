@@ -91,6 +91,8 @@ NAMES = [
         "python_lists(Tensor i, Tensor[] entry, Tensor y, Tensor[2] pair, Tensor? element, int[] j)"
         " -> Tensor"
     ],
+    ["half(Tensor x, str s) -> Tensor"],
+    ["t(Tensor x, int[] n) -> Tensor", "--template", "rowwise"],
     ["by_keyword(Tensor ctx, *, float inputs, int output, float args, str kwargs) -> Tensor"],
     [
         """strings(Tensor x, str a="a  b", str b="it's \\"q\\" \\\\ \\n", str c="??=", """

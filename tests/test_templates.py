@@ -297,7 +297,7 @@ REFUSED = [
     ("sum(Tensor x) -> Tensor", "the operator's name 'sum' is a built-in of Python"),
     ("my_op(Tensor x) -> Tensor", "the operator's name 'my_op' is that of the templates"),
     ("reference(Tensor x) -> Tensor", "spec.py uses the name 'reference' for something else"),
-    ("max_tensors(Tensor x) -> Tensor", "the operator's name 'max_tensors' would make a C++ name"),
+    ("max_tensors(Tensor x) -> Tensor", None),
     (f"{'a' * 46}(Tensor x) -> Tensor", f"the operator's name '{'a' * 46}' is longer than 45"),
     ("_f(Tensor x) -> Tensor", "the operator's name '_f': a name starts with a letter"),
     ("f(Tensor x, Tensor x) -> Tensor", "two arguments are called 'x'"),
@@ -308,12 +308,8 @@ REFUSED = [
         "checks(Tensor x, Tensor[] y) -> Tensor",
         "the operator's name 'checks' is that of the header csrc/check",
     ),
-    ("half(Tensor x) -> Tensor", "the operator's name 'half' would make a C++ name Half, which is"),
-    ("t(Tensor x) -> Tensor", "the operator's name 't' would make a C++ name T, which is used for"),
-    (
-        "fused_op_(Tensor x) -> Tensor",
-        "the operator's name 'fused_op_' would make a C++ name FusedOp, which",
-    ),
+    ("half(Tensor x) -> Tensor", None),
+    ("fused_op_(Tensor x) -> Tensor", None),
     ("f(Tensor x, float a=1e400) -> Tensor", "torch cannot read the schema: a number in it is out"),
     ("f(Tensor x, int a=9223372036854775808) -> Tensor", "torch cannot read the schema: a number"),
     ("\u00fc(Tensor x) -> Tensor", "the schema holds '\\xfc', which torch does not print and C++"),
@@ -552,18 +548,6 @@ def test_an_operator_owns_what_its_sources_register(checkout):
     assert git(checkout, "status", "--porcelain") == ""
 
 
-def test_operators_of_one_cpp_name_are_refused(checkout):
-    """The linker would take the functors of both for one."""
-    new_op.main(["f1(Tensor x) -> Tensor"], checkout)
-    try:
-        assert refusal(checkout, "f_1(Tensor x) -> Tensor") == (
-            "the operator's name 'f_1' would make a C++ name F1, which is one of f1: choose "
-            "another name"
-        )
-    finally:
-        new_op.main(["--remove", "f1"], checkout)
-
-
 def schemas():
     """Each with a mark: + for accepted, - for refused."""
     text = (Path(__file__).parent / "schemas.txt").read_text()
@@ -604,7 +588,9 @@ def assert_is_an_operator(text, parsed, files):
         if file.endswith(".py"):
             compile(source, file, "exec")
             continue
-        function = rf"^(?:Tensor|void|std::tuple<.*?>) {parsed.name}(?:_op|_cpu|_cuda)?\((.*?)\) {{"
+        function = (
+            rf"^(?:Tensor|void|std::tuple<.*?>) (?:op_)?{parsed.name}(?:_cpu|_cuda)?\((.*?)\) {{"
+        )
         found = re.findall(function, source, re.S | re.M)
         assert len(found) == (0 if file.endswith(".h") else 1), (file, source)
         for parameters in found:
@@ -667,13 +653,27 @@ def test_names_that_the_code_uses_give_way():
     assert 'operator_("extension_cpp::f").fake(operator, x, check_number, cap)\n' in ops
 
 
-def test_the_operators_function_gives_way():
+def test_the_operators_own_names_give_way():
     """To what its source or a shared header calls by that name, and to macros."""
-    for op in ("elementwise", "detail", "errno", "linux", "share_memory"):
+    for op in ("elementwise", "detail", "errno", "linux", "share_memory", "cuda_thing"):
         text = generate(f"{op}(Tensor x) -> Tensor")[f"{op}.cpp"]
-        assert f"Tensor {op}_op(const Tensor& x) {{ return elementwise<" in text
-        assert f'm.impl("{op}", TORCH_BOX(&extension_cpp::{op}_op));' in text
+        assert f"Tensor op_{op}(const Tensor& x) {{ return elementwise<" in text
+        assert f'm.impl("{op}", TORCH_BOX(&extension_cpp::op_{op}));' in text
     assert "Tensor plain(const Tensor& x)" in generate("plain(Tensor x) -> Tensor")["plain.cpp"]
+    for op, functor in (
+        *(("half", "OpHalf"), ("string", "OpString"), ("max_tensors", "OpMaxTensors")),
+        *(("t", "OpT"), ("a", "OpA"), ("cub_x", "OpCubX"), ("geometry", "OpGeometry")),
+    ):
+        text = generate(f"{op}(Tensor x) -> Tensor", "--template", "rowwise")[f"{op}.cpp"]
+        assert f"struct {functor} {{" in text
+        assert f"struct {functor}Backward {{" in text
+        assert f"const Operator k{functor}{{" in text
+
+
+def test_operators_have_cpp_names_of_their_own():
+    """The linker would take two of one name for one."""
+    names = ("f1", "f_1", "f1_", "f_1_", "f_a", "fa", "f_a_b", "f_ab")
+    assert len({naming.camel(op) for op in names}) == len(names)
 
 
 def test_dry_run_shows_and_writes_nothing(checkout, capsys):
