@@ -12,8 +12,9 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,63 +28,53 @@ CPP = (".h", ".cpp", ".cu", ".cuh")
 
 @dataclass
 class Changes:
-    """Files to write and folders to delete: all of it or, after an error or Ctrl-C, nothing."""
+    """What to write and to delete: all of it or, after an error or Ctrl-C, nothing.
+
+    Attributes:
+        texts: of the files; None for a folder that goes.
+    """
 
     root: Path
-    files: dict[Path, str] = field(default_factory=dict)
-    deleted: list[Path] = field(default_factory=list)
+    texts: dict[Path, str | None] = field(default_factory=dict)
     applied: bool = False
 
     def apply(self) -> None:
-        with deferred_interrupts() as checkpoint:
-            self._apply(checkpoint)
-
-    def _apply(self, checkpoint: Callable[[], None]) -> None:
-        written: list[tuple[Path, bytes | None]] = []
-        made: list[Path] = []
-        aside: list[tuple[Path, Path]] = []
-        scratch = Path(tempfile.mkdtemp(dir=self.root, prefix=".new_op-"))
-        try:
-            for number, folder in enumerate(self.deleted):
+        with (
+            deferred_interrupts() as checkpoint,
+            tempfile.TemporaryDirectory(dir=self.root, prefix=".new_op-") as scratch,
+            ExitStack() as undo,
+        ):
+            for number, (path, text) in enumerate(self.texts.items()):
                 checkpoint()
-                kept = scratch / f"deleted-{number}"
-                aside.append((kept, folder))
-                os.rename(folder, kept)
-            for path, text in self.files.items():
-                checkpoint()
+                new, kept = Path(scratch, "new"), Path(scratch, str(number))
+                if text is None:
+                    os.rename(path, kept)
+                    undo.callback(os.rename, kept, path)
+                    continue
                 for parent in reversed(path.parents):
                     if not parent.exists():
-                        made.append(parent)
                         parent.mkdir()
-                written.append((path, path.read_bytes() if path.exists() else None))
-                new = scratch / "new"
+                        undo.callback(shutil.rmtree, parent)
                 new.write_text(text, encoding="utf-8", newline="\n")
                 if path.exists():
                     shutil.copymode(path, new)
+                    shutil.copy2(path, kept)
+                    undo.callback(os.rename, kept, path)
+                else:
+                    undo.callback(path.unlink, missing_ok=True)
                 os.replace(new, path)
             checkpoint()
+            undo.pop_all()
             self.applied = True
-        except BaseException:
-            for path, old in reversed(written):
-                if old is None:
-                    path.unlink(missing_ok=True)
-                else:
-                    path.write_bytes(old)
-            for folder in reversed(made):
-                shutil.rmtree(folder, ignore_errors=True)
-            for kept, folder in aside:
-                if kept.exists():
-                    os.rename(kept, folder)
-            raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def show(self) -> str:
         """What apply() would do."""
-        lines = [f"delete {path.relative_to(self.root)}/" for path in self.deleted]
-        for path, text in self.files.items():
+        lines = []
+        for path, text in self.texts.items():
             name = str(path.relative_to(self.root))
-            if path.exists():
+            if text is None:
+                lines.append(f"delete {name}/")
+            elif path.exists():
                 old, new = path.read_text().splitlines(), text.splitlines()
                 diff = difflib.unified_diff(old, new, name, name, n=1, lineterm="")
                 lines += [f"edit {name}", *(f"    {line}" for line in list(diff)[2:])]
@@ -95,17 +86,13 @@ class Changes:
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], None]]:
     """Ctrl-C waits for the next call of what this yields; one after the last of them is ignored."""
-    interrupted = False
-
-    def note(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
+    interrupted = threading.Event()
 
     def checkpoint() -> None:
-        if interrupted:
+        if interrupted.is_set():
             raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGINT, note)
+    previous = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     try:
         yield checkpoint
     finally:
@@ -146,11 +133,6 @@ class Repository:
                 return folder.name
         return None
 
-    def _stands(self, name: str) -> bool:
-        """Whether there is an operator of its own under a name, in whole or in part."""
-        there = self.folder(name).exists() or any(self.import_statements(name).values())
-        return there or self._owner(name, besides="") is not None
-
     # What is added
 
     def check_free(self, names: list[str]) -> None:
@@ -176,12 +158,10 @@ class Repository:
     def add(self, name: str, files: dict[str, str], schemas: list[str]) -> Changes:
         if f"{name}.h" in files and (self.csrc / f"{name}.h").exists():
             raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
-        changes = Changes(self.root)
-        for file, text in files.items():
-            changes.files[self.folder(name) / file] = text
+        changes = Changes(self.root, {self.folder(name) / file: files[file] for file in files})
         ops = self.imports["ops"]
         statement = f"from {PACKAGE}.operators.{name}.ops import {name} as {name}\n"
-        changes.files[ops] = format_text(ops.name, ops.read_text() + statement)
+        changes.texts[ops] = format_text(ops.name, ops.read_text() + statement)
         self._expect(changes, lambda lines: sorted([*lines, *map(as_torch_spells, schemas)]))
         return changes
 
@@ -195,7 +175,7 @@ class Repository:
             return
         new = "".join(f"{line}\n" for line in edit(expected[0].splitlines()))
         if new != expected[0]:
-            changes.files[self.snapshot] = text[: expected.start()] + new + text[expected.end() :]
+            changes.texts[self.snapshot] = text[: expected.start()] + new + text[expected.end() :]
 
     # What is removed
 
@@ -219,18 +199,18 @@ class Repository:
         if owner := self._owner(name, besides=name):
             raise Refusal(f"'{name}' is a part of the operator '{owner}': --remove {owner}")
         statements = self.import_statements(name)
-        own = {n for n in (name, *self._registered(folder)) if not self._owner(n, besides=name)}
-        if not folder.exists() and not self._stands(f"{name}_backward"):
-            own.add(f"{name}_backward")  # what is left of an operator whose sources are gone
+        # Of an operator whose sources are gone its backward may be left.
+        names = self._registered(folder) if folder.exists() else {f"{name}_backward"}
+        own = {n for n in (name, *names) if not self._owner(n, besides=name)}
         if not folder.exists() and not any(statements.values()):
             raise Refusal(f"there is no operator '{name}'")
-        changes = Changes(self.root, deleted=[folder] if folder.exists() else [])
+        changes = Changes(self.root, {folder: None} if folder.exists() else {})
         for path, found in statements.items():
             text = path.read_text()
             for statement in found:
                 text = text.replace(statement, "", 1)
             if found:
-                changes.files[path] = text
+                changes.texts[path] = text
         self._expect(changes, lambda lines: [x for x in lines if x.partition("(")[0] not in own])
         return changes
 
