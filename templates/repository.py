@@ -103,7 +103,7 @@ class Repository:
     """A checkout of the package."""
 
     def __init__(self, root: Path, package: str = PACKAGE) -> None:
-        self.root = root
+        self.root, self.package = root, package
         self.csrc = root / package / "csrc"
         # The public functions and the modules.
         self.imports = {"ops": root / package / "ops.py", "module": root / package / "nn.py"}
@@ -115,7 +115,7 @@ class Repository:
 
     def import_statements(self, name: str) -> dict[Path, list[str]]:
         """The statements of ops.py and nn.py that import from an operator's folder."""
-        pattern = rf"^from {PACKAGE}\.operators\.{name}\.\w+ import (?:\([^)]*\)|[^(\n]*)\n"
+        pattern = rf"^from {self.package}\.operators\.{name}\.\w+ import (?:\([^)]*\)|[^(\n]*)\n"
         return {path: re.findall(pattern, path.read_text(), re.M) for path in self.imports.values()}
 
     def folder(self, name: str) -> Path:
@@ -160,7 +160,7 @@ class Repository:
             raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
         changes = Changes(self.root, {self.folder(name) / file: files[file] for file in files})
         ops = self.imports["ops"]
-        statement = f"from {PACKAGE}.operators.{name}.ops import {name} as {name}\n"
+        statement = f"from {self.package}.operators.{name}.ops import {name} as {name}\n"
         changes.texts[ops] = format_text(ops.name, ops.read_text() + statement)
         self._expect(changes, lambda lines: sorted([*lines, *map(as_torch_spells, schemas)]))
         return changes
@@ -228,11 +228,25 @@ class Repository:
                 text = path.read_text()
             except UnicodeDecodeError:
                 continue
-            ends = [match.end() for match in mention(names, path, text).finditer(text)]
+            ends = [match.end() for match in self.mention(names, path, text).finditer(text)]
             for number in sorted({text.count("\n", 0, end) for end in ends}):
                 line = text.splitlines()[number].strip()
                 found.append(f"{path.relative_to(self.root)}:{number + 1}: {line}")
         return found
+
+    def mention(self, names: set[str], path: Path, text: str) -> re.Pattern[str]:
+        """A pattern for the ways in which a file speaks of operators."""
+        any_name = rf"(?:{'|'.join(sorted(names))})\b"
+        ways = [
+            rf"\b{self.package}(?:\.ops|\.nn)?(?:\.|::){any_name}",
+            rf"\boperators[./]{any_name}",
+            rf"^from {self.package}\.(?:ops|nn) import (?:\([^)]*?|.*?)\b{any_name}",
+        ]
+        if re.search(rf"^from {self.package} import .*\b(?:ops|nn)\b", text, re.M):
+            ways.append(rf"(?<![\w.])(?:ops|nn)\.{any_name}")
+        if path.suffix == ".md":
+            ways += [rf"`{any_name}`", rf"\[`?{any_name}`?\]"]
+        return re.compile("|".join(ways), re.M)
 
     def names(self, name: str) -> set[str]:
         """The names under which an operator is imported: its own, and that of its module."""
@@ -247,21 +261,6 @@ class Repository:
             raise Refusal(f"{self.root} is not a git repository")
         paths = [self.root / name for name in listed.stdout.split("\0") if name]
         return sorted({path for path in paths if path.is_file()})
-
-
-def mention(names: set[str], path: Path, text: str) -> re.Pattern[str]:
-    """A pattern for the ways in which a file speaks of operators."""
-    any_name = rf"(?:{'|'.join(sorted(names))})\b"
-    ways = [
-        rf"\b{PACKAGE}(?:\.ops|\.nn)?(?:\.|::){any_name}",
-        rf"\boperators[./]{any_name}",
-        rf"^from {PACKAGE}\.(?:ops|nn) import (?:\([^)]*?|.*?)\b{any_name}",
-    ]
-    if re.search(rf"^from {PACKAGE} import .*\b(?:ops|nn)\b", text, re.M):
-        ways.append(rf"(?<![\w.])(?:ops|nn)\.{any_name}")
-    if path.suffix == ".md":
-        ways += [rf"`{any_name}`", rf"\[`?{any_name}`?\]"]
-    return re.compile("|".join(ways), re.M)
 
 
 def as_torch_spells(schema: str) -> str:

@@ -917,7 +917,8 @@ About `fused_op`, never gone.
 
 The end.
 """
-    kept = new_project.without_passages(document, {"gone", "Gone"})
+    project = repository.Repository(tmp_path)
+    kept = new_project.without_passages(project, document, {"gone", "Gone"})
     assert kept == expected
 
 
@@ -928,7 +929,7 @@ The end.
         (["extension_cpp", "{}"], "'extension_cpp' is this package"),
         (["json", "{}"], "'json' is a keyword or a module of Python"),
         (["torch", "{}"], "'torch' is used by the sources for something else"),
-        (["numpy", "{}"], "a package 'numpy' is installed already"),
+        (["numpy", "{}"], "'numpy' is a package that is installed already"),
         *(
             ([name, "{}"], f"'{name}' is a file or a folder beside the package")
             for name in ("tests", "templates", "benchmarks", "examples", "setup", "build")
@@ -938,8 +939,8 @@ The end.
             for name in ("int", "namespace", "double", "linux", "printf")
         ),
         (["detail", "{}"], "'detail' is used by the sources for something else"),
-        (["aten", "{}"], "torch has a namespace 'aten' of its own"),
-        (["loaded_libraries", "{}"], "torch has a namespace 'loaded_libraries' of its own"),
+        (["aten", "{}"], "'aten' is a namespace of torch's"),
+        (["loaded_libraries", "{}"], "'loaded_libraries' is a namespace of torch's"),
         (["mine", "{}/full"], "exists and is not an empty folder"),
         (["mine", "{}", "--ops", "nothing"], "there is no operator 'nothing'; there are: "),
         (["mine", "{}", "--ops", ""], "--ops names no operator"),
