@@ -10,10 +10,9 @@ as it is, which a test holds.
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from typing import Any
+import runpy
+from pathlib import Path
 
 import cpp
 import python
@@ -69,48 +68,42 @@ def check_fits(kind: str, schema: Schema) -> None:
 def check_shapes(kind: Kind, schema: Schema, options: Options) -> None:
     """Refuses a line of shapes that the library would refuse when it is loaded."""
     line = options.shapes or shapes(kind, schema)
-    notation = load_notation()
+    # Without the package, whose library need not be built yet.
+    notation = runpy.run_path(str(PACKAGE / "notation.py"))
     try:
-        notation.parse_notation(schema.text, line)
+        notation["parse_notation"](schema.text, line)
         if options.own_backward and not schema.mutates:
             text = backward_schema(kind, schema)
-            notation.parse_notation(text, backward_shapes(kind, schema, line))
-    except notation.NotationError as error:
+            notation["parse_notation"](text, backward_shapes(kind, schema, line))
+    except notation["NotationError"] as error:
         raise Refusal(str(error)) from None
-
-
-def load_notation() -> Any:
-    """extension_cpp.notation without the package, whose library need not be built yet."""
-    name = f"{PACKAGE.name}_notation"
-    if name not in sys.modules:
-        found = importlib.util.spec_from_file_location(name, PACKAGE / "notation.py")
-        assert found is not None
-        assert found.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(found)
-        found.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 def by_backend(files: dict[str, str], name: str, options: Options) -> dict[str, str]:
     """Parts a source for both backends where they differ: one is left out, or CUDA has its own."""
     both, cpu, cuda = f"{name}.cpp", f"{name}_cpu.cpp", f"{name}_cuda.cu"
-    if both in files and (options.cuda_source or len(options.devices) == 1):
+    if both in files and (options.cuda or len(options.devices) == 1):
         text = files.pop(both)
         files |= {cpu: text, cuda: text}
-    if not options.cpu:
+    if options.no_cpu:
         files[cpu] = schemas_alone(files[cpu])
-    if not options.cuda:
+    if options.no_cuda:
         files.pop(cuda)
-    elif options.cuda_source:
-        files[cuda] = take_in(*options.cuda_source, files[cuda])
+    elif options.cuda:
+        files[cuda] = take_in(options.cuda, files[cuda])
     return files
 
 
-def take_in(file: str, source: str, generated: str) -> str:
+def take_in(path: Path, generated: str) -> str:
     """Puts an existing CUDA source into the generated one: whole, and its launch is left to edit.
 
     One that registers the operator itself takes its place.
     """
+    file = path.name
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"--cuda {path}: {error}") from None
     for header in re.findall(r"#\s*include\s*[<\"](torch/extension\.h|pybind11/[^>\"]*)", source):
         raise Refusal(
             f"{file} includes {header}, which asks for ATen and Python: leave out all that is "
@@ -160,7 +153,7 @@ def adapt(file: str, text: str, kind: Kind, options: Options) -> str:
         own = python.Python(parse_template(kind.schema), kind, Options(), "")
         call = r"torch\.ops\.extension_cpp\.my_op_backward\([^)]*\)"
         text = re.sub(call, kind.torch_backward.format(factor=own.python_factor("ctx.")), text)
-    if not options.grad:
+    if options.no_grad:
         text = drop_paragraphs(text, r"^def (_setup_context|_backward)\(")
         text = re.sub(
             r'^register_autograd\("extension_cpp::my_op".*\)$',

@@ -17,7 +17,6 @@ class Kind:
 
     Attributes:
         name: of its folder.
-        fits: what schemas it is for, in words.
         torch_backward: the backward in PyTorch calls, for `--backward torch`; `{factor}` stands for
             the numbers' part.
         lists: whether it takes lists of tensors.
@@ -28,9 +27,8 @@ class Kind:
         host: the host function of csrc that it calls, where it has no kernel of its own.
     """
 
-    def __init__(self, name: str, fits: str, torch_backward: str = "", lists: bool = False) -> None:
-        self.name, self.fits = name, fits
-        self.torch_backward, self.lists = torch_backward, lists
+    def __init__(self, name: str, torch_backward: str = "", lists: bool = False) -> None:
+        self.name, self.torch_backward, self.lists = name, torch_backward, lists
         source = "".join(path.read_text() for path in sorted((TEMPLATES / name).glob("my_op*")))
         declared = re.findall(r'const Operator kMyOp\w*\{\s*"(.*?)",\s*"(.*?)"\};', source)
         self.schema, line = declared[0]
@@ -40,13 +38,21 @@ class Kind:
         self.host = "".join(re.findall(r"return (\w+)<MyOp\b", source))
 
     def accepts(self, schema: Schema) -> bool:
-        own = parse_template(self.schema)
         lists = any(a.type == LIST for a in schema.arguments)
-        return (
-            own.mutates == schema.mutates
-            and (own.outputs > 1) == (schema.outputs > 1)
-            and (self.lists or not lists)
-        )
+        own = parse_template(self.schema)
+        return returned(own) == returned(schema) and (self.lists or not lists)
+
+    @property
+    def fits(self) -> str:
+        """What schemas it is for, in words."""
+        takes = "" if self.lists else "take a fixed number of tensors and "
+        return f"operators that {takes}{returned(parse_template(self.schema))}"
+
+
+def returned(schema: Schema) -> str:
+    if schema.mutates:
+        return "write to an argument, Tensor(a!), and return nothing"
+    return "return one new tensor" if schema.outputs == 1 else "return several new tensors"
 
 
 def parse_template(text: str) -> Schema:
@@ -54,59 +60,47 @@ def parse_template(text: str) -> Schema:
     return Schema(text, "my_op", schema.arguments, schema.outputs)
 
 
-# For `fits`.
-FIXED = "operators that take a fixed number of tensors and return"
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("elementwise", f"{FIXED} one new tensor", "2 * grad_output * input{factor}"),
-        Kind(
-            "rowwise",
-            f"{FIXED} one new tensor",
-            "(grad_output - grad_output.mean(-1, keepdim=True)){factor}",
-        ),
-        Kind(
-            "reduction",
-            f"{FIXED} one new tensor",
-            "2 * grad_output.unsqueeze(-1) * input{factor}",
-        ),
+        Kind("elementwise", "2 * grad_output * input{factor}"),
+        Kind("rowwise", "(grad_output - grad_output.mean(-1, keepdim=True)){factor}"),
+        Kind("reduction", "2 * grad_output.unsqueeze(-1) * input{factor}"),
         Kind(
             "multi_output",
-            f"{FIXED} several new tensors",
             "(((term := 2 * (input - mean.unsqueeze(-1)) * grad_output)"
             " - term.mean(-1, keepdim=True)){factor}).to(input.dtype)",
         ),
         Kind(
             "kernel",
-            "operators that return one new tensor",
             "sum(torch.nn.functional.pad(grad_output, (1, 1))"
             ".narrow(-1, k, grad_output.shape[-1]) for k in range(3)){factor}",
             lists=True,
         ),
-        Kind(
-            "inplace",
-            "operators that write to an argument, Tensor(a!), take a fixed number of tensors and "
-            "return nothing",
-        ),
+        Kind("inplace"),
     )
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Options:
-    """What the command line asks for besides the schema."""
+    """The command line of new_op.py, which fills it in."""
 
-    cpu: bool = True
-    cuda: bool = True
-    grad: bool = True
-    backward: str = "operator"  # or "torch"
-    cuda_source: tuple[str, str] | None = None  # the name and the text of a file
+    schema: str | None = None
+    template: str | None = None  # which of KINDS
     shapes: str | None = None  # the line, where it is not that of the template
+    cuda: Path | None = None  # an existing source
+    no_cuda: bool = False
+    no_cpu: bool = False
+    no_grad: bool = False
+    backward: str = "operator"  # or "torch"
+    remove: str | None = None
+    dry_run: bool = False
 
     @property
     def own_backward(self) -> bool:
-        return self.grad and self.backward == "operator"
+        return not self.no_grad and self.backward == "operator"
 
     @property
     def devices(self) -> tuple[str, ...]:
-        return ("cpu",) * self.cpu + ("cuda",) * self.cuda
+        return ("cpu",) * (not self.no_cpu) + ("cuda",) * (not self.no_cuda)

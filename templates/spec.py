@@ -80,7 +80,7 @@ class Spec(Python):
             text += "".join(f"    {line}\n" for line in self.bad_inputs) + "\n\n"
         if len(self.options.devices) == 1:
             fields["devices"] = f'("{self.options.devices[0]}",)'
-        if self.schema.mutates or not self.options.grad:
+        if self.schema.mutates or self.options.no_grad:
             fields["differentiable"] = "False"
         return f"{text}spec = OpSpec({', '.join(f'{k}={v}' for k, v in fields.items())})"
 

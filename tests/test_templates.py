@@ -54,7 +54,7 @@ def generate(text, *options):
     arguments = new_op.parse_arguments([text, *options])
     parsed = schema.parse(text)
     kind = arguments.template or new_op.default_kind(parsed, own_kernel=False)
-    return instantiate.instantiate(kind, parsed, new_op.options_of(arguments))
+    return instantiate.instantiate(kind, parsed, arguments)
 
 
 def refusal(root, *arguments):
