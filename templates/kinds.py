@@ -86,7 +86,7 @@ KINDS = {
 class Options:
     """The command line of new_op.py, which fills it in."""
 
-    schema: str | None = None
+    schema: str = ""
     template: str | None = None  # which of KINDS
     shapes: str | None = None  # the line, where it is not that of the template
     cuda: Path | None = None  # an existing source
@@ -94,7 +94,7 @@ class Options:
     no_cpu: bool = False
     no_grad: bool = False
     backward: str = "operator"  # or "torch"
-    remove: str | None = None
+    remove: str = ""
     dry_run: bool = False
 
     @property

@@ -10,7 +10,6 @@ templates/README.md says more.
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 from pathlib import Path
 
@@ -52,7 +51,10 @@ def parse_arguments(argv: list[str] | None) -> Options:
         epilog="More in templates/README.md.",
     )
     parser.add_argument(
-        "schema", nargs="?", help='"name(Tensor x, float alpha=1.0) -> Tensor", as in torch.library'
+        "schema",
+        nargs="?",
+        default="",
+        help='"name(Tensor x, float alpha=1.0) -> Tensor", as in torch.library',
     )
     parser.add_argument(
         "--template",
@@ -92,7 +94,7 @@ def parse_arguments(argv: list[str] | None) -> Options:
 
 def add(repository: Repository, options: Options) -> tuple[Changes, str]:
     """The changes, and what to say when they are made."""
-    schema = parse(options.schema or "")
+    schema = parse(options.schema)
     kind = options.template or default_kind(schema, options.cuda is not None)
     schemas = [schema.text]
     if options.own_backward and not schema.mutates:
@@ -124,17 +126,14 @@ def default_kind(schema: Schema, own_kernel: bool) -> str:
 def check_python_names(kind: str, name: str) -> None:
     """Refuses the name of something that ops.py or spec.py define or import for themselves."""
     for file in ("ops.py", "spec.py"):
-        for node in ast.parse((TEMPLATES / kind / file).read_text()).body:
-            names = [alias.asname or alias.name for alias in getattr(node, "names", [])]
-            names += [getattr(node, "name", "")]
-            names += [t.id for t in getattr(node, "targets", []) if isinstance(t, ast.Name)]
-            if name in names:
-                raise Refusal(f"{file} uses the name '{name}' for something else: choose another")
+        module = compile((TEMPLATES / kind / file).read_text(), file, "exec")
+        if name in module.co_names:
+            raise Refusal(f"{file} uses the name '{name}' for something else: choose another")
 
 
 def remove(repository: Repository, options: Options) -> tuple[Changes, str]:
     """The changes, and what to say when they are made."""
-    name = (options.remove or "").removesuffix("/")  # as a shell completes it
+    name = options.remove.removesuffix("/")  # as a shell completes it
     changes = repository.remove(name)
     closing = ""
     if uses := repository.uses(name):

@@ -69,8 +69,9 @@ class Places:
         return numbers
 
     @property
-    def also_written(self) -> list[Argument]:
-        return [a for a in self.others if a.mutated]
+    def written(self) -> list[Argument]:
+        """The main tensor, on which all depend, last."""
+        return [*(a for a in self.others if a.mutated), self.main]
 
     @property
     def folded(self) -> list[Argument]:
