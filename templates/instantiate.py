@@ -195,18 +195,11 @@ def drop_paragraphs(text: str, unwanted: str) -> str:
 def pattern(fragment: str, block: bool) -> str:
     """A regular expression for the fragment, however it is wrapped."""
     tokens = re.findall(r"\w+|[^\w\s]", fragment)
-    parts = []
-    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
-        parts.append(re.escape(token))
-        between_words = re.match(r"\w", token) and re.match(r"\w", following)
-        parts.append(r"\s+" if between_words else r"\s*")
-    text = "".join(parts[:-1])
+    text = r"\s*".join(map(re.escape, tokens))
     # A word is a whole word, and formatters add a comma before a bracket that closes on a line of
     # its own.
     text = re.sub(r"\\s\*(\\[)\]}])", r"\\s*,?\\s*\1", text)
-    before = r"(?<!\w)" if re.match(r"\w", tokens[0]) else ""
-    after = r"(?!\w)" if re.match(r"\w", tokens[-1]) else ""
-    text = f"{before}{text}{after}"
+    text = re.sub(r"^(?=\w)|(?<=\w)$", r"\\b", text)
     if block:
         return rf"(?<=\n)[ \t]*{text}[ \t]*\n"
     if tokens[0] in ",*+":  # an operator goes with the white space before it

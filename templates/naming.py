@@ -82,8 +82,10 @@ def spell(
     for (stand_in, name), other in zip(operator.items(), ("op_{}", "Op{}"), strict=True):
         spelled |= cpp_names(used | set(shared), {stand_in: name}, other)
     names = names | operator
+    # Messages and comments speak of arguments as the schema does.
+    pieces = (lambda code: replace_all(code, spelled), lambda rest: replace_all(rest, names))
     return {
-        file: spell_cpp(text, names, spelled) if file in cpp else spell_python(text, names)
+        file: by_parts(CPP_TEXT, text, *pieces) if file in cpp else spell_python(text, names)
         for file, text in files.items()
     }
 
@@ -93,15 +95,8 @@ def replace_all(text: str, names: dict[str, str]) -> str:
 
 
 def declared(source: str) -> set[str]:
-    """What a header declares: the names that its lines have in the first column."""
-    types = r"^(?:struct|class|enum class) (\w+)|^using (?:[\w:]+::)?(\w+)(?: =|;)"
-    constants = r"^(?:inline |static )*(?:constexpr|const) [\w:<>, ]*?(\w+)(?:\[|\{| =)"
-    functions = r"^[\w:][^\n(;={]*?(\w+)\("
-    found = [n for names in re.findall(f"{types}|{functions}", source, re.M) for n in names if n]
-    if re.search(r"^namespace extension_cpp \{", source, re.M):  # not cuda::, cpu::
-        found += re.findall(constants, source, re.M)
-    spaces = re.findall(r"^namespace ([\w:]+)", source, re.M)
-    return {*found, *(name for space in spaces for name in space.split("::"))}
+    """What a header declares: in the lines of the first column, the word before all the rest."""
+    return set(re.findall(r"^(?!template)\w.*?(\w+) ?(?:[(=;{[]|: )", source, re.M))
 
 
 def cpp_names(used: Iterable[str], names: dict[str, str], other: str) -> dict[str, str]:
@@ -114,22 +109,12 @@ def cpp_names(used: Iterable[str], names: dict[str, str], other: str) -> dict[st
     taken = {*used, *CPP_KEYWORDS, *EXPANDED} - derived
     spelled = {}
     for key, name in names.items():
-        forms = {key, *(form for form in derived if key in form)}
+        forms = [form for form in derived if key in form]
         while any(f in taken or is_macro(f) for f in (form.replace(key, name) for form in forms)):
             name = other.format(name)
         spelled[key] = name
         taken |= {form.replace(key, name) for form in forms}
     return spelled
-
-
-def spell_cpp(text: str, names: dict[str, str], spelled: dict[str, str]) -> str:
-    """Messages and comments speak of arguments as the schema does."""
-    return by_parts(
-        CPP_TEXT,
-        text,
-        lambda code: replace_all(code, spelled),
-        lambda rest: replace_all(rest, names),
-    )
 
 
 def by_parts(

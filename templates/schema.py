@@ -339,30 +339,21 @@ def parse(text: str) -> Schema:
     return Schema(text, parsed.name, arguments, len(parsed.returns))
 
 
-STRING = r"""\"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
-
-
 def one_line(text: str) -> str:
     """The schema with single spaces between its words; strings stay as they are.
 
     Raises:
         Refusal: it has characters that do not come through torch and C++ as they are.
     """
-    if not text.isascii():
-        other = next(c for c in text if not c.isascii())
-        raise Refusal(
-            f"the schema holds {other!a}, which torch does not print and C++ counts as "
-            f"several characters: keep to ASCII"
-        )
-    pieces = re.split(f"({STRING})", text, flags=re.S)
-    for string in pieces[1::2]:
-        if not string.isprintable():
+    string = r"""\"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
+    text = re.sub(rf"({string})|\s+", lambda match: match[1] or " ", text, flags=re.S).strip()
+    for character in text:
+        if not (character.isascii() and character.isprintable()):
             raise Refusal(
-                f"the string {string!a} holds a control character: write it as an escape, "
-                r"such as \n or \011"
+                f"the schema holds {character!a}, which does not come through torch and C++ as it "
+                r"is: keep to ASCII, with escapes such as \n or \011 for control characters"
             )
-    pieces[::2] = [re.sub(r"\s+", " ", piece) for piece in pieces[::2]]
-    return "".join(pieces).strip()
+    return text
 
 
 def _argument(parsed: torch._C.Argument) -> Argument:
@@ -404,9 +395,9 @@ def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
             )
     if isinstance(value, str) and not value.isascii():
         raise Refusal(f"{name}: the default holds {value!a}: keep to ASCII")
-    if isinstance(value, str):
-        return json.dumps(value)
-    return f"torch.{value!r}" if kind is torch.device else repr(tuple(value) if is_list else value)
+    if kind is torch.device:
+        return f'torch.device("{value}")'
+    return json.dumps(value) if kind is str else repr(tuple(value) if is_list else value)
 
 
 def _python_type(type_: str) -> type:
