@@ -12,7 +12,6 @@ import contextlib
 import functools
 import json
 import keyword
-import math
 import re
 import sys
 from collections.abc import Callable
@@ -389,7 +388,7 @@ def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
     if not is_list:
         value = _enumerators(base, kind).get(value, value)
     for item in value if is_list else [value]:
-        if is_list != base.endswith("[]") or type(item) is not kind or not _is_finite(item):
+        if is_list != base.endswith("[]") or type(item) is not kind:
             raise Refusal(
                 f"{name}: {value!r} is no default for the type '{type_}': calls would raise"
             )
@@ -406,16 +405,9 @@ def _python_type(type_: str) -> type:
     return getattr(builtins, name, None) or getattr(torch, name)
 
 
-def _is_finite(value: object) -> bool:
-    """What torch reads as a default; it reads no infinity, but a number may become one."""
-    return not isinstance(value, float) or math.isfinite(value)
-
-
 @functools.cache
 def _enumerators(type_: str, kind: type) -> dict[object, object]:
     """What can be a default by its name, by the number that the parser gives."""
-    if kind in (int, float, str, torch.device):
-        return {}
     found: dict[object, object] = {}
     for value in (True, False) if kind is bool else vars(torch).values():
         if isinstance(value, kind):
