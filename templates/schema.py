@@ -410,7 +410,7 @@ def _enumerators(type_: str, kind: type) -> dict[object, object]:
     """What can be a default by its name, by the number that the parser gives."""
     found: dict[object, object] = {}
     for value in (True, False) if kind is bool else vars(torch).values():
-        if isinstance(value, kind):
+        if type(value) is kind:
             name = str(value).removeprefix("torch.")
             with contextlib.suppress(RuntimeError):
                 parsed = torch._C.parse_schema(f"f({type_} x={name}) -> ()")
