@@ -48,6 +48,11 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
         text = adapt(path.name, path.read_text(), KINDS[kind], options)
         text = replace(text, old, new)
         files[path.name.replace("my_op", schema.name)] = module.complete(path.name, text, new)
+    for file in ("ops.py", "spec.py"):
+        if schema.name in compile(files[file], file, "exec").co_names:
+            raise Refusal(
+                f"{file} uses the name '{schema.name}' for something else: choose another"
+            )
     shared = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
     taken = set().union(*map(declared, shared))
     files = spell(files, arguments, operator, taken)

@@ -101,7 +101,6 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
         schemas.append(backward_schema(KINDS[kind], schema))
     names = [text.partition("(")[0] for text in schemas]
     repository.check_free(names)
-    check_python_names(kind, schema.name)
     files = instantiate(kind, schema, options)
     changes = repository.add(schema.name, files, schemas)
     if options.dry_run:
@@ -121,14 +120,6 @@ def default_kind(schema: Schema, own_kernel: bool) -> str:
     if own_kernel:
         preferred.insert(0, "kernel")
     return next((kind for kind in preferred if KINDS[kind].accepts(schema)), "elementwise")
-
-
-def check_python_names(kind: str, name: str) -> None:
-    """Refuses the name of something that ops.py or spec.py define or import for themselves."""
-    for file in ("ops.py", "spec.py"):
-        module = compile((TEMPLATES / kind / file).read_text(), file, "exec")
-        if name in module.co_names:
-            raise Refusal(f"{file} uses the name '{name}' for something else: choose another")
 
 
 def remove(repository: Repository, options: Options) -> tuple[Changes, str]:

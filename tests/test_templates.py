@@ -297,6 +297,7 @@ REFUSED = [
     ("sum(Tensor x) -> Tensor", "the operator's name 'sum' is a built-in of Python"),
     ("my_op(Tensor x) -> Tensor", "the operator's name 'my_op' is that of the templates"),
     ("reference(Tensor x) -> Tensor", "spec.py uses the name 'reference' for something else"),
+    ("samples(Tensor x, str s) -> Tensor", "spec.py uses the name 'samples' for something else"),
     ("max_tensors(Tensor x) -> Tensor", None),
     (f"{'a' * 46}(Tensor x) -> Tensor", f"the operator's name '{'a' * 46}' is longer than 45"),
     ("_f(Tensor x) -> Tensor", "the operator's name '_f': a name starts with a letter"),
