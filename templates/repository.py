@@ -167,9 +167,7 @@ class Repository:
 
     def _expect(self, changes: Changes, edit: Callable[[list[str]], list[str]]) -> None:
         """Edits the list of schemas that a test expects, one a line."""
-        if not self.snapshot.exists():
-            return
-        text = self.snapshot.read_text()
+        text = self.snapshot.read_text() if self.snapshot.exists() else ""
         expected = re.search(r'(?<="""\\\n)(?:\w+\(.*\n)*(?=""")', text)
         if expected is None:
             return
@@ -180,7 +178,7 @@ class Repository:
     # What is removed
 
     def remove(self, name: str) -> Changes:
-        """Takes out an operator, also one that is half there.
+        """Takes out an operator, also one that is half there; of a folder that is a link, the link.
 
         Raises:
             Refusal: no operator stands under that name, or it is a part of another's.
@@ -191,11 +189,6 @@ class Repository:
                 f"{self.operators.relative_to(self.root)}"
             )
         folder = self.folder(name)
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise Refusal(
-                f"{folder.relative_to(self.root)} is not a folder of this repository: take it out "
-                f"by hand"
-            )
         if owner := self._owner(name, besides=name):
             raise Refusal(f"'{name}' is a part of the operator '{owner}': --remove {owner}")
         statements = self.import_statements(name)
