@@ -18,7 +18,7 @@ import cpp
 import python
 import spec
 from formatting import format_text
-from kinds import KINDS, TEMPLATES, Kind, Options, parse_template
+from kinds import KINDS, TEMPLATES, Kind, Options
 from naming import declared, spell, with_stand_ins
 from places import Places, backward_schema, backward_shapes, shapes
 from schema import Refusal, Schema
@@ -32,7 +32,7 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
     """
     check_fits(kind, schema)
     check_shapes(KINDS[kind], schema, options)
-    own = parse_template(KINDS[kind].schema)
+    own = KINDS[kind].schema
     stand_ins, arguments, operator = with_stand_ins(schema)
     files = {}
     for path in sorted((TEMPLATES / kind).iterdir()):
@@ -155,7 +155,7 @@ def adapt(file: str, text: str, kind: Kind, options: Options) -> str:
         text = drop_paragraphs(
             text, r'"extension_cpp::my_op_backward"|_(context|backward)_backward\('
         )
-        own = python.Python(parse_template(kind.schema), kind, Options(), "")
+        own = python.Python(kind.schema, kind, Options(), "")
         call = r"torch\.ops\.extension_cpp\.my_op_backward\([^)]*\)"
         text = re.sub(call, kind.torch_backward.format(factor=own.python_factor("ctx.")), text)
     if options.no_grad:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
 from schema import Schema, parse
@@ -19,34 +19,36 @@ class Kind:
         name: of its folder.
         torch_backward: the backward in PyTorch calls, for `--backward torch`; `{factor}` stands for
             the numbers' part.
-        lists: whether it takes lists of tensors.
         schema: its own.
         input: the shape of every tensor among the arguments, in the notation of csrc/notation.h.
         outputs: those of the results; the last stands for all that follow.
         backward_takes: the tensors that the backward takes; "input" is the first of the operator.
         host: the host function of csrc that it calls, where it has no kernel of its own.
+        lists: whether it takes lists of tensors, as a kernel of its own does.
     """
 
-    def __init__(self, name: str, torch_backward: str = "", lists: bool = False) -> None:
-        self.name, self.torch_backward, self.lists = name, torch_backward, lists
+    def __init__(self, name: str, torch_backward: str) -> None:
+        self.name, self.torch_backward = name, torch_backward
         source = "".join(path.read_text() for path in sorted((TEMPLATES / name).glob("my_op*")))
         declared = re.findall(r'const Operator kMyOp\w*\{\s*"(.*?)",\s*"(.*?)"\};', source)
-        self.schema, line = declared[0]
+        text, line = declared[0]
+        schema = parse(text.replace("my_op", "template_op", 1))  # which may be no operator's name
+        self.schema = dataclasses.replace(schema, text=text, name="my_op")
         inputs, outputs = (re.split(r", *", side.strip()) for side in line.split("->"))
         self.input, self.outputs = inputs[0], tuple(outputs)
         self.backward_takes = re.findall(r"Tensor (\w+)", "".join(s for s, _ in declared[1:]))
+        self.lists = "my_op_kernel" in source
         self.host = "".join(re.findall(r"return (\w+)<MyOp\b", source))
 
     def accepts(self, schema: Schema) -> bool:
         lists = any(a.type == LIST for a in schema.arguments)
-        own = parse_template(self.schema)
-        return returned(own) == returned(schema) and (self.lists or not lists)
+        return returned(self.schema) == returned(schema) and (self.lists or not lists)
 
     @property
     def fits(self) -> str:
         """What schemas it is for, in words."""
         takes = "" if self.lists else "take a fixed number of tensors and "
-        return f"operators that {takes}{returned(parse_template(self.schema))}"
+        return f"operators that {takes}{returned(self.schema)}"
 
 
 def returned(schema: Schema) -> str:
@@ -55,34 +57,22 @@ def returned(schema: Schema) -> str:
     return "return one new tensor" if schema.outputs == 1 else "return several new tensors"
 
 
-def parse_template(text: str) -> Schema:
-    schema = parse(text.replace("my_op", "template_op", 1))
-    return Schema(text, "my_op", schema.arguments, schema.outputs)
-
-
 KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("elementwise", "2 * grad_output * input{factor}"),
-        Kind("rowwise", "(grad_output - grad_output.mean(-1, keepdim=True)){factor}"),
-        Kind("reduction", "2 * grad_output.unsqueeze(-1) * input{factor}"),
-        Kind(
-            "multi_output",
-            "(((term := 2 * (input - mean.unsqueeze(-1)) * grad_output)"
-            " - term.mean(-1, keepdim=True)){factor}).to(input.dtype)",
-        ),
-        Kind(
-            "kernel",
-            "sum(torch.nn.functional.pad(grad_output, (1, 1))"
-            ".narrow(-1, k, grad_output.shape[-1]) for k in range(3)){factor}",
-            lists=True,
-        ),
-        Kind("inplace"),
-    )
+    name: Kind(name, torch_backward)
+    for name, torch_backward in {
+        "elementwise": "2 * grad_output * input{factor}",
+        "rowwise": "(grad_output - grad_output.mean(-1, keepdim=True)){factor}",
+        "reduction": "2 * grad_output.unsqueeze(-1) * input{factor}",
+        "multi_output": "(((term := 2 * (input - mean.unsqueeze(-1)) * grad_output)"
+        " - term.mean(-1, keepdim=True)){factor}).to(input.dtype)",
+        "kernel": "sum(torch.nn.functional.pad(grad_output, (1, 1))"
+        ".narrow(-1, k, grad_output.shape[-1]) for k in range(3)){factor}",
+        "inplace": "",
+    }.items()
 }
 
 
-@dataclass
+@dataclasses.dataclass
 class Options:
     """The command line of new_op.py, which fills it in."""
 
