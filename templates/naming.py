@@ -132,38 +132,51 @@ def by_parts(
 
 
 def spell_python(text: str, names: dict[str, str]) -> str:
-    """Arguments have their names; what else the functions call by one of these gives way."""
+    """Arguments have their names; what else a function calls by one of these gives way."""
     tree = ast.parse(text)
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
-    parameters = [node for f in functions for node in ast.walk(f.args) if isinstance(node, ast.arg)]
-    inside = [node for f in functions for part in f.body for node in ast.walk(part)]
-    variables = [node for node in inside if isinstance(node, ast.Name)]
-    bound = {node.arg for node in parameters}
-    bound |= {node.id for node in variables if isinstance(node.ctx, ast.Store)}
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    imported = {alias.name for node in imports for alias in node.names}
-    used = bound | {node.id for node in variables}
-    taken = used | set(names.values())
-    spelled = {}
-    for name in sorted(used - set(names)):
-        own = replace_all(name, names)  # with an argument's in it: `grad_x`
-        if own == name and name not in names.values():
-            continue
-        if name not in bound | imported:
-            raise Refusal(
-                f"the argument's name '{name}' is used by the generated code: choose another"
-            )
-        spelled[name] = free(own, taken)
-        taken.add(spelled[name])
+    imported = {
+        alias.name
+        for statement in tree.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    aliases: dict[str, str] = {}
+    lines = text.splitlines(keepends=True)
+    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
+        parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+        nodes = [n for s in function.body for n in ast.walk(s) if isinstance(n, ast.Name)]
+        bound = parameters | {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
+        used = parameters | {node.id for node in nodes}
+        own = {name for name in used - parameters if replace_all(name, names) != name}
+        arguments = {names[p] for p in parameters & set(names)}
+        taken = arguments | (used - own)
+        spelled = {}
+        for name in sorted(arguments & used):
+            if name not in bound | imported:
+                raise Refusal(
+                    f"the argument's name '{name}' is used by the generated code: choose another"
+                )
+            here = spelled if name in bound else aliases
+            here[name] = free(name, taken | set(names.values()))
+        for name in sorted(own):
+            spelled[name] = free(replace_all(name, names), taken)
+            taken.add(spelled[name])
+        body = slice(function.lineno - 1, function.end_lineno)
+        lines[body] = [respell("".join(lines[body]), spelled)] + [""] * (body.stop - body.start - 1)
+    text = respell("".join(lines), aliases)
+    for name, alias in aliases.items():
+        text = re.sub(rf"(?m)^(from .* import .*?)\b{alias}\b", rf"\1{name} as {alias}", text)
     # A number that the context of autograd keeps: beside what it has itself.
     attributes = {f"ctx.{k}": f"ctx.{free(n, dir(BackwardCFunction))}" for k, n in names.items()}
-    text = replace_all(text, attributes)
-    words = re.compile(rf"(?<![\w.])(?:{'|'.join(spelled) or '(?!)'})(?!\w)")
-    text = by_parts(PYTHON_TEXT, text, lambda code: words.sub(lambda m: spelled[m[0]], code))
-    for name in imported & set(spelled):
-        alias = spelled[name]
-        text = re.sub(rf"(?m)^(from .* import .*?)\b{alias}\b", rf"\1{name} as {alias}", text)
-    return replace_all(text, names)
+    return replace_all(text, attributes | names)
+
+
+def respell(text: str, spelled: dict[str, str]) -> str:
+    """Replaces names in Python that are no attributes."""
+    words = re.compile(rf"(?<![\w.])(?:{'|'.join(spelled)})(?!\w)")
+    if not spelled:
+        return text
+    return by_parts(PYTHON_TEXT, text, lambda code: words.sub(lambda m: spelled[m[0]], code))
 
 
 def free(name: str, taken: Iterable[str]) -> str:

@@ -647,6 +647,9 @@ def test_names_that_the_code_uses_give_way():
     assert '    check_number_("f", "cap", cap)\n' in ops
     assert "from extension_cpp.shapes import operator as operator_\n" in ops
     assert 'operator_("extension_cpp::f").fake(operator, x, check_number, cap)\n' in ops
+    # Which torch passes by keyword.
+    ops = generate("f(Tensor ctx, *, float inputs, int output) -> Tensor")["ops.py"]
+    assert "def _setup_context(ctx, inputs, keyword_only_inputs, output):\n" in ops
 
 
 def test_the_operators_own_names_give_way():
