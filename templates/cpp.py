@@ -31,9 +31,7 @@ class Cpp(Places):
             self.functor_parameters,
             f"{self.own_checks}return {self.host_call}",
             "".join(f", {n.value}" for n in self.numbers) + ")",
-            ";\n".join(
-                f"elementwise_into<{self.camel}>({a.name}, {self.operands})" for a in self.written
-            ),
+            f"elementwise_into<{self.camel}>({self.main.name}, {self.operands})",
             self.checked("Tensor output = {}.new_output();"),
             "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers),
             self.kernel_numbers,
@@ -170,7 +168,26 @@ def complete(file: str, text: str, places: Cpp) -> str:
         text = insert_before(text, '#include "dispatch.h"\n', '#include "arguments.h"\n')
     if "std::accumulate" in text:
         text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
-    return text
+    return write_others(text, places) if places.also_written else text
+
+
+def write_others(text: str, places: Cpp) -> str:
+    """Makes an operator that writes to several tensors write to each."""
+    functor = """// EDIT: the formula for what is written to the other tensors.
+template <class A>
+struct %sOther {
+  A factor;
+
+  HOST_DEVICE A operator()(A entry) const { return entry * factor; }
+};
+
+"""
+    text = re.sub(r"(?m)^void \w+\(", lambda match: functor % places.camel + match[0], text)
+    calls = "".join(
+        f"  elementwise_into<{places.camel}Other>({a.name}, {a.name}, {k + 2});\n"
+        for k, a in enumerate(places.also_written)
+    )
+    return insert_before(text, "}\n\n}  // namespace\n", calls)
 
 
 def settings_function(places: Cpp) -> str:

@@ -69,9 +69,8 @@ class Places:
         return numbers
 
     @property
-    def written(self) -> list[Argument]:
-        """The main tensor, on which all depend, last."""
-        return [*(a for a in self.others if a.mutated), self.main]
+    def also_written(self) -> list[Argument]:
+        return [a for a in self.others if a.mutated]
 
     @property
     def folded(self) -> list[Argument]:

@@ -133,7 +133,7 @@ class Spec(Python):
 
 def complete(file: str, text: str, places: Spec) -> str:
     """Has the reference write what the operator writes besides, and imports what the calls use."""
-    for a in places.written[:-1]:
-        text = re.sub(r"    \w+(\.copy_\(.*\)\n)", rf"    {a.name}\1\g<0>", text, count=1)
+    for k, a in enumerate(places.also_written):
+        text = re.sub(r"(?=\n\n\n# EDIT: calls)", f"\n    {a.name}.mul_({k + 2})", text, count=1)
     needed = "import torch\nfrom extension_cpp.testing import BadInput, Sample\n"
     return needed + text
