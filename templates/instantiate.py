@@ -10,17 +10,16 @@ as it is, which a test holds.
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from typing import Any
+import runpy
+from pathlib import Path
 
 import cpp
 import python
 import spec
 from formatting import format_text
-from kinds import KINDS, TEMPLATES, Kind, Options, parse_template
-from naming import CPP_TEXT, by_parts, declared, spell, with_stand_ins
+from kinds import KINDS, TEMPLATES, Kind, Options
+from naming import declared, spell, with_stand_ins
 from places import Places, backward_schema, backward_shapes, shapes
 from schema import Refusal, Schema
 
@@ -33,8 +32,8 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
     """
     check_fits(kind, schema)
     check_shapes(KINDS[kind], schema, options)
-    own = parse_template(KINDS[kind].schema)
-    stand_ins, function, names = with_stand_ins(schema)
+    own = KINDS[kind].schema
+    stand_ins, arguments, operator = with_stand_ins(schema)
     files = {}
     for path in sorted((TEMPLATES / kind).iterdir()):
         if path.suffix not in (".h", ".cpp", ".cu", ".py"):
@@ -47,11 +46,16 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
         old = make(own, KINDS[kind], Options(), backward_schema(KINDS[kind], own))
         new = make(stand_ins, KINDS[kind], options, backward_schema(KINDS[kind], schema))
         text = adapt(path.name, path.read_text(), options)
-        text = replace(text, old, new, function if module is cpp else "my_op")
+        text = replace(text, old, new)
         files[path.name.replace("my_op", schema.name)] = module.complete(path.name, text, new)
+    for file in ("ops.py", "spec.py"):
+        if schema.name in compile(files[file], file, "exec").co_names:
+            raise Refusal(
+                f"{file} uses the name '{schema.name}' for something else: choose another"
+            )
     shared = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
     taken = set().union(*map(declared, shared))
-    files = spell(files, names, {function: schema.name}, taken)
+    files = spell(files, arguments, operator, taken)
     files = {name: format_text(name, text) for name, text in files.items()}
     return by_backend(files, schema.name, options)
 
@@ -69,48 +73,42 @@ def check_fits(kind: str, schema: Schema) -> None:
 def check_shapes(kind: Kind, schema: Schema, options: Options) -> None:
     """Refuses a line of shapes that the library would refuse when it is loaded."""
     line = options.shapes or shapes(kind, schema)
-    notation = load_notation()
+    # Without the package, whose library need not be built yet.
+    notation = runpy.run_path(str(PACKAGE / "notation.py"))
     try:
-        notation.parse_notation(schema.text, line)
+        notation["parse_notation"](schema.text, line)
         if options.own_backward and not schema.mutates:
             text = backward_schema(kind, schema)
-            notation.parse_notation(text, backward_shapes(kind, schema, line))
-    except notation.NotationError as error:
+            notation["parse_notation"](text, backward_shapes(kind, schema, line))
+    except notation["NotationError"] as error:
         raise Refusal(str(error)) from None
-
-
-def load_notation() -> Any:
-    """extension_cpp.notation without the package, whose library need not be built yet."""
-    name = f"{PACKAGE.name}_notation"
-    if name not in sys.modules:
-        found = importlib.util.spec_from_file_location(name, PACKAGE / "notation.py")
-        assert found is not None
-        assert found.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(found)
-        found.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 def by_backend(files: dict[str, str], name: str, options: Options) -> dict[str, str]:
     """Parts a source for both backends where they differ: one is left out, or CUDA has its own."""
     both, cpu, cuda = f"{name}.cpp", f"{name}_cpu.cpp", f"{name}_cuda.cu"
-    if both in files and (options.cuda_source or len(options.devices) == 1):
+    if both in files and (options.cuda or len(options.devices) == 1):
         text = files.pop(both)
         files |= {cpu: text, cuda: text}
-    if not options.cpu:
+    if options.no_cpu:
         files[cpu] = schemas_alone(files[cpu])
-    if not options.cuda:
+    if options.no_cuda:
         files.pop(cuda)
-    elif options.cuda_source:
-        files[cuda] = take_in(*options.cuda_source, files[cuda])
+    elif options.cuda:
+        files[cuda] = take_in(options.cuda, files[cuda])
     return files
 
 
-def take_in(file: str, source: str, generated: str) -> str:
+def take_in(path: Path, generated: str) -> str:
     """Puts an existing CUDA source into the generated one: whole, and its launch is left to edit.
 
     One that registers the operator itself takes its place.
     """
+    file = path.name
+    try:
+        source = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refusal(f"--cuda {path}: {error}") from None
     for header in re.findall(r"#\s*include\s*[<\"](torch/extension\.h|pybind11/[^>\"]*)", source):
         raise Refusal(
             f"{file} includes {header}, which asks for ATen and Python: leave out all that is "
@@ -158,7 +156,7 @@ def adapt(file: str, text: str, options: Options) -> str:
         # What is the operator's reference otherwise.
         text = text.replace("torch.ops.extension_cpp.my_op_backward", "_backward_in_torch")
         text = re.sub(r"(?<=# EDIT: the backward) operator(.*), from which.*", r",\1.", text)
-    if not options.grad:
+    if options.no_grad:
         text = drop_paragraphs(text, r"^def (_setup_context|_backward|_backward_in_torch)\(")
         text = re.sub(
             r'^register_autograd\("extension_cpp::my_op".*\)$',
@@ -200,18 +198,11 @@ def drop_paragraphs(text: str, unwanted: str) -> str:
 def pattern(fragment: str, block: bool) -> str:
     """A regular expression for the fragment, however it is wrapped."""
     tokens = re.findall(r"\w+|[^\w\s]", fragment)
-    parts = []
-    for token, following in zip(tokens, [*tokens[1:], ""], strict=True):
-        parts.append(re.escape(token))
-        between_words = re.match(r"\w", token) and re.match(r"\w", following)
-        parts.append(r"\s+" if between_words else r"\s*")
-    text = "".join(parts[:-1])
+    text = r"\s*".join(map(re.escape, tokens))
     # A word is a whole word, and formatters add a comma before a bracket that closes on a line of
     # its own.
     text = re.sub(r"\\s\*(\\[)\]}])", r"\\s*,?\\s*\1", text)
-    before = r"(?<!\w)" if re.match(r"\w", tokens[0]) else ""
-    after = r"(?!\w)" if re.match(r"\w", tokens[-1]) else ""
-    text = f"{before}{text}{after}"
+    text = re.sub(r"^(?=\w)|(?<=\w)$", r"\\b", text)
     if block:
         return rf"(?<=\n)[ \t]*{text}[ \t]*\n"
     if tokens[0] in ",*+":  # an operator goes with the white space before it
@@ -219,11 +210,8 @@ def pattern(fragment: str, block: bool) -> str:
     return text
 
 
-def replace(text: str, old: Places, new: Places, function: str) -> str:
-    """Replaces the old operator's fragments and names by the new one's.
-
-    `function` stands in for the name of the operator's function.
-    """
+def replace(text: str, old: Places, new: Places) -> str:
+    """Replaces the old operator's fragments and names by the new one's."""
     each = zip((False, True), old.fragments(), new.fragments(), strict=True)
     pairs = [
         (o, n, block) for block, os, ns in each for o, n in zip(os, ns, strict=True) if o.strip()
@@ -249,9 +237,6 @@ def replace(text: str, old: Places, new: Places, function: str) -> str:
         f"contiguous_{old.main.name}": f"contiguous_{new.main.name}",
     }
     text = rename(text, names)
-    if function != old.name:
-        called = re.compile(rf"(?<!\w){old.name}(?=(?:_backward)?(?!\w))")
-        text = by_parts(CPP_TEXT, text, lambda code: called.sub(function, code))
     text = text.replace(old.name, new.name).replace(old.camel, new.camel)
     return re.sub(r"\0(\d+)\0", lambda match: found[int(match[1])], text)
 

@@ -1,10 +1,11 @@
-"""Gives the arguments of a new operator their names, last of all.
+"""Gives a new operator and its arguments their names, last of all.
 
 Until then they go through the templates under stand-ins, which are no word of any template. So it
-is known which names in the generated files are the operator's arguments and which are not, and an
-argument may have any name:
+is known which names in the generated files are the operator's and which are not, and an argument
+may have any name:
 
-- in C++ one that is a keyword, a macro, or used there for something else gets an underscore;
+- in C++ one that is a keyword, a macro, or used there for something else gets an underscore, and
+  an "op" the operator's function and functor;
 - in Python, where the schema's names are public, the others give way: a variable gets an
   underscore, a function is imported under a name with one. What can do neither (`torch`, `len`) is
   refused as an argument's name.
@@ -41,38 +42,50 @@ def identifiers(source: str) -> set[str]:
     return set(re.findall(r"(?<![\w.])(?<!->)(?<!::)[A-Za-z_]\w*", code))
 
 
-def with_stand_ins(schema: Schema) -> tuple[Schema, str, dict[str, str]]:
-    """The schema with stand-ins for its arguments, one for its C++ function, names by stand-in."""
+def camel(name: str) -> str:
+    """The name of an operator's functor: of no other's, as operators are in lower case."""
+    return re.sub(r"(?:^|_)([a-z])", lambda match: match[1].upper(), name)
+
+
+def with_stand_ins(schema: Schema) -> tuple[Schema, dict[str, str], dict[str, str]]:
+    """The schema under stand-ins; by stand-in the arguments' names, and those of the operator."""
     prefix = "zqarg"
-    while prefix in schema.text:
+    while prefix in schema.text.lower():
         prefix += "q"
     names = {f"{prefix}{k}zq": a.name for k, a in enumerate(schema.arguments)}
     arguments = [
         dataclasses.replace(a, name=stand_in)
         for a, stand_in in zip(schema.arguments, names, strict=True)
     ]
-    return dataclasses.replace(schema, arguments=arguments), f"{prefix}_fn_zq", names
+    name = f"{prefix}op"
+    operator = {name: schema.name, camel(name): camel(schema.name)}
+    return dataclasses.replace(schema, name=name, arguments=arguments), names, operator
 
 
 def spell(
-    files: dict[str, str], names: dict[str, str], function: dict[str, str], shared: Iterable[str]
+    files: dict[str, str], names: dict[str, str], operator: dict[str, str], shared: Iterable[str]
 ) -> dict[str, str]:
     """Replaces the stand-ins in an operator's files.
 
     Args:
         files: by name.
         names: of the arguments, by stand-in.
-        function: the operator's name by the stand-in for its function in C++.
-        shared: the names in C++ that such a function would hide or be taken for.
+        operator: of the operator and its functor, by stand-in.
+        shared: the names in C++ that these would hide or be taken for.
 
     Raises:
         Refusal: a name cannot be an argument's.
     """
     cpp = {file: text for file, text in files.items() if not file.endswith(".py")}
     used = set().union(*map(identifiers, cpp.values()))
-    spelled = cpp_names(used, names) | cpp_names(used | set(shared), function, "_op")
+    spelled = cpp_names(used, names, "{}_")
+    for (stand_in, name), other in zip(operator.items(), ("op_{}", "Op{}"), strict=True):
+        spelled |= cpp_names(used | set(shared), {stand_in: name}, other)
+    names = names | operator
+    # Messages and comments speak of arguments as the schema does.
+    pieces = (lambda code: replace_all(code, spelled), lambda rest: replace_all(rest, names))
     return {
-        file: spell_cpp(text, names, spelled) if file in cpp else spell_python(text, names)
+        file: by_parts(CPP_TEXT, text, *pieces) if file in cpp else spell_python(text, names)
         for file, text in files.items()
     }
 
@@ -82,40 +95,26 @@ def replace_all(text: str, names: dict[str, str]) -> str:
 
 
 def declared(source: str) -> set[str]:
-    """What a header declares: the names that its lines have in the first column."""
-    types = r"^(?:struct|class|enum class) (\w+)|^using (?:[\w:]+::)?(\w+)(?: =|;)"
-    constants = r"^(?:inline |static )*(?:constexpr|const) [\w:<>, ]*?(\w+)(?:\[|\{| =)"
-    functions = r"^[\w:][^\n(;={]*?(\w+)\("
-    found = [n for names in re.findall(f"{types}|{functions}", source, re.M) for n in names if n]
-    if re.search(r"^namespace extension_cpp \{", source, re.M):  # not cuda::, cpu::
-        found += re.findall(constants, source, re.M)
-    spaces = re.findall(r"^namespace ([\w:]+)", source, re.M)
-    return {*found, *(name for space in spaces for name in space.split("::"))}
+    """What a header declares: in the lines of the first column, the word before all the rest."""
+    return set(re.findall(r"^(?!template)\w.*?(\w+) ?(?:[(=;{[]|: )", source, re.M))
 
 
-def cpp_names(used: Iterable[str], names: dict[str, str], suffix: str = "_") -> dict[str, str]:
-    """The C++ spelling of each name, of which others (`contiguous_x`) are derived."""
+def cpp_names(used: Iterable[str], names: dict[str, str], other: str) -> dict[str, str]:
+    """The C++ spelling of each name, of which others (`contiguous_x`) are derived.
+
+    `other` is what becomes of a name that is taken.
+    """
     stand_in = re.compile("|".join(names))
     derived = {name for name in used if stand_in.search(name)}
     taken = {*used, *CPP_KEYWORDS, *EXPANDED} - derived
     spelled = {}
     for key, name in names.items():
-        forms = {key, *(form for form in derived if key in form)}
+        forms = [form for form in derived if key in form]
         while any(f in taken or is_macro(f) for f in (form.replace(key, name) for form in forms)):
-            name += suffix
+            name = other.format(name)
         spelled[key] = name
         taken |= {form.replace(key, name) for form in forms}
     return spelled
-
-
-def spell_cpp(text: str, names: dict[str, str], spelled: dict[str, str]) -> str:
-    """Messages and comments speak of arguments as the schema does."""
-    return by_parts(
-        CPP_TEXT,
-        text,
-        lambda code: replace_all(code, spelled),
-        lambda rest: replace_all(rest, names),
-    )
 
 
 def by_parts(

@@ -10,7 +10,6 @@ templates/README.md says more.
 from __future__ import annotations
 
 import argparse
-import ast
 import sys
 from pathlib import Path
 
@@ -30,13 +29,13 @@ from schema import Refusal, Schema, parse, stop
 
 
 def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
-    arguments = parse_arguments(argv)
+    options = parse_arguments(argv)
     changes = Changes(root)
     try:
-        make = remove if arguments.remove else add
-        changes, closing = make(Repository(root), arguments)
+        make = remove if options.remove else add
+        changes, closing = make(Repository(root), options)
         plan = changes.show()
-        if not arguments.dry_run:
+        if not options.dry_run:
             changes.apply()
         print(plan, closing, sep="\n" if closing else "")
     except Refusal as refusal:
@@ -46,13 +45,16 @@ def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
         raise SystemExit(f"new_op.py: stopped; {done}") from None
 
 
-def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: list[str] | None) -> Options:
     parser = argparse.ArgumentParser(
         description="Makes an operator from a schema, or takes one out again.",
         epilog="More in templates/README.md.",
     )
     parser.add_argument(
-        "schema", nargs="?", help='"name(Tensor x, float alpha=1.0) -> Tensor", as in torch.library'
+        "schema",
+        nargs="?",
+        default="",
+        help='"name(Tensor x, float alpha=1.0) -> Tensor", as in torch.library',
     )
     parser.add_argument(
         "--template",
@@ -73,39 +75,35 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--backward",
         choices=("operator", "torch"),
-        default="operator",
         help="a registered operator with kernels of its own (default), or made of torch calls",
     )
     parser.add_argument("--remove", metavar="NAME", help="take an operator out, whole")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
-    arguments = parser.parse_args(argv)
+    options = parser.parse_args(argv, Options())
     # Not None: `make new-op` without SCHEMA passes an empty one.
-    if bool(arguments.schema) == bool(arguments.remove):
+    if bool(options.schema) == bool(options.remove):
         parser.error('give a schema, "name(Tensor x) -> Tensor", or --remove NAME')
-    if arguments.no_cuda and arguments.no_cpu:
+    if options.no_cuda and options.no_cpu:
         parser.error("--no-cuda and --no-cpu together leave no backend")
-    if arguments.no_cuda and arguments.cuda:
+    if options.no_cuda and options.cuda:
         parser.error("--no-cuda and --cuda exclude each other")
-    if arguments.no_grad and arguments.backward == "torch":
+    if options.no_grad and options.backward == "torch":
         parser.error("--no-grad and --backward exclude each other")
-    return arguments
+    return options
 
 
-def add(repository: Repository, arguments: argparse.Namespace) -> tuple[Changes, str]:
+def add(repository: Repository, options: Options) -> tuple[Changes, str]:
     """The changes, and what to say when they are made."""
-    schema = parse(arguments.schema)
-    kind = arguments.template or default_kind(schema, arguments.cuda is not None)
-    options = options_of(arguments)
+    schema = parse(options.schema)
+    kind = options.template or default_kind(schema, options.cuda is not None)
     schemas = [schema.text]
     if options.own_backward and not schema.mutates:
         schemas.append(backward_schema(KINDS[kind], schema))
     names = [text.partition("(")[0] for text in schemas]
     repository.check_free(names)
-    check_python_names(kind, schema.name)
     files = instantiate(kind, schema, options)
-    repository.check_cpp_names(schema.name, kind, files)
     changes = repository.add(schema.name, files, schemas)
-    if arguments.dry_run:
+    if options.dry_run:
         return changes, ""
     folder = repository.folder(schema.name).relative_to(repository.root)
     return changes, (
@@ -113,17 +111,6 @@ def add(repository: Repository, arguments: argparse.Namespace) -> tuple[Changes,
         "    make build\n"
         f'    make test TESTS="tests/test_operators.py -k [{schema.name}-"\n'
         f"    python templates/new_op.py --remove {schema.name}"
-    )
-
-
-def options_of(arguments: argparse.Namespace) -> Options:
-    return Options(
-        cpu=not arguments.no_cpu,
-        cuda=not arguments.no_cuda,
-        grad=not arguments.no_grad,
-        backward=arguments.backward,
-        cuda_source=read_source(arguments.cuda),
-        shapes=arguments.shapes,
     )
 
 
@@ -135,34 +122,14 @@ def default_kind(schema: Schema, own_kernel: bool) -> str:
     return next((kind for kind in preferred if KINDS[kind].accepts(schema)), "elementwise")
 
 
-def read_source(path: Path | None) -> tuple[str, str] | None:
-    if path is None:
-        return None
-    try:
-        return path.name, path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refusal(f"--cuda {path}: {error}") from None
-
-
-def check_python_names(kind: str, name: str) -> None:
-    """Refuses the name of something that ops.py or spec.py define or import for themselves."""
-    for file in ("ops.py", "spec.py"):
-        for node in ast.parse((TEMPLATES / kind / file).read_text()).body:
-            names = [alias.asname or alias.name for alias in getattr(node, "names", [])]
-            names += [getattr(node, "name", "")]
-            names += [t.id for t in getattr(node, "targets", []) if isinstance(t, ast.Name)]
-            if name in names:
-                raise Refusal(f"{file} uses the name '{name}' for something else: choose another")
-
-
-def remove(repository: Repository, arguments: argparse.Namespace) -> tuple[Changes, str]:
+def remove(repository: Repository, options: Options) -> tuple[Changes, str]:
     """The changes, and what to say when they are made."""
-    name = arguments.remove.removesuffix("/")  # as a shell completes it
+    name = options.remove.removesuffix("/")  # as a shell completes it
     changes = repository.remove(name)
     closing = ""
     if uses := repository.uses(name):
         closing += "\n".join([f"\nStill using {name}:", *(f"    {use}" for use in uses)])
-    if not arguments.dry_run:
+    if not options.dry_run:
         closing += "\nNext: make build" if not closing else "\n\nNext: make build"
     return changes, closing
 

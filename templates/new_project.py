@@ -10,6 +10,7 @@ templates/README.md says more.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import importlib.util
 import json
@@ -33,8 +34,8 @@ except ImportError:
 from formatting import find_tool
 from kinds import TEMPLATES
 from naming import is_macro
-from repository import PACKAGE, Repository, mention
-from schema import CPP_KEYWORDS, Refusal, stop
+from repository import PACKAGE, Repository
+from schema import CPP_KEYWORDS, Refusal, refuse, stop
 
 ORIGIN = Path("templates", "origin.json")
 BRANCH = "template"
@@ -88,7 +89,6 @@ def create(source: Repository, name: str, target: Path, ops: list[str]) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
         project = Path(scratch, name)
         dropped = generate(source, name, ops, project)
-        git(project, "init", "--quiet", "--initial-branch=main")
         commit(project, f"Start from {describe(project)}")
         git(project, "branch", BRANCH)
         if target.exists():
@@ -112,15 +112,12 @@ def update(source: Repository, project: Path) -> None:
             f"the first commit: git branch {BRANCH} $(git rev-list --max-parents=0 HEAD)"
         )
     with tempfile.TemporaryDirectory() as scratch:
-        fresh, worktree = Path(scratch, "fresh"), Path(scratch, "worktree")
+        fresh = Path(scratch, "fresh")
         generate(source, origin["name"], origin["operators"], fresh)
-        git(project, "worktree", "add", "--quiet", str(worktree), BRANCH)
-        try:
-            git(worktree, "rm", "-r", "--quiet", ".")
-            shutil.copytree(fresh, worktree, dirs_exist_ok=True)
-            made = commit(worktree, f"Update to {describe(worktree)}")
-        finally:
-            git(project, "worktree", "remove", "--force", str(worktree))
+        git(fresh, "fetch", "--quiet", str(project), BRANCH)
+        git(fresh, "update-ref", "HEAD", "FETCH_HEAD")
+        made = commit(fresh, f"Update to {describe(fresh)}")
+        git(project, "fetch", "--quiet", str(fresh), f"HEAD:{BRANCH}")
     if made:
         print(f"Next:\n    cd {project}\n    git merge {BRANCH}")
     else:
@@ -128,22 +125,28 @@ def update(source: Repository, project: Path) -> None:
 
 
 def generate(source: Repository, name: str, ops: Iterable[str], project: Path) -> list[str]:
-    """Writes the project's files, without a git history; returns what was left out."""
+    """Writes the project's files, under git but not committed; returns what was left out."""
     ops = with_dependencies(source, ops)
     for path in source.files():
         if path.is_relative_to(source.root / MEASURED):
             continue
-        copy = project / path.relative_to(source.root)
+        copy = project / renamed(str(path.relative_to(source.root)), name)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(path, copy)
-    git(project, "init", "--quiet")  # for the listing of files alone
+        with contextlib.suppress(UnicodeDecodeError):
+            copy.write_text(renamed(path.read_text(), name))
+    git(project, "init", "--quiet", "--initial-branch=main")
     without_results(project / "README.md")
-    dropped = drop_operators(Repository(project), set(ops))
-    rename(project, name)
+    dropped = drop_operators(Repository(project, name), set(ops))
     write_origin(source, project, name, ops)
-    shutil.rmtree(project / ".git")
     reformat(project)
     return dropped
+
+
+def renamed(text: str, name: str) -> str:
+    """Replaces the package's name, in each of its spellings."""
+    text = text.replace(PACKAGE, name).replace(PACKAGE.upper(), name.upper())
+    return text.replace(PACKAGE.replace("_", "-"), name.replace("_", "-"))
 
 
 def without_results(readme: Path) -> None:
@@ -187,17 +190,17 @@ def drop_operators(project: Repository, kept: set[str]) -> list[str]:
     for name in sorted(using):
         path = project.root / name
         if path.suffix == ".md":
-            path.write_text(without_passages(path, names))
+            path.write_text(without_passages(project, path, names))
         elif name.startswith(("examples/", "tests/", "benchmarks/")) and path.exists():
             path.unlink()
             dropped.append(name)
     return dropped
 
 
-def without_passages(path: Path, names: set[str]) -> str:
+def without_passages(project: Repository, path: Path, names: set[str]) -> str:
     """A document without the paragraphs, items, rows and code blocks that speak of operators."""
     text = path.read_text()
-    pattern = mention(names, path, text)
+    pattern = project.mention(names, path, text)
     pieces = re.split(r"(^```.*?^```\n|\n\n+|\n(?=[-|*]|\d+\. ))", text, flags=re.M | re.S)
     kept: list[str] = []
     for piece in pieces:
@@ -206,26 +209,6 @@ def without_passages(path: Path, names: set[str]) -> str:
         elif kept and kept[-1] == "\n":  # before an item or a row
             kept.pop()
     return re.sub(r"\n{3,}", "\n\n", "".join(kept))
-
-
-def rename(project: Path, name: str) -> None:
-    """Replaces the package's name in files and paths, in each of its spellings."""
-    spellings = {
-        PACKAGE: name,
-        PACKAGE.upper(): name.upper(),
-        PACKAGE.replace("_", "-"): name.replace("_", "-"),
-    }
-    for path in Repository(project).files():
-        try:
-            text = path.read_text()
-        except UnicodeDecodeError:
-            continue
-        for old, new in spellings.items():
-            text = text.replace(old, new)
-        path.write_text(text)
-    for path in sorted(project.rglob(f"*{PACKAGE}*"), key=lambda path: -len(path.parts)):
-        if ".git" not in path.relative_to(project).parts:
-            path.rename(path.with_name(path.name.replace(PACKAGE, name)))
 
 
 def write_origin(source: Repository, project: Path, name: str, ops: list[str]) -> None:
@@ -286,23 +269,26 @@ def check_package_name(name: str, source: Repository) -> None:
         raise Refusal(
             f"'{name}' is no name for a package: lower-case letters, digits and single underscores"
         )
-    if keyword.iskeyword(name) or name in sys.stdlib_module_names:
-        raise Refusal(f"'{name}' is a keyword or a module of Python: choose another name")
-    if name == PACKAGE:
-        raise Refusal(f"'{name}' is this package: choose another name")
-    if name in CPP_KEYWORDS or is_macro(name) or hasattr(ctypes.CDLL(None), name):
-        raise Refusal(f"'{name}' is a name of C++ or its library: choose another name")
     top = {path.relative_to(source.root).parts[0] for path in source.files()}
-    if {name, f"{name}.py"} & top or ignores(source.root, name):
-        raise Refusal(f"'{name}' is a file or a folder beside the package: choose another name")
+    beside = {name, f"{name}.py"} & top or ignores(source.root, name)
     shared = "".join(path.read_text() for path in source.csrc.rglob("*.*"))
-    if name == "my_op" or re.search(rf"\b{name}::", shared):
-        raise Refusal(f"'{name}' is used by the sources for something else: choose another name")
     defined = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
-    if name in defined or hasattr(torch._ops._Ops, name) or name in vars(torch.ops):
-        raise Refusal(f"torch has a namespace '{name}' of its own: choose another name")
-    if importlib.util.find_spec(name) is not None:
-        raise Refusal(f"a package '{name}' is installed already: choose another name")
+    defined |= {*dir(torch._ops._Ops), *vars(torch.ops)}
+    cpp = name in CPP_KEYWORDS or is_macro(name) or hasattr(ctypes.CDLL(None), name)
+    python = keyword.iskeyword(name) or name in sys.stdlib_module_names
+    refuse(
+        f"'{name}' is ",
+        (python, "a keyword or a module of Python: choose another name"),
+        (name == PACKAGE, "this package: choose another name"),
+        (cpp, "a name of C++ or its library: choose another name"),
+        (beside, "a file or a folder beside the package: choose another name"),
+        (
+            name == "my_op" or re.search(rf"\b{name}::", shared),
+            "used by the sources for something else: choose another name",
+        ),
+        (name in defined, "a namespace of torch's: choose another name"),
+        (importlib.util.find_spec(name), "a package that is installed already: choose another"),
+    )
 
 
 def ignores(root: Path, name: str) -> bool:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from kinds import Kind, Options
-from naming import free
+from naming import camel, free
 from schema import Argument, Schema
 
 
@@ -119,11 +119,6 @@ def backward_shapes(kind: Kind, schema: Schema, line: str) -> str:
     main = re.sub(r"\s*:.*", "", inputs[tensors.index(schema.main)])
     by_name = {"grad_output": re.sub(r"\s*:.*", "", outputs[0]), "input": main, "mean": outputs[-1]}
     return f"{', '.join(by_name[name] for name in kind.backward_takes)} -> {main}"
-
-
-def camel(name: str) -> str:
-    """The name of the operator's functor."""
-    return "".join(word.capitalize() for word in name.split("_"))
 
 
 def weighted(k: int, value: str, number: str = "{}") -> str:

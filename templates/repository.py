@@ -12,15 +12,14 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from formatting import format_text
-from naming import declared, identifiers
-from places import camel
 from schema import Refusal
 
 PACKAGE = "extension_cpp"
@@ -29,63 +28,53 @@ CPP = (".h", ".cpp", ".cu", ".cuh")
 
 @dataclass
 class Changes:
-    """Files to write and folders to delete: all of it or, after an error or Ctrl-C, nothing."""
+    """What to write and to delete: all of it or, after an error or Ctrl-C, nothing.
+
+    Attributes:
+        texts: of the files; None for a folder that goes.
+    """
 
     root: Path
-    files: dict[Path, str] = field(default_factory=dict)
-    deleted: list[Path] = field(default_factory=list)
+    texts: dict[Path, str | None] = field(default_factory=dict)
     applied: bool = False
 
     def apply(self) -> None:
-        with deferred_interrupts() as checkpoint:
-            self._apply(checkpoint)
-
-    def _apply(self, checkpoint: Callable[[], None]) -> None:
-        written: list[tuple[Path, bytes | None]] = []
-        made: list[Path] = []
-        aside: list[tuple[Path, Path]] = []
-        scratch = Path(tempfile.mkdtemp(dir=self.root, prefix=".new_op-"))
-        try:
-            for number, folder in enumerate(self.deleted):
+        with (
+            deferred_interrupts() as checkpoint,
+            tempfile.TemporaryDirectory(dir=self.root, prefix=".new_op-") as scratch,
+            ExitStack() as undo,
+        ):
+            for number, (path, text) in enumerate(self.texts.items()):
                 checkpoint()
-                kept = scratch / f"deleted-{number}"
-                aside.append((kept, folder))
-                os.rename(folder, kept)
-            for path, text in self.files.items():
-                checkpoint()
+                new, kept = Path(scratch, "new"), Path(scratch, str(number))
+                if text is None:
+                    os.rename(path, kept)
+                    undo.callback(os.rename, kept, path)
+                    continue
                 for parent in reversed(path.parents):
                     if not parent.exists():
-                        made.append(parent)
                         parent.mkdir()
-                written.append((path, path.read_bytes() if path.exists() else None))
-                new = scratch / "new"
+                        undo.callback(shutil.rmtree, parent)
                 new.write_text(text, encoding="utf-8", newline="\n")
                 if path.exists():
                     shutil.copymode(path, new)
+                    shutil.copy2(path, kept)
+                    undo.callback(os.rename, kept, path)
+                else:
+                    undo.callback(path.unlink, missing_ok=True)
                 os.replace(new, path)
             checkpoint()
+            undo.pop_all()
             self.applied = True
-        except BaseException:
-            for path, old in reversed(written):
-                if old is None:
-                    path.unlink(missing_ok=True)
-                else:
-                    path.write_bytes(old)
-            for folder in reversed(made):
-                shutil.rmtree(folder, ignore_errors=True)
-            for kept, folder in aside:
-                if kept.exists():
-                    os.rename(kept, folder)
-            raise
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
 
     def show(self) -> str:
         """What apply() would do."""
-        lines = [f"delete {path.relative_to(self.root)}/" for path in self.deleted]
-        for path, text in self.files.items():
+        lines = []
+        for path, text in self.texts.items():
             name = str(path.relative_to(self.root))
-            if path.exists():
+            if text is None:
+                lines.append(f"delete {name}/")
+            elif path.exists():
                 old, new = path.read_text().splitlines(), text.splitlines()
                 diff = difflib.unified_diff(old, new, name, name, n=1, lineterm="")
                 lines += [f"edit {name}", *(f"    {line}" for line in list(diff)[2:])]
@@ -97,17 +86,13 @@ class Changes:
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], None]]:
     """Ctrl-C waits for the next call of what this yields; one after the last of them is ignored."""
-    interrupted = False
-
-    def note(*_: object) -> None:
-        nonlocal interrupted
-        interrupted = True
+    interrupted = threading.Event()
 
     def checkpoint() -> None:
-        if interrupted:
+        if interrupted.is_set():
             raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGINT, note)
+    previous = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
     try:
         yield checkpoint
     finally:
@@ -118,7 +103,7 @@ class Repository:
     """A checkout of the package."""
 
     def __init__(self, root: Path, package: str = PACKAGE) -> None:
-        self.root = root
+        self.root, self.package = root, package
         self.csrc = root / package / "csrc"
         # The public functions and the modules.
         self.imports = {"ops": root / package / "ops.py", "module": root / package / "nn.py"}
@@ -130,7 +115,7 @@ class Repository:
 
     def import_statements(self, name: str) -> dict[Path, list[str]]:
         """The statements of ops.py and nn.py that import from an operator's folder."""
-        pattern = rf"^from {PACKAGE}\.operators\.{name}\.\w+ import (?:\([^)]*\)|[^(\n]*)\n"
+        pattern = rf"^from {self.package}\.operators\.{name}\.\w+ import (?:\([^)]*\)|[^(\n]*)\n"
         return {path: re.findall(pattern, path.read_text(), re.M) for path in self.imports.values()}
 
     def folder(self, name: str) -> Path:
@@ -147,11 +132,6 @@ class Repository:
             if folder.name != besides and name in self._registered(folder):
                 return folder.name
         return None
-
-    def _stands(self, name: str) -> bool:
-        """Whether there is an operator of its own under a name, in whole or in part."""
-        there = self.folder(name).exists() or any(self.import_statements(name).values())
-        return there or self._owner(name, besides="") is not None
 
     # What is added
 
@@ -175,61 +155,30 @@ class Repository:
                 f"Complete it by hand, or take it out: --remove {name}"
             )
 
-    def check_cpp_names(self, name: str, kind: str, files: dict[str, str]) -> None:
-        """Refuses an operator whose header or whose names in C++ would hide others, or be the same.
-
-        The linker takes two of one name for one, without a word.
-        """
-        header = f"{name}.h"
-        if header in files and (self.csrc / header).exists():
-            raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
-        shared = [path for path in self.csrc.rglob("*") if path.suffix in CPP]
-        template = [p for p in (self.root / "templates" / kind).iterdir() if p.suffix in CPP]
-        used = {"A", "T"}  # by which templates are parametrised
-        used |= set().union(*(declared(path.read_text()) for path in shared))
-        used |= set().union(*(identifiers(path.read_text()) for path in template))
-        made = [identifiers(text) for file, text in files.items() if Path(file).suffix in CPP]
-        own = made_names(name) & set().union(*made)
-        for taken in sorted(own & used):
-            raise Refusal(
-                f"the operator's name '{name}' would make a C++ name {taken}, which is used for "
-                f"something else: choose another name"
-            )
-        for folder in sorted(self.operators.iterdir()):
-            there = [path.read_text() for path in folder.glob("*") if path.suffix in CPP]
-            theirs = made_names(folder.name) & set().union(*map(identifiers, there))
-            for taken in sorted(own & theirs) if folder.name != name else ():
-                raise Refusal(
-                    f"the operator's name '{name}' would make a C++ name {taken}, which is one "
-                    f"of {folder.name}: choose another name"
-                )
-
     def add(self, name: str, files: dict[str, str], schemas: list[str]) -> Changes:
-        changes = Changes(self.root)
-        for file, text in files.items():
-            changes.files[self.folder(name) / file] = text
+        if f"{name}.h" in files and (self.csrc / f"{name}.h").exists():
+            raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
+        changes = Changes(self.root, {self.folder(name) / file: files[file] for file in files})
         ops = self.imports["ops"]
-        statement = f"from {PACKAGE}.operators.{name}.ops import {name} as {name}\n"
-        changes.files[ops] = format_text(ops.name, ops.read_text() + statement)
+        statement = f"from {self.package}.operators.{name}.ops import {name} as {name}\n"
+        changes.texts[ops] = format_text(ops.name, ops.read_text() + statement)
         self._expect(changes, lambda lines: sorted([*lines, *map(as_torch_spells, schemas)]))
         return changes
 
     def _expect(self, changes: Changes, edit: Callable[[list[str]], list[str]]) -> None:
         """Edits the list of schemas that a test expects, one a line."""
-        if not self.snapshot.exists():
-            return
-        text = self.snapshot.read_text()
+        text = self.snapshot.read_text() if self.snapshot.exists() else ""
         expected = re.search(r'(?<="""\\\n)(?:\w+\(.*\n)*(?=""")', text)
         if expected is None:
             return
         new = "".join(f"{line}\n" for line in edit(expected[0].splitlines()))
         if new != expected[0]:
-            changes.files[self.snapshot] = text[: expected.start()] + new + text[expected.end() :]
+            changes.texts[self.snapshot] = text[: expected.start()] + new + text[expected.end() :]
 
     # What is removed
 
     def remove(self, name: str) -> Changes:
-        """Takes out an operator, also one that is half there.
+        """Takes out an operator, also one that is half there; of a folder that is a link, the link.
 
         Raises:
             Refusal: no operator stands under that name, or it is a part of another's.
@@ -240,26 +189,21 @@ class Repository:
                 f"{self.operators.relative_to(self.root)}"
             )
         folder = self.folder(name)
-        if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-            raise Refusal(
-                f"{folder.relative_to(self.root)} is not a folder of this repository: take it out "
-                f"by hand"
-            )
         if owner := self._owner(name, besides=name):
             raise Refusal(f"'{name}' is a part of the operator '{owner}': --remove {owner}")
         statements = self.import_statements(name)
-        own = {n for n in (name, *self._registered(folder)) if not self._owner(n, besides=name)}
-        if not folder.exists() and not self._stands(f"{name}_backward"):
-            own.add(f"{name}_backward")  # what is left of an operator whose sources are gone
+        # Of an operator whose sources are gone its backward may be left.
+        names = self._registered(folder) if folder.exists() else {f"{name}_backward"}
+        own = {n for n in (name, *names) if not self._owner(n, besides=name)}
         if not folder.exists() and not any(statements.values()):
             raise Refusal(f"there is no operator '{name}'")
-        changes = Changes(self.root, deleted=[folder] if folder.exists() else [])
+        changes = Changes(self.root, {folder: None} if folder.exists() else {})
         for path, found in statements.items():
             text = path.read_text()
             for statement in found:
                 text = text.replace(statement, "", 1)
             if found:
-                changes.files[path] = text
+                changes.texts[path] = text
         self._expect(changes, lambda lines: [x for x in lines if x.partition("(")[0] not in own])
         return changes
 
@@ -277,11 +221,25 @@ class Repository:
                 text = path.read_text()
             except UnicodeDecodeError:
                 continue
-            ends = [match.end() for match in mention(names, path, text).finditer(text)]
+            ends = [match.end() for match in self.mention(names, path, text).finditer(text)]
             for number in sorted({text.count("\n", 0, end) for end in ends}):
                 line = text.splitlines()[number].strip()
                 found.append(f"{path.relative_to(self.root)}:{number + 1}: {line}")
         return found
+
+    def mention(self, names: set[str], path: Path, text: str) -> re.Pattern[str]:
+        """A pattern for the ways in which a file speaks of operators."""
+        any_name = rf"(?:{'|'.join(sorted(names))})\b"
+        ways = [
+            rf"\b{self.package}(?:\.ops|\.nn)?(?:\.|::){any_name}",
+            rf"\boperators[./]{any_name}",
+            rf"^from {self.package}\.(?:ops|nn) import (?:\([^)]*?|.*?)\b{any_name}",
+        ]
+        if re.search(rf"^from {self.package} import .*\b(?:ops|nn)\b", text, re.M):
+            ways.append(rf"(?<![\w.])(?:ops|nn)\.{any_name}")
+        if path.suffix == ".md":
+            ways += [rf"`{any_name}`", rf"\[`?{any_name}`?\]"]
+        return re.compile("|".join(ways), re.M)
 
     def names(self, name: str) -> set[str]:
         """The names under which an operator is imported: its own, and that of its module."""
@@ -296,29 +254,6 @@ class Repository:
             raise Refusal(f"{self.root} is not a git repository")
         paths = [self.root / name for name in listed.stdout.split("\0") if name]
         return sorted({path for path in paths if path.is_file()})
-
-
-def made_names(name: str) -> set[str]:
-    """The names in C++ that the templates may make of an operator's, outside of functions."""
-    found = {f"{camel(name)}{suffix}" for suffix in ("", "Backward", "Other")}
-    found |= {f"k{made}" for made in found}
-    ends = ("cpu", "cuda", "kernel", "settings")
-    return found | {f"{n}_{end}" for n in (name, f"{name}_backward") for end in ends}
-
-
-def mention(names: set[str], path: Path, text: str) -> re.Pattern[str]:
-    """A pattern for the ways in which a file speaks of operators."""
-    any_name = rf"(?:{'|'.join(sorted(names))})\b"
-    ways = [
-        rf"\b{PACKAGE}(?:\.ops|\.nn)?(?:\.|::){any_name}",
-        rf"\boperators[./]{any_name}",
-        rf"^from {PACKAGE}\.(?:ops|nn) import (?:\([^)]*?|.*?)\b{any_name}",
-    ]
-    if re.search(rf"^from {PACKAGE} import .*\b(?:ops|nn)\b", text, re.M):
-        ways.append(rf"(?<![\w.])(?:ops|nn)\.{any_name}")
-    if path.suffix == ".md":
-        ways += [rf"`{any_name}`", rf"\[`?{any_name}`?\]"]
-    return re.compile("|".join(ways), re.M)
 
 
 def as_torch_spells(schema: str) -> str:

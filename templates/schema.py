@@ -12,7 +12,6 @@ import contextlib
 import functools
 import json
 import keyword
-import math
 import re
 import sys
 from collections.abc import Callable
@@ -24,6 +23,13 @@ import torch
 
 class Refusal(Exception):
     """A request that is not carried out; the message is for the user, and nothing was written."""
+
+
+def refuse(subject: str, *reasons: tuple[object, str]) -> None:
+    """Refuses for the first reason that is the case: pairs of that, and of what to say."""
+    for is_so, reason in reasons:
+        if is_so:
+            raise Refusal(subject + reason)
 
 
 def stop(message: str) -> NoReturn:
@@ -151,27 +157,16 @@ TYPES["Tensor[]"] = Type("TensorList", "Sequence[Tensor]", "tensors like `{main}
 
 # What torch's parser takes and the ABIs do not carry, or not alike.
 INSTEAD = {
-    "Scalar": "float (or int)",
-    "number": "float (or int)",
-    "Scalar?": "float? (or int?)",
-    "number?": "float? (or int?)",
+    "Scalar": "float{0} (or int{0})",
     "complex": "two arguments of type float",
-    "bool[]": "int[], of 0 and 1",
-    "bool[]?": "int[]?, of 0 and 1",
+    "bool[]": "int[]{0}, of 0 and 1",
     "Tensor?[]": "Tensor[]",
-    "Tensor[]?": "Tensor[], which may be empty",
+    "Tensor[]": "Tensor[], which may be empty",
     "str[]": "one str, and split it",
     "ScalarType[]": "int[]",
     "Device[]": "int[]",
-    "Generator": "int seed",
-    "Generator?": "int? seed",
+    "Generator": "int{0} seed",
     "Any": "an argument for each thing that is needed",
-}
-
-# What to return instead of a result.
-RESULTS = {
-    "Tensor[]": "'(Tensor, Tensor, ...)', or one stacked tensor",
-    "Tensor?": "an empty tensor instead of None",
 }
 
 
@@ -191,13 +186,6 @@ CPP_KEYWORDS = words(
     typename union unsigned using virtual void volatile wchar_t while xor xor_eq main std
     """
 )
-# Names that generated code uses where operators are in scope, and cannot give up.
-TAKEN = words(
-    """
-    torch extension_cpp cuda cpu acc_t check python_name device_list ctx info in_dims inputs
-    keyword_only_inputs
-    """
-)
 # Of functions in torch and in registration/ that pass an operator's keyword arguments on as theirs.
 NOT_BY_KEYWORD = frozenset(
     {"self", "keyset", "info", "in_dims", "interpreter", "vmap_function", "op"}
@@ -208,39 +196,34 @@ MAX_NAME = 45
 
 def check_name(what: str, name: str) -> None:
     """Refuses what is no name in Python, or none that may stand in C++ with more underscores."""
-    if name in ("l", "I", "O"):
-        raise Refusal(
-            f"{what} '{name}' looks like a digit, which linters refuse: choose another name"
-        )
-    if keyword.iskeyword(name):
-        raise Refusal(f"{what} '{name}' is a keyword of Python: choose another name")
-    if "__" in name or not re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII):
-        raise Refusal(
-            f"{what} '{name}': a name starts with a letter and goes on with letters, digits and "
-            f"single underscores"
-        )
-    if len(name) > MAX_NAME:
-        raise Refusal(f"{what} '{name}' is longer than {MAX_NAME} characters")
+    is_word = "__" not in name and re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII)
+    refuse(
+        f"{what} '{name}'",
+        (name in ("l", "I", "O"), " looks like a digit, which linters refuse: choose another name"),
+        (keyword.iskeyword(name), " is a keyword of Python: choose another name"),
+        (
+            not is_word,
+            ": a name starts with a letter and goes on with letters, digits and single underscores",
+        ),
+        (len(name) > MAX_NAME, f" is longer than {MAX_NAME} characters"),
+    )
 
 
 def check_operator_name(name: str) -> None:
     check_name("the operator's name", name)
-    if name in CPP_KEYWORDS:
-        raise Refusal(f"the operator's name '{name}' is a keyword of C++: choose another name")
-    if name != name.lower():
-        raise Refusal(f"the operator's name '{name}': operators are written in lower case")
-    if name in dir(builtins):
-        raise Refusal(f"the operator's name '{name}' is a built-in of Python: choose another name")
-    if name in TAKEN or name.endswith("_backward_backward"):
-        raise Refusal(f"the operator's name '{name}' is used by the generated code: choose another")
     # Of the object through which operators are called, torch.ops.extension_cpp.
-    if hasattr(torch._ops._OpNamespace, name) or name in vars(torch._ops._OpNamespace("")):
-        raise Refusal(
-            f"the operator's name '{name}' is an attribute that torch.ops gives every namespace: "
-            f"choose another name"
-        )
-    if name == "my_op":
-        raise Refusal("the operator's name 'my_op' is that of the templates: choose another")
+    namespace = torch._ops._OpNamespace("")
+    refuse(
+        f"the operator's name '{name}'",
+        (name != name.lower(), ": operators are written in lower case"),
+        (name in dir(builtins), " is a built-in of Python: choose another name"),
+        (
+            hasattr(type(namespace), name) or name in vars(namespace),
+            " is an attribute that torch.ops gives every namespace: choose another name",
+        ),
+        (name == "extension_cpp", " is that of the package: choose another"),
+        (name == "my_op", " is that of the templates: choose another"),
+    )
 
 
 @dataclass(frozen=True)
@@ -318,40 +301,41 @@ def parse(text: str) -> Schema:
         raise Refusal(f"torch cannot read the schema: {reason}") from None
     text = re.sub(r"^(\w+) \(", r"\1(", text)
     if "::" in parsed.name:
-        raise Refusal(
-            "write the schema without a namespace: the package has one for all its operators"
-        )
+        raise Refusal("write the schema without a namespace: there is one for all operators")
     if parsed.overload_name:
         raise Refusal(f"overloads are not supported: call it {parsed.name}_{parsed.overload_name}")
     if "..." in str(parsed):
         raise Refusal("'...' is not supported: list the arguments, or use Tensor[]")
     check_operator_name(parsed.name)
     arguments = [_argument(a) for a in parsed.arguments]
-    names = [a.name for a in arguments]
-    for name in names:
-        if names.count(name) > 1:
-            raise Refusal(f"two arguments are called '{name}'")
-    _check_returns(parsed, arguments)
+    new = all(r.type.str() == "Tensor" and r.alias_info is None for r in parsed.returns)
+    if not new or bool(parsed.returns) == any(a.mutated for a in arguments):
+        raise Refusal(
+            "the result is not supported: an operator returns new tensors, 'Tensor' or "
+            "'(Tensor, Tensor)', or nothing, '()', where it writes to an argument, 'Tensor(a!)'. "
+            "A number is a 0-d Tensor, None an empty one, a list one that is stacked"
+        )
     if all(a.type != "Tensor" for a in arguments):
         raise Refusal(
             "the schema has no argument of type Tensor, which gives an operator its device and "
             "dtype. Make the first tensor of a list, or an optional one, an argument of its own"
         )
+    names = [a.name for a in arguments]
     for argument in arguments:
+        name = argument.name
+        if names.count(name) > 1:
+            raise Refusal(f"two arguments are called '{name}'")
         if argument.kwarg_only and argument.is_tensor:
             raise Refusal(
-                f"{argument.name} is a tensor that can only be passed by keyword, for which "
-                "autograd and vmap take no formulas: move it before the '*'"
+                f"{name} is a tensor that can only be passed by keyword, for which autograd and "
+                "vmap take no formulas: move it before the '*'"
             )
-        if argument.kwarg_only and argument.name in NOT_BY_KEYWORD:
+        if argument.kwarg_only and name in NOT_BY_KEYWORD:
             raise Refusal(
-                f"torch has functions with an argument '{argument.name}' of their own, so that "
-                f"none of that name can be passed by keyword: move it before the '*'"
+                f"torch has functions with an argument '{name}' of their own, so that none of that "
+                f"name can be passed by keyword: move it before the '*'"
             )
     return Schema(text, parsed.name, arguments, len(parsed.returns))
-
-
-STRING = r"""\"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
 
 
 def one_line(text: str) -> str:
@@ -360,56 +344,32 @@ def one_line(text: str) -> str:
     Raises:
         Refusal: it has characters that do not come through torch and C++ as they are.
     """
-    if not text.isascii():
-        other = next(c for c in text if not c.isascii())
-        raise Refusal(
-            f"the schema holds {other!a}, which torch does not print and C++ counts as "
-            f"several characters: keep to ASCII"
-        )
-    pieces = re.split(f"({STRING})", text, flags=re.S)
-    for string in pieces[1::2]:
-        if not string.isprintable():
+    string = r"""\"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
+    text = re.sub(rf"({string})|\s+", lambda match: match[1] or " ", text, flags=re.S).strip()
+    for character in text:
+        if not (character.isascii() and character.isprintable()):
             raise Refusal(
-                f"the string {string!a} holds a control character: write it as an escape, "
-                r"such as \n or \011"
+                f"the schema holds {character!a}, which does not come through torch and C++ as it "
+                r"is: keep to ASCII, with escapes such as \n or \011 for control characters"
             )
-    pieces[::2] = [re.sub(r"\s+", " ", piece) for piece in pieces[::2]]
-    return "".join(pieces).strip()
+    return text
 
 
 def _argument(parsed: torch._C.Argument) -> Argument:
-    check_name("the argument's name", parsed.name)
-    type_ = _spell(str(parsed.real_type))
+    name, type_, alias = parsed.name, parsed.real_type.str(), parsed.alias_info
+    check_name("the argument's name", name)
     if type_ not in TYPES:
-        instead = INSTEAD.get(type_)
+        instead = INSTEAD.get(type_.removesuffix("?"), f"one of: {', '.join(TYPES)}")
+        instead = instead.format("?" if type_.endswith("?") else "")
+        raise Refusal(f"{name}: the type '{type_}' is not supported; use {instead}")
+    if alias is not None and not (alias.is_write and type_ == "Tensor"):
         raise Refusal(
-            f"{parsed.name}: the type '{type_}' is not supported"
-            + (f"; use {instead}" if instead else ". The types there are: " + ", ".join(TYPES))
+            f"{name}: the only alias there is is Tensor(a!), a tensor that is written to. Of a "
+            "view, Tensor(a), a library's operator returns a new tensor; of a list, each is an "
+            "argument"
         )
-    alias = parsed.alias_info
-    if alias is not None and not alias.is_write:
-        raise Refusal(
-            f"{parsed.name}: an alias that is not written to, Tensor(a), belongs to views, which "
-            "an operator of a library cannot return: return a new tensor, and write Tensor"
-        )
-    if alias is not None and type_ != "Tensor":
-        raise Refusal(
-            f"{parsed.name}: only a Tensor can be written to, not a {type_}: an argument "
-            f"Tensor(a!) for each"
-        )
-    default = None
-    if parsed.has_default_value():
-        default = _default(parsed.name, type_, parsed)
-    return Argument(parsed.name, type_, default, parsed.kwarg_only, alias is not None)
-
-
-def _spell(type_: str) -> str:
-    """`Optional[List[int]]` as the schema language has it: `int[]?`."""
-    if match := re.fullmatch(r"Optional\[(.*)\]", type_):
-        return f"{_spell(match[1])}?"
-    if match := re.fullmatch(r"List\[(.*)\]", type_):
-        return f"{_spell(match[1])}[]"
-    return type_
+    default = _default(name, type_, parsed) if parsed.has_default_value() else None
+    return Argument(name, type_, default, parsed.kwarg_only, alias is not None)
 
 
 def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
@@ -418,77 +378,41 @@ def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
         value = parsed.default_value
     except UnicodeDecodeError:
         raise Refusal(f"{name}: the default has bytes that are no text: keep to ASCII") from None
-    base = type_.rstrip("?")
     if type_ == "Tensor":
         raise Refusal(f"a Tensor has no default: use 'Tensor? {name}=None'")
     if value is None and type_.endswith("?"):
         return "None"
-    kinds = {"int": int, "SymInt": int, "float": float}
-    if base in ("ScalarType", "Layout", "MemoryFormat"):
-        if value in _enumerators(base):
-            return f"torch.{_enumerators(base)[value]}"
-    elif base == "Device" and isinstance(value, torch.device):
-        index = "" if value.index is None else f", {value.index}"
-        return f'torch.device("{value.type}"{index})'
-    elif base == "bool":
-        if value in (0, 1):
-            return repr(bool(value))
-    elif base == "str" and isinstance(value, str):
-        if not value.isascii():
-            raise Refusal(f"{name}: the default holds {value!a}: keep to ASCII")
-        return json.dumps(value).replace("\x7f", "\\x7f")
-    elif base.endswith("[]") and isinstance(value, list):
-        kind = kinds.get(base[:-2], ())
-        if all(type(item) is kind and _is_finite(item) for item in value):
-            items = ", ".join(map(repr, value))
-            return f"({items},)" if len(value) == 1 else f"({items})"
-    elif type(value) is kinds.get(base) and _is_finite(value):
-        return repr(value)
-    raise Refusal(f"{name}: {value!r} is no default for the type '{type_}': calls would raise")
+    base = type_.removesuffix("?")
+    kind = _python_type(base)
+    is_list = isinstance(value, list)
+    if not is_list:
+        value = _enumerators(base, kind).get(value, value)
+    for item in value if is_list else [value]:
+        if is_list != base.endswith("[]") or type(item) is not kind:
+            raise Refusal(
+                f"{name}: {value!r} is no default for the type '{type_}': calls would raise"
+            )
+    if isinstance(value, str) and not value.isascii():
+        raise Refusal(f"{name}: the default holds {value!a}: keep to ASCII")
+    if kind is torch.device:
+        return f'torch.device("{value}")'
+    return json.dumps(value) if kind is str else repr(tuple(value) if is_list else value)
 
 
-def _is_finite(value: object) -> bool:
-    """What torch reads as a default; it reads no infinity, but a number may become one."""
-    return not isinstance(value, float) or math.isfinite(value)
+def _python_type(type_: str) -> type:
+    """That of the values, or of what is in the list: the last word of the type's hint."""
+    name = re.findall(r"\w+", TYPES[type_].hint)[-1]
+    return getattr(builtins, name, None) or getattr(torch, name)
 
 
 @functools.cache
-def _enumerators(type_: str) -> dict[object, str]:
-    """The names of a type's values that can be defaults, by the numbers that the parser gives."""
-    python_types = {
-        "ScalarType": torch.dtype,
-        "Layout": torch.layout,
-        "MemoryFormat": torch.memory_format,
-    }
-    values = [value for value in vars(torch).values() if isinstance(value, python_types[type_])]
-    found: dict[object, str] = {}
-    for name in (str(value).removeprefix("torch.") for value in values):
-        with contextlib.suppress(RuntimeError):
-            parsed = torch._C.parse_schema(f"f({type_} x={name}) -> ()")
-            found[parsed.arguments[0].default_value] = name
+def _enumerators(type_: str, kind: type) -> dict[object, object]:
+    """What can be a default by its name, by the number that the parser gives."""
+    found: dict[object, object] = {}
+    for value in (True, False) if kind is bool else vars(torch).values():
+        if type(value) is kind:
+            name = str(value).removeprefix("torch.")
+            with contextlib.suppress(RuntimeError):
+                parsed = torch._C.parse_schema(f"f({type_} x={name}) -> ()")
+                found[parsed.arguments[0].default_value] = value
     return found
-
-
-def _check_returns(parsed: torch._C.FunctionSchema, arguments: list[Argument]) -> None:
-    mutates = any(a.mutated for a in arguments)
-    if mutates and parsed.returns:
-        raise Refusal(
-            "an operator that writes to an argument, Tensor(a!), returns nothing: '-> ()'. "
-            "Autograd and torch.compile take "
-            "no other; the public function may return what it wrote to"
-        )
-    if not mutates and not parsed.returns:
-        raise Refusal(
-            "the operator returns nothing and writes to nothing: mark what it writes to as "
-            "'Tensor(a!)'"
-        )
-    for output in parsed.returns:
-        type_ = _spell(str(output.type))
-        if output.alias_info is not None:
-            raise Refusal(
-                "the operator returns a view of an argument: return a new tensor, 'Tensor'"
-            )
-        if type_ != "Tensor":
-            spelled = f"'{type_}'" if type_ in RESULTS else f"of type '{type_}'"
-            instead = RESULTS.get(type_, "a 0-d Tensor")
-            raise Refusal(f"a result {spelled} is not supported: return {instead}")

@@ -80,7 +80,7 @@ class Spec(Python):
             text += "".join(f"    {line}\n" for line in self.bad_inputs) + "\n\n"
         if len(self.options.devices) == 1:
             fields["devices"] = f'("{self.options.devices[0]}",)'
-        if self.schema.mutates or not self.options.grad:
+        if self.schema.mutates or self.options.no_grad:
             fields["differentiable"] = "False"
         return f"{text}spec = OpSpec({', '.join(f'{k}={v}' for k, v in fields.items())})"
 
@@ -100,19 +100,18 @@ class Spec(Python):
             series = a.type.rstrip("?").replace("SymInt", "int")
             values[a.name] = self._value(a, n=counts.setdefault(series, 0))
             counts[series] += 1
-        lines = [f"yield {self._sample(arguments, values)}"]
+        # Of switches there are two values only: so many calls that each differs from each somewhere.
+        switches = [a.name for a in arguments if a.type == "bool"]
+        lines = []
+        for bit in range(max(1, (len(switches) - 1).bit_length())):
+            values |= {name: str(not n >> bit & 1) for n, name in enumerate(switches)}
+            lines.append(f"yield {self._sample(arguments, values)}")
         required = [a for a in arguments if a.default is None]
         bare = {a.name: "None" if a.type.endswith("?") else values[a.name] for a in required}
         bare |= {a.name: "[]" for a in required if a.type == LIST}
         second = f"yield {self._sample(required, bare)}"
-        if second != lines[0]:
+        if second not in lines:
             lines.append(second)
-        if sum(a.type == "bool" for a in arguments) > 2:
-            # Of switches there are two values only: once more with others, so that each differs
-            # from each somewhere.
-            flipped = iter(["True", "True", "False", "False"] * len(arguments))
-            values |= {a.name: next(flipped) for a in arguments if a.type == "bool"}
-            lines.append(f"yield {self._sample(arguments, values)}")
         return lines
 
     @property

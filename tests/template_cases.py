@@ -49,7 +49,7 @@ SCHEMAS = [
     ["three(Tensor x, Tensor? mean, int n=2) -> (Tensor, Tensor, Tensor)"],
     ["torch_rows(Tensor x, Tensor? rows) -> (Tensor, Tensor)", "--backward", "torch"],
     ["torch_sum(Tensor x, float a) -> Tensor", "--template", "reduction", "--backward", "torch"],
-    ["writes(Tensor(a!) x, float scale, Tensor? y, Tensor(b!) z, *, int n=1) -> ()"],
+    ["writes(Tensor(a!) x, float scale, Tensor? y, Tensor(b!) z, Tensor(c!) w, *, int n=1) -> ()"],
     ["no_cuda(Tensor x, float a) -> Tensor", "--no-cuda", "--backward", "torch"],
     ["no_cpu(Tensor x, float a) -> Tensor", "--no-cpu"],
     ["no_grad(Tensor x, int n) -> (Tensor, Tensor, Tensor, Tensor)", "--no-grad"],
@@ -92,6 +92,8 @@ NAMES = [
         "python_lists(Tensor i, Tensor[] entry, Tensor y, Tensor[2] pair, Tensor? element, int[] j)"
         " -> Tensor"
     ],
+    ["half(Tensor x, str s) -> Tensor"],
+    ["t(Tensor x, int[] n) -> Tensor", "--template", "rowwise"],
     ["by_keyword(Tensor ctx, *, float inputs, int output, float args, str kwargs) -> Tensor"],
     [
         """strings(Tensor x, str a="a  b", str b="it's \\"q\\" \\\\ \\n", str c="??=", """
