@@ -28,6 +28,7 @@ fused_op(Tensor input, Tensor bias, float scale=1.) -> Tensor
 fused_op_backward(Tensor grad_output, Tensor output, float scale=1.) -> (Tensor, Tensor)
 myadd_out(Tensor a, Tensor b, Tensor(a!) out) -> ()
 mymul(Tensor a, Tensor b) -> Tensor
+mymul_backward(Tensor grad_output, Tensor a, Tensor b) -> (Tensor, Tensor)
 mymuladd(Tensor a, Tensor b, float c) -> Tensor
 reduce_sum(Tensor input, int[]? dim=None, bool keepdim=False) -> Tensor
 relu(Tensor input) -> Tensor

@@ -35,8 +35,7 @@ void column_sums(
     const int lanes = std::min(kWarp, row_lanes(accesses_to<N>(extent.cols, ragged), V, kWarp));
     const int64_t segment = int64_t{lanes} * V * N;
     const int64_t segments = ceil_div(extent.cols + (ragged ? N - 1 : 0), segment);
-    launch_column_sums<N, V, decltype(ragged)::value>(
-        like, f, inputs, extent, {segments, segment}, lanes, outputs);
+    launch_column_sums<N, V, decltype(ragged)::value>(like, f, inputs, extent, {segments, segment}, lanes, outputs);
   });
 }
 

@@ -110,8 +110,7 @@ struct Kept {
   template <class Index>
   __device__ void read(const Inputs<T, K>& inputs, const Span& span, int step, Index access) {
     for_each(
-        inputs, span, step, access,
-        [&](size_t k, int v, const T* address) { chunks[k][v] = load_chunk<N>(address); },
+        inputs, span, step, access, [&](size_t k, int v, const T* address) { chunks[k][v] = load_chunk<N>(address); },
         [&](size_t k, int v, const Chunk<T, N>& chunk) { chunks[k][v] = chunk; });
   }
 
@@ -124,7 +123,8 @@ struct Kept {
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
       // Of the first access of this thread, from where the others are few instructions away.
-      const T* const data = inputs.data[k] + (inputs.one_row[k] ? span.first_col : span.offset) + Where(span, access, 0, 0).col;
+      const T* const data =
+          inputs.data[k] + (inputs.one_row[k] ? span.first_col : span.offset) + Where(span, access, 0, 0).col;
       const bool is_aligned = !Ragged || reinterpret_cast<uintptr_t>(data) % kAccessBytes == 0;
 #pragma unroll
       for (int v = 0; v < V; ++v) {
@@ -192,8 +192,7 @@ class Queue {
   // Sends for a row; the order of calls is that of take().
   __device__ void send(const Inputs<T, K>& inputs, const Span& span, int lanes, int lane) {
     Chunks::for_each(
-        inputs, span, lanes, lane,
-        [&](size_t k, int v, const T* address) { copy_async<Word>(word(k, v), address); },
+        inputs, span, lanes, lane, [&](size_t k, int v, const T* address) { copy_async<Word>(word(k, v), address); },
         [&](size_t k, int v, const Chunk<T, N>& chunk) {
           uint4 bits;
           memcpy(&bits, &chunk, sizeof(bits));
@@ -259,8 +258,8 @@ class Row {
   // True for one thread of each row: it writes what there is one of.
   __device__ bool leader() const { return span_.exists && team_.lane() == 0; }
 
-  // Whether it is so of any row that this one keeps step with: what calls sum() or max() under a condition asks here, for
-  // they have to be called for all of these.
+  // Whether it is so of any row that this one keeps step with: what calls sum() or max() under a condition asks here,
+  // for they have to be called for all of these.
   __device__ bool any(bool is) const { return team_.lanes() < kWarp ? __any_sync(0xffffffffu, is) : is; }
 
   // The first element of input k; 0 of a row that has none.

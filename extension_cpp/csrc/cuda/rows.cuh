@@ -206,8 +206,7 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   const int64_t batch = blockIdx.x / split.segments;
 
   const int64_t first = static_cast<int64_t>(blockIdx.y / classes) * rows_per_block * classes + blockIdx.y % classes;
-  const int row_lead =
-      Ragged && classes > 1 ? static_cast<int>((batch * extent.rows + first) * extent.cols % N) : 0;
+  const int row_lead = Ragged && classes > 1 ? static_cast<int>((batch * extent.rows + first) * extent.cols % N) : 0;
   // Segments are cut where accesses are.
   Span span;
   span.segment = blockIdx.x % split.segments;
@@ -338,8 +337,7 @@ QueueSize queue_size(Kernel* kernel, size_t row_bytes, size_t least = 0) {
     if (size.bytes + 4096 > static_cast<size_t>(most)) {
       size = {1, std::max(row_bytes, least)};
     }
-    CUDA_CHECK(cudaFuncSetAttribute(
-        kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.bytes)));
+    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.bytes)));
   }
   return size;
 }

@@ -73,10 +73,14 @@ def _backward(ctx, grad_output):
     if ctx.is_layer:
         return torch.ops.extension_cpp.affine_backward(grad_output, a, x)
     shape_a, shape_x, shape_b = ctx.shapes
+    grad_b = grad_output.sum_to_size(shape_b) if needs_b else None
+    shape = grad_output.shape
+    if needs_a and needs_x and same_shape(shape_a, shape) and same_shape(shape_x, shape):
+        return *torch.ops.extension_cpp.mymul_backward(grad_output, a, x), grad_b
     return (
         _sum_of_products(grad_output, x, shape_a) if needs_a else None,
         _sum_of_products(grad_output, a, shape_x) if needs_x else None,
-        grad_output.sum_to_size(shape_b) if needs_b else None,
+        grad_b,
     )
 
 

@@ -148,7 +148,6 @@ struct SegmentSizes {
 // The statistics of rows from those of their segments.
 template <class A>
 struct CombineStatistics {
-
   SegmentSizes<A> sizes;
   Statistics<A>* __restrict__ statistics;  // [rows]
   A* __restrict__ mean;                    // [rows]
@@ -157,8 +156,8 @@ struct CombineStatistics {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const A center = average(
-        row.sum([](A center, A residue, A, A size) { return (center + residue) * size; }, sizes), sizes.cols);
+    const A center =
+        average(row.sum([](A center, A residue, A, A size) { return (center + residue) * size; }, sizes), sizes.cols);
     const auto deviations = row.sum(
         [=](A segment_center, A residue, A squares, A size) {
           const A deviation = (segment_center - center) + residue;
@@ -253,7 +252,6 @@ struct SegmentSums {
 
 template <class A>
 struct CombineSums {
-
   const A* __restrict__ mean;        // [rows]
   const A* __restrict__ rstd;        // [rows]
   RowGrad<A>* __restrict__ results;  // [rows]

@@ -29,6 +29,7 @@ def mymul(a: Tensor, b: Tensor) -> Tensor:
 
 
 register_fake("extension_cpp::mymul")
+register_fake("extension_cpp::mymul_backward")
 
 
 def _setup_context(ctx, inputs, output):
@@ -40,11 +41,18 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, grad_output):
     a, b = ctx.saved_tensors
     needs_a, needs_b = ctx.needs_input_grad
+    if needs_a and needs_b:
+        return torch.ops.extension_cpp.mymul_backward(grad_output, a, b)
     return mymul(grad_output, b) if needs_a else None, mymul(grad_output, a) if needs_b else None
 
 
 register_autograd("extension_cpp::mymul", _backward, setup_context=_setup_context)
+register_autograd(
+    "extension_cpp::mymul_backward",
+    reference=lambda grad_output, a, b: (grad_output * b, grad_output * a),
+)
 register_vmap("extension_cpp::mymul")
+register_vmap("extension_cpp::mymul_backward")
 
 # As torch.mul, which promotes: under autocast half and float32 meet in float32.
 register_autocast("extension_cpp::mymul", "promote")

@@ -46,11 +46,11 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     a, b = ctx.saved_tensors
-    return (
-        mymul(grad_output, b) if ctx.needs_input_grad[0] else None,
-        mymul(grad_output, a) if ctx.needs_input_grad[1] else None,
-        None,
-    )
+    needs_a, needs_b, _ = ctx.needs_input_grad
+    if needs_a and needs_b:
+        return *torch.ops.extension_cpp.mymul_backward(grad_output, a, b), None
+    grad_a = mymul(grad_output, b) if needs_a else None
+    return grad_a, mymul(grad_output, a) if needs_b else None, None
 
 
 register_autograd("extension_cpp::mymuladd", _backward, setup_context=_setup_context)

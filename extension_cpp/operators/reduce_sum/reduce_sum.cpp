@@ -81,7 +81,6 @@ ReduceSumPlan plan_reduce_sum(IntArrayRef sizes, const OptionalIntArrayRef& dim,
 // In is T or acc_t<T>, and so is what the output holds.
 template <class In, class T>
 struct SumRow {
-
   SumOutput<T> output;  // [rows, segments]
 
   template <class Row>
