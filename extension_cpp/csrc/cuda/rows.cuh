@@ -4,7 +4,7 @@
 //
 //   template <class T>
 //   struct Softmax {
-//     T* __restrict__ output;              // [rows, cols]
+//     T* __restrict__ output;  // [rows, cols]
 //
 //     template <class Row>
 //     __device__ void operator()(Row& row) const {
@@ -16,11 +16,11 @@
 //   };
 //   cuda::launch_rows<T>(like, Softmax<T>{output}, std::array{input}, rows, cols);
 //
-// A short row is handled by part of a warp, a longer one by a block, each thread of which has 16 elements in registers
-// while those of the next row arrive; a row too long for that is read again for each pass. Accesses are of 16 bytes at
-// any number of columns. A functor may also be
-// given segments of rows (Split), so that few long rows fill the GPU, and leave partial results for a second launch.
-// The order of additions depends on the shape alone: equal bits from run to run.
+// A short row is handled by part of a warp, a longer one by a block, which stays for many rows: while one is computed,
+// the next two are on their way. A row too long for registers is read again for each pass. Accesses are of 16 bytes at
+// any number of columns. A functor may also be given segments of rows (Split), so that few long rows fill the GPU, and
+// leave partial results for a second launch. The order of additions depends on the shape alone: equal bits from run to
+// run. benchmarks/NOTES.md says why it is done so.
 #pragma once
 
 #include "launch.cuh"
@@ -157,11 +157,15 @@ __global__ void __launch_bounds__(V > 0 ? kMaxRowThreads<Ragged, K> : kMaxThread
   }
 }
 
-// Adds up what the teams of a block hold, of N numbers for each thread: for the first team.
+// Adds up what groups of teams hold, of N numbers for each thread: for the first team of each group. Both are powers of
+// two.
 template <int N, class A>
-__device__ Values<A, N> sum_over_teams(Values<A, N> sum, int lanes, A* combined /* [N, blockDim.x] */) {
-  for (int mask = lanes; mask < kWarp; mask *= 2) {
+__device__ Values<A, N> sum_over_teams(Values<A, N> sum, int lanes, int group, A* combined /* [N, blockDim.x] */) {
+  for (int mask = lanes; mask < kWarp && mask < group; mask *= 2) {
     sum = plus(sum, shuffle_xor(sum, mask));
+  }
+  if (group <= kWarp) {
+    return sum;
   }
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
@@ -169,9 +173,9 @@ __device__ Values<A, N> sum_over_teams(Values<A, N> sum, int lanes, A* combined 
   for (int n = 0; n < N; ++n) {
     combined[n * threads + thread] = sum[n];
   }
-  for (int half = threads / 2; half >= kWarp; half /= 2) {
+  for (int half = group / 2; half >= kWarp; half /= 2) {
     __syncthreads();
-    if (thread < half) {
+    if (thread % group < half) {
 #pragma unroll
       for (int n = 0; n < N; ++n) {
         combined[n * threads + thread] += combined[n * threads + thread + half];
@@ -190,20 +194,24 @@ __device__ Values<A, N> sum_over_teams(Values<A, N> sum, int lanes, A* combined 
 // the same columns in every row, and keeps their sums: where rows are not whole accesses, those of a block are
 // `classes` apart, and begin at the same place between two 16-byte boundaries.
 //
-// blockIdx.x: the matrix of the batch and the segment; blockIdx.y: the rows.
+// blockIdx.x: the matrices of the batch and the segment; blockIdx.y: the rows. row_teams of the block's teams share a
+// matrix.
 //
 // The row of 4095 elements takes an access more than that of 4096, hence 288 threads: two blocks of these shall run at
 // once, too.
 template <int N, int V, bool Ragged, size_t C, class T, size_t K, class F, class Out>
 __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads, 1) rows_and_column_sums_kernel(
-    F f, Inputs<T, K> inputs, Extent extent, Split split, int lanes, int classes, int64_t rows_per_block, int ahead,
-    SumOutputs<Out, C> outputs, acc_t<T>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
+    F f, Inputs<T, K> inputs, Extent extent, Split split, int lanes, int row_teams, int classes, int64_t rows_per_block,
+    int ahead, SumOutputs<Out, C> outputs, acc_t<T>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
   using A = acc_t<T>;
   __shared__ typename Team<A>::Shared shared;
   Team<A> team(lanes, shared);
-  const int teams = static_cast<int>(blockDim.x) / lanes;
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
-  const int64_t batch = blockIdx.x / split.segments;
+  const int row_team = team_in_block % row_teams;
+  const int batches = static_cast<int>(blockDim.x) / (lanes * row_teams);
+  const int64_t own_batch = blockIdx.x / split.segments * batches + team_in_block / row_teams;
+  const bool in_batch = own_batch < extent.batch;
+  const int64_t batch = in_batch ? own_batch : 0;
 
   const int64_t first = static_cast<int64_t>(blockIdx.y / classes) * rows_per_block * classes + blockIdx.y % classes;
   const int row_lead = Ragged && classes > 1 ? static_cast<int>((batch * extent.rows + first) * extent.cols % N) : 0;
@@ -216,10 +224,11 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   span.lead = static_cast<int>(span.first_col - begin);
   span.cols = (split.segments == 1 || end > extent.cols ? extent.cols : end) - span.first_col;
   const int64_t left = first < extent.rows ? (extent.rows - first + classes - 1) / classes : 0;
-  const int count = static_cast<int>(left < rows_per_block ? left : rows_per_block);
+  const int turns = static_cast<int>(left < rows_per_block ? left : rows_per_block);
+  const int count = in_batch ? turns : 0;
   const int64_t first_row = batch * extent.rows + (count > 0 ? first : 0);
   const int64_t first_offset = first_row * extent.cols + span.first_col;
-  const int row_step = teams * classes;
+  const int row_step = row_teams * classes;
   const int64_t offset_step = row_step * extent.cols;
   const auto move = [&](Span& at, int k) {
     at.row += row_step;
@@ -231,29 +240,29 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
 
   typename Row<T, N, V, Ragged, K, C>::Sums sums = {};
   Queue<T, N, V, Ragged, K> queue(shared_bytes(), ahead);
-  span.row = first_row + team_in_block * classes;
-  span.offset = first_offset + team_in_block * (classes * extent.cols);
+  span.row = first_row + row_team * classes;
+  span.offset = first_offset + row_team * (classes * extent.cols);
   Span here = span;
-  here.exists = team_in_block < count;
+  here.exists = row_team < count;
   here.cols = here.exists ? span.cols : 0;
   here.lead = here.exists ? span.lead : 0;
   Span next = here;
-  int sent = team_in_block;
+  int sent = row_team;
   for (int k = 0; k < ahead; ++k) {
     queue.send(inputs, next, lanes, team.lane());
-    move(next, sent += teams);
+    move(next, sent += row_teams);
   }
-  for (int k = team_in_block; k - team_in_block < count;) {
+  for (int k = row_team; k - row_team < turns;) {
     Kept<T, N, V, Ragged, K> kept;
     queue.take(kept);
     queue.send(inputs, next, lanes, team.lane());
-    move(next, sent += teams);
+    move(next, sent += row_teams);
     // A team that has no row takes the block's first for reading what belongs to it.
     Span there = here;
     there.row = here.exists ? here.row : first_row;
     Row<T, N, V, Ragged, K, C> row(inputs, split.segments, there, kept, team, sums);
     f(row);
-    move(here, k += teams);
+    move(here, k += row_teams);
   }
 
   __syncthreads();  // the queue's memory is free
@@ -262,11 +271,11 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       Values<A, N> sum = sums[c][v];
-      if (teams > 1) {
-        sum = sum_over_teams(sum, lanes, static_cast<A*>(shared_bytes()));
+      if (row_teams > 1) {
+        sum = sum_over_teams(sum, lanes, lanes * row_teams, static_cast<A*>(shared_bytes()));
       }
       const Place<N, Ragged, int> where(span, team.lane(), lanes, v);
-      if (team_in_block == 0 && where.exists()) {
+      if (row_team == 0 && in_batch && where.exists()) {
         const int64_t col = batch * extent.cols + span.first_col + where.col;
 #pragma unroll
         for (int n = 0; n < N; ++n) {
@@ -353,6 +362,11 @@ void launch_column_sums(
   const auto kernel = rows_and_column_sums_kernel<N, V, Ragged, C, T, K, F, Out>;
   const int block = block_of(lanes);
   const int64_t teams = block / lanes;
+  // Of matrices with few rows a block takes several.
+  int64_t row_teams = teams;
+  while (row_teams > 1 && extent.batch > 1 && row_teams >= 2 * extent.rows) {
+    row_teams /= 2;
+  }
   const QueueSize queue = queue_size(kernel, Queue<T, N, V, Ragged, K>::kBytes * block, sizeof(A) * N * block);
   int resident = 1;
   CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, block, queue.bytes));
@@ -362,11 +376,11 @@ void launch_column_sums(
     classes *= 2;
   }
   // As many blocks as run at once, yet several rows for each team.
-  const int64_t tiles = extent.batch * split.segments;
+  const int64_t tiles = ceil_div(extent.batch, teams / row_teams) * split.segments;
   const int64_t wanted = std::max<int64_t>(1, std::max(1, resident) * multiprocessors() / tiles);
-  const int64_t useful = std::max<int64_t>(1, ceil_div(extent.rows, 4 * teams));
+  const int64_t useful = std::max<int64_t>(1, ceil_div(extent.rows, 4 * row_teams));
   const int64_t groups = std::clamp<int64_t>(std::min(wanted, useful) / classes, 1, kMaxGridY / classes);
-  const int64_t rows_per_block = ceil_div(ceil_div(ceil_div(extent.rows, classes), groups), teams) * teams;
+  const int64_t rows_per_block = ceil_div(ceil_div(ceil_div(extent.rows, classes), groups), row_teams) * row_teams;
   const int64_t parts = classes * ceil_div(ceil_div(extent.rows, classes), rows_per_block);
   const int64_t size = extent.batch * extent.cols;
   std::optional<Tensor> partials;
@@ -379,8 +393,8 @@ void launch_column_sums(
   }
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(parts));
   kernel<<<grid, block, queue.bytes, current_stream(like)>>>(
-      f, inputs, extent, split, lanes, static_cast<int>(classes), rows_per_block, queue.ahead,
-      sum_outputs(outputs, std::make_index_sequence<C>{}), data);
+      f, inputs, extent, split, lanes, static_cast<int>(row_teams), static_cast<int>(classes), rows_per_block,
+      queue.ahead, sum_outputs(outputs, std::make_index_sequence<C>{}), data);
   CUDA_LAUNCH_CHECK();
   if (parts > 1) {
     launch_add_partials<A>(like, parts, size, data, outputs);
