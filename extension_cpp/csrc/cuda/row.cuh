@@ -149,6 +149,7 @@ __device__ inline unsigned shared_address(const void* pointer) {
 
 template <class Word>
 __device__ void copy_async(unsigned to, const void* from) {
+  static_assert(sizeof(Word) == 8 || sizeof(Word) == kAccessBytes);
   if constexpr (sizeof(Word) == kAccessBytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
   } else {
@@ -173,13 +174,15 @@ __device__ inline void load_shared(uint2& word, unsigned from) {
 }
 
 // Rows on their way to the registers, by way of shared memory, where each thread has slots of its own: two rows ahead,
-// or one where there is no room for two.
+// or one where there is no room for two. None ahead: rows are read when they are taken.
 template <class T, int N, int V, bool Ragged, size_t K>
 class Queue {
   using Chunks = Kept<T, N, V, Ragged, K>;
   using Word = typename Word<static_cast<int>(sizeof(T)) * N>::type;
 
  public:
+  // Whether accesses are wide enough for copies that nobody waits for.
+  static constexpr bool kMayRunAhead = sizeof(Word) >= 8;
   // Of shared memory, for each row and thread.
   static constexpr size_t kBytes = K * V * sizeof(Word);
 
@@ -191,6 +194,24 @@ class Queue {
 
   // Sends for a row; the order of calls is that of take().
   __device__ void send(const Inputs<T, K>& inputs, const Span& span, int lanes, int lane) {
+    if constexpr (kMayRunAhead) {
+      copy(inputs, span, lanes, lane);
+    }
+  }
+
+  // The row `here`, which was sent for `ahead` calls before. Its slot is free for the next.
+  __device__ void take(Chunks& chunks, const Inputs<T, K>& inputs, const Span& here, int lanes, int lane) {
+    if constexpr (kMayRunAhead) {
+      if (ahead_ > 0) {
+        receive(chunks);
+        return;
+      }
+    }
+    chunks.read(inputs, here, lanes, lane);
+  }
+
+ private:
+  __device__ void copy(const Inputs<T, K>& inputs, const Span& span, int lanes, int lane) {
     Chunks::for_each(
         inputs, span, lanes, lane, [&](size_t k, int v, const T* address) { copy_async<Word>(word(k, v), address); },
         [&](size_t k, int v, const Chunk<T, N>& chunk) {
@@ -204,8 +225,7 @@ class Queue {
     slot_ = next;
   }
 
-  // The row that was sent for `ahead` calls before. Its slot is free for the next.
-  __device__ void take(Chunks& chunks) {
+  __device__ void receive(Chunks& chunks) {
     if (ahead_ == 2) {
       __pipeline_wait_prior(1);
     } else {
@@ -222,7 +242,6 @@ class Queue {
     }
   }
 
- private:
   __device__ unsigned word(size_t k, int v) const { return slot_ + (static_cast<unsigned>(k) * V + v) * stride_; }
 
   int ahead_;

@@ -119,7 +119,7 @@ class Spans {
 };
 
 template <int N, int V, bool Ragged, class T, size_t K, class F>
-__global__ void __launch_bounds__(V > 0 ? kMaxRowThreads<Ragged, K> : kMaxThreads, 1)
+__global__ void __launch_bounds__(V > 0 ? kMaxRowThreads<Ragged, K> : kMaxThreads, V > 0 ? 1 : 2)
     rows_kernel(F f, Inputs<T, K> inputs, SpanGrid grid, int lanes, int spans_per_team, int ahead) {
   __shared__ typename Team<acc_t<T>>::Shared shared;
   Team<acc_t<T>> team(lanes, shared);
@@ -145,9 +145,11 @@ __global__ void __launch_bounds__(V > 0 ? kMaxRowThreads<Ragged, K> : kMaxThread
     }
     for (int first = 0; first < count; first += teams) {
       Kept<T, N, V, Ragged, K> kept;
-      queue.take(kept);
-      queue.send(inputs, *next, lanes, team.lane());
-      ++next;
+      queue.take(kept, inputs, *here, lanes, team.lane());
+      if (ahead > 0) {
+        queue.send(inputs, *next, lanes, team.lane());
+        ++next;
+      }
       compute(kept);
     }
   } else {
@@ -157,45 +159,47 @@ __global__ void __launch_bounds__(V > 0 ? kMaxRowThreads<Ragged, K> : kMaxThread
   }
 }
 
-// Adds up what groups of teams hold, of N numbers for each thread: for the first team of each group. Both are powers of
-// two.
-template <int N, class A>
-__device__ Values<A, N> sum_over_teams(Values<A, N> sum, int lanes, int group, A* combined /* [N, blockDim.x] */) {
+// Adds up what groups of teams hold, of N numbers for each thread and access: for the first team of each group. Both
+// are powers of two.
+template <int N, int V, class A>
+__device__ void sum_over_teams(Values<A, N> (&sums)[V], int lanes, int group, A* combined /* [V, N, blockDim.x] */) {
   for (int mask = lanes; mask < kWarp && mask < group; mask *= 2) {
-    sum = plus(sum, shuffle_xor(sum, mask));
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      sums[v] = plus(sums[v], shuffle_xor(sums[v], mask));
+    }
   }
   if (group <= kWarp) {
-    return sum;
+    return;
   }
   const int thread = static_cast<int>(threadIdx.x);
   const int threads = static_cast<int>(blockDim.x);
+  __syncthreads();  // what was here before has been read
 #pragma unroll
-  for (int n = 0; n < N; ++n) {
-    combined[n * threads + thread] = sum[n];
+  for (int j = 0; j < V * N; ++j) {
+    combined[j * threads + thread] = sums[j / N][j % N];
   }
   for (int half = group / 2; half >= kWarp; half /= 2) {
     __syncthreads();
     if (thread % group < half) {
 #pragma unroll
-      for (int n = 0; n < N; ++n) {
-        combined[n * threads + thread] += combined[n * threads + thread + half];
+      for (int j = 0; j < V * N; ++j) {
+        combined[j * threads + thread] += combined[j * threads + thread + half];
       }
     }
   }
 #pragma unroll
-  for (int n = 0; n < N; ++n) {
-    sum[n] = combined[n * threads + thread];
+  for (int j = 0; j < V * N; ++j) {
+    sums[j / N][j % N] = combined[j * threads + thread];
   }
-  __syncthreads();  // before the next round writes what others have yet to read
-  return sum;
 }
 
 // Blocks stay for many rows of one segment, each of which is read while the one before it is computed. A thread meets
 // the same columns in every row, and keeps their sums: where rows are not whole accesses, those of a block are
 // `classes` apart, and begin at the same place between two 16-byte boundaries.
 //
-// blockIdx.x: the matrices of the batch and the segment; blockIdx.y: the rows. row_teams of the block's teams share a
-// matrix.
+// blockIdx.x: tiles, which are segments of matrices of the batch; blockIdx.y: the rows. row_teams of the block's teams
+// share a tile.
 //
 // The row of 4095 elements takes an access more than that of 4096, hence 288 threads: two blocks of these shall run at
 // once, too.
@@ -208,16 +212,17 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   Team<A> team(lanes, shared);
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
   const int row_team = team_in_block % row_teams;
-  const int batches = static_cast<int>(blockDim.x) / (lanes * row_teams);
-  const int64_t own_batch = blockIdx.x / split.segments * batches + team_in_block / row_teams;
-  const bool in_batch = own_batch < extent.batch;
-  const int64_t batch = in_batch ? own_batch : 0;
+  const int tiles_per_block = static_cast<int>(blockDim.x) / (lanes * row_teams);
+  const int64_t own_tile = static_cast<int64_t>(blockIdx.x) * tiles_per_block + team_in_block / row_teams;
+  const bool has_tile = own_tile < extent.batch * split.segments;
+  const int64_t tile = has_tile ? own_tile : 0;
+  const int64_t batch = split.segments == 1 ? tile : tile / split.segments;
 
   const int64_t first = static_cast<int64_t>(blockIdx.y / classes) * rows_per_block * classes + blockIdx.y % classes;
   const int row_lead = Ragged && classes > 1 ? static_cast<int>((batch * extent.rows + first) * extent.cols % N) : 0;
   // Segments are cut where accesses are.
   Span span;
-  span.segment = blockIdx.x % split.segments;
+  span.segment = tile - batch * split.segments;
   const int64_t begin = span.segment * split.segment_cols - row_lead;
   const int64_t end = begin + split.segment_cols;
   span.first_col = begin > 0 ? begin : 0;
@@ -225,7 +230,7 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   span.cols = (split.segments == 1 || end > extent.cols ? extent.cols : end) - span.first_col;
   const int64_t left = first < extent.rows ? (extent.rows - first + classes - 1) / classes : 0;
   const int turns = static_cast<int>(left < rows_per_block ? left : rows_per_block);
-  const int count = in_batch ? turns : 0;
+  const int count = has_tile ? turns : 0;
   const int64_t first_row = batch * extent.rows + (count > 0 ? first : 0);
   const int64_t first_offset = first_row * extent.cols + span.first_col;
   const int row_step = row_teams * classes;
@@ -254,9 +259,11 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   }
   for (int k = row_team; k - row_team < turns;) {
     Kept<T, N, V, Ragged, K> kept;
-    queue.take(kept);
-    queue.send(inputs, next, lanes, team.lane());
-    move(next, sent += row_teams);
+    queue.take(kept, inputs, here, lanes, team.lane());
+    if (ahead > 0) {
+      queue.send(inputs, next, lanes, team.lane());
+      move(next, sent += row_teams);
+    }
     // A team that has no row takes the block's first for reading what belongs to it.
     Span there = here;
     there.row = here.exists ? here.row : first_row;
@@ -265,25 +272,27 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
     move(here, k += row_teams);
   }
 
-  __syncthreads();  // the queue's memory is free
 #pragma unroll
   for (size_t c = 0; c < C; ++c) {
+    if (row_teams > 1) {
+      sum_over_teams(sums[c], lanes, lanes * row_teams, static_cast<A*>(shared_bytes()));
+    }
+    if (row_team != 0 || !has_tile) {
+      continue;
+    }
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      Values<A, N> sum = sums[c][v];
-      if (row_teams > 1) {
-        sum = sum_over_teams(sum, lanes, lanes * row_teams, static_cast<A*>(shared_bytes()));
-      }
       const Place<N, Ragged, int> where(span, team.lane(), lanes, v);
-      if (row_team == 0 && in_batch && where.exists()) {
+      if (where.exists()) {
         const int64_t col = batch * extent.cols + span.first_col + where.col;
 #pragma unroll
         for (int n = 0; n < N; ++n) {
           if (where.holds(n)) {
             if (gridDim.y == 1) {
-              outputs.store(c, col + n, sum[n]);
+              outputs.store(c, col + n, sums[c][v][n]);
             } else {
-              partials[(static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols + col + n] = sum[n];
+              partials[(static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols + col + n] =
+                  sums[c][v][n];
             }
           }
         }
@@ -305,8 +314,8 @@ inline int row_lanes(int64_t accesses, int64_t per_thread, int max_lanes) {
   return lanes;
 }
 
-// Calls launch(N, ragged): with the width of the accesses, and whether some are not aligned or not whole. Of float64
-// single numbers will do: fewer kernels to compile.
+// Calls launch(N, ragged): with the width of the accesses, and whether some are not aligned or not whole. Of float64,
+// and of rows that take no more than a few accesses of which two are not whole, single numbers will do.
 template <class T, size_t K, class F>
 auto with_access_width(const Inputs<T, K>& inputs, int64_t cols, const F& launch) {
   if constexpr (std::is_same_v<T, double>) {
@@ -316,6 +325,9 @@ auto with_access_width(const Inputs<T, K>& inputs, int64_t cols, const F& launch
     bool aligned = cols % n == 0;
     for (size_t k = 0; k < K; ++k) {
       aligned = aligned && is_aligned(inputs.data[k]);
+    }
+    if (!aligned && cols <= 64) {
+      return launch(std::integral_constant<int, 1>{}, std::false_type{});
     }
     return aligned ? launch(n, std::false_type{}) : launch(n, std::true_type{});
   }
@@ -333,10 +345,15 @@ struct QueueSize {
   size_t bytes;
 };
 
-// Two rows ahead where a block may have so much memory, and at least what the kernel needs for other ends.
-template <class Kernel>
-QueueSize queue_size(Kernel* kernel, size_t row_bytes, size_t least = 0) {
+// Two rows ahead where a block may have so much memory, and at least what the kernel needs for other ends. Threads that
+// have a row each keep enough loads on their way without.
+template <class Queue, class Kernel>
+QueueSize queue_size(Kernel* kernel, int block, int lanes, size_t least = 0) {
+  if (!Queue::kMayRunAhead || lanes == 1) {
+    return {0, least};
+  }
   constexpr size_t kAlways = 40 * 1024;  // of any device, besides what kernels have of their own
+  const size_t row_bytes = Queue::kBytes * block;
   QueueSize size{2, std::max(2 * row_bytes, least)};
   if (size.bytes > kAlways) {
     int device = 0;
@@ -362,12 +379,14 @@ void launch_column_sums(
   const auto kernel = rows_and_column_sums_kernel<N, V, Ragged, C, T, K, F, Out>;
   const int block = block_of(lanes);
   const int64_t teams = block / lanes;
-  // Of matrices with few rows a block takes several.
+  // Where there are few rows, a block takes several tiles.
+  const int64_t tiles = extent.batch * split.segments;
   int64_t row_teams = teams;
-  while (row_teams > 1 && extent.batch > 1 && row_teams >= 2 * extent.rows) {
+  while (row_teams > 1 && 8 * row_teams > extent.rows && teams / row_teams < tiles) {
     row_teams /= 2;
   }
-  const QueueSize queue = queue_size(kernel, Queue<T, N, V, Ragged, K>::kBytes * block, sizeof(A) * N * block);
+  const size_t least = row_teams > 1 ? sizeof(A) * N * V * block : 0;
+  const auto queue = queue_size<Queue<T, N, V, Ragged, K>>(kernel, block, lanes, least);
   int resident = 1;
   CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, block, queue.bytes));
   // Rows so many apart begin at the same place between two boundaries. Few rows are not worth it.
@@ -376,8 +395,8 @@ void launch_column_sums(
     classes *= 2;
   }
   // As many blocks as run at once, yet several rows for each team.
-  const int64_t tiles = ceil_div(extent.batch, teams / row_teams) * split.segments;
-  const int64_t wanted = std::max<int64_t>(1, std::max(1, resident) * multiprocessors() / tiles);
+  const int64_t blocks = ceil_div(tiles, teams / row_teams);
+  const int64_t wanted = std::max<int64_t>(1, std::max(1, resident) * multiprocessors() / blocks);
   const int64_t useful = std::max<int64_t>(1, ceil_div(extent.rows, 4 * row_teams));
   const int64_t groups = std::clamp<int64_t>(std::min(wanted, useful) / classes, 1, kMaxGridY / classes);
   const int64_t rows_per_block = ceil_div(ceil_div(ceil_div(extent.rows, classes), groups), row_teams) * row_teams;
@@ -391,7 +410,7 @@ void launch_column_sums(
         std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
     data = partials->template mutable_data_ptr<A>();
   }
-  const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(parts));
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
   kernel<<<grid, block, queue.bytes, current_stream(like)>>>(
       f, inputs, extent, split, lanes, static_cast<int>(row_teams), static_cast<int>(classes), rows_per_block,
       queue.ahead, sum_outputs(outputs, std::make_index_sequence<C>{}), data);
@@ -423,7 +442,7 @@ void launch_rows(
       const int64_t teams = block / lanes;
       detail::QueueSize queue{1, 0};
       if constexpr (V > 0) {
-        queue = detail::queue_size(kernel, detail::Queue<T, N, V, kRagged, K>::kBytes * block);
+        queue = detail::queue_size<detail::Queue<T, N, V, kRagged, K>>(kernel, block, lanes);
       }
       // Blocks stay, as many as run at once.
       const int64_t blocks_at_once = int64_t{2 * detail::kMaxThreads / block} * multiprocessors();
