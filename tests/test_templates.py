@@ -738,7 +738,7 @@ def test_a_removal_that_fails_is_undone(checkout, monkeypatch):
         ("print", "stopped; the changes were made"),
     ],
 )
-def test_an_interrupted_removal_says_what_it_did(function, message, checkout, monkeypatch):
+def test_an_interrupted_removal_says_what_it_did(function, message, checkout, monkeypatch, request):
     module = {"os": os, "shutil": shutil}.get(function.partition(".")[0], new_op)
     name = function.rpartition(".")[2]
     original = getattr(module, name, print)
@@ -748,6 +748,9 @@ def test_an_interrupted_removal_says_what_it_did(function, message, checkout, mo
         os.kill(os.getpid(), signal.SIGINT)
         return original(*arguments, **options)
 
+    # Which a process in the background ignores.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, before))
     monkeypatch.setattr(module, name, interrupted, raising=False)
     if message is None:
         new_op.main(["--remove", "fused_op"], checkout)

@@ -22,7 +22,7 @@ struct Split {
 
   static Split none(int64_t cols) { return {1, cols}; }
 
-  static Split even(int64_t cols) {
+  static Split even(int64_t cols, int64_t /*inputs*/ = 1) {
     return {std::max<int64_t>(1, (cols + kSegment - 1) / kSegment), std::min(cols, kSegment)};
   }
 };

@@ -20,11 +20,10 @@ struct Split {
 
   static Split none(int64_t cols) { return {1, cols}; }
 
-  // Segments that fit the registers of a block.
-  static Split even(int64_t cols) { return into(cols, 8192); }
-
-  static Split into(int64_t cols, int64_t segment_cols) {
-    return {std::max<int64_t>(1, ceil_div(cols, segment_cols)), std::min(cols, segment_cols)};
+  // Segments that fit the registers of a block, of so many inputs.
+  static Split even(int64_t cols, int64_t inputs = 1) {
+    const int64_t segment = 8192 / inputs;
+    return {std::max<int64_t>(1, ceil_div(cols, segment)), std::min(cols, segment)};
   }
 };
 

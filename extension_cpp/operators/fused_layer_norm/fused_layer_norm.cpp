@@ -340,7 +340,7 @@ void layer_norm_backward(
           input, LayerNormBackward<T>{means, rstds, w, out}, inputs, rows, cols, parameter_grads)) {
     return;
   }
-  const backend::Split split = backend::Split::even(cols);
+  const backend::Split split = backend::Split::even(cols, 2);
   constexpr int64_t kSize = sizeof(RowGrad<A>) / sizeof(A);
   Tensor buffer = new_empty(input, {rows * (2 * split.segments + kSize)}, mean.scalar_type());
   auto* const row_grads = reinterpret_cast<RowGrad<A>*>(buffer.mutable_data_ptr<A>());
