@@ -19,7 +19,7 @@ namespace extension_cpp::cpu {
 namespace detail {
 
 // Columns of a tile, at most.
-constexpr int64_t kTileCols = 256;
+constexpr int64_t kTileCols = 512;
 
 // A part of a [rows, cols] matrix that one thread takes at a time.
 struct ColumnTile {
