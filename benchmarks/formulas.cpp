@@ -43,7 +43,7 @@ struct Swiglu {
 
 template <class T>
 struct Softmax {
-  T* output;                           // [rows, cols]
+  T* output;  // [rows, cols]
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
