@@ -361,7 +361,12 @@ def test_references_are_those_of_the_last_registration() -> None:
     assert torch.equal(value, expected)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyTorch says that a kernel is replaced
-        register_autograd(name, lambda ctx, grad: 2 * grad)
+        try:
+            register_autograd(name, lambda ctx, grad: 2 * grad)
+        except RuntimeError as error:  # and up to 2.11 refuses
+            assert "already a kernel registered" in str(error)
+            assert name in references
+            return
     assert name not in references
     torch.testing.assert_close(grad(lambda x: ops.twice(x).sum())(x), torch.full_like(x, 2))
 
@@ -371,6 +376,8 @@ def test_compiled_with_inductor(transform: str) -> None:
     x, w, t = inputs((2, 3), (3,), (2, 3))
     apply = TRANSFORMS[transform]
     compiled = torch.compile(
-        lambda x, w, t: apply(lambda x, w: ops.referenced(x, w), x, w, t), fullgraph=True
+        lambda x, w, t: apply(lambda x, w: ops.referenced(x, w), x, w, t),
+        fullgraph=True,
+        dynamic=False,  # Dynamo of torch 2.11 has no jacfwd for sizes that are not known
     )
     torch.testing.assert_close(compiled(x, w, t), apply(gate_reference, x, w, t))
