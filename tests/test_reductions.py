@@ -28,6 +28,34 @@ def test_a_mean_far_from_zero_costs_the_layer_norm_no_accuracy(device, cols):
 
 
 @on_each_device
+@pytest.mark.parametrize("cols", [5, 17, 1000, 4095, 100001])
+@pytest.mark.parametrize("first", [3.0, 4.0, 1e3, 1e6, 1.5e19, 1e38, -3e38])
+def test_a_first_element_far_from_the_others_costs_the_layer_norm_no_accuracy(device, first, cols):
+    torch.manual_seed(0)
+    x = torch.randn(9, cols)  # as many in a warp as have nothing of the kind
+    x[::2, 0] = first
+    mean, rstd = torch.ops.extension_cpp.fused_layer_norm(x.to(device), None, None, 1e-5)[1:]
+    exact = x.double()
+    variance = exact.var(-1, correction=0)
+    # To within rounding of the elements that are summed.
+    error = (mean.cpu().double() - exact.mean(-1)).abs()
+    assert (error <= 1e-7 * variance.sqrt() + 2e-6 * exact.mean(-1).abs() + 1e-7).all()
+    # Squares that overflow count as infinite, as in PyTorch.
+    expected = (variance + 1e-5).rsqrt() if abs(first) < 1e38 else torch.zeros_like(variance)
+    rows = slice(None) if abs(first) < 1e38 else slice(None, None, 2)
+    torch.testing.assert_close(rstd.cpu().double()[rows], expected[rows], rtol=3e-6, atol=0)
+
+
+@on_each_device
+@pytest.mark.parametrize("shape", [(3, 8), (1, 100000), (500, 100000)])
+def test_the_mean_of_a_row_with_an_infinity_is_one_however_rows_are_cut(device, shape):
+    x = torch.ones(shape)
+    x[0, 5], x[-1, 6] = torch.inf, torch.inf
+    mean = torch.ops.extension_cpp.fused_layer_norm(x.to(device), None, None, 1e-5)[1]
+    torch.testing.assert_close(mean.cpu(), x.mean(-1))
+
+
+@on_each_device
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 5000])
 def test_a_row_of_one_feature_has_no_gradient(device, dtype, rows):

@@ -71,7 +71,7 @@ def reference_kernel(
     """Makes the kernel for the ``Autograd`` key of an operator that has a reference."""
     below = below_autograd(op)
 
-    # Takes the inputs, too: an output requires a gradient wherever one of them does, be it zero.
+    # Takes the inputs, too: an output requires a gradient wherever one of them does, if only None.
     def forward(ctx: Any, value: list[Tensor], *_: Tensor | None) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx._value = value
@@ -94,14 +94,16 @@ def reference_kernel(
         if not has_tangent and not (torch.is_grad_enabled() and _any_requires_grad(*args)):
             return output
         inputs = list(tensors_in(args))
+        taken = list(inputs)
         results: list[Tensor | None] = []
         for value, expected in reference.pairs(output, args, kwargs):
             if value is None or not is_differentiable(value):
                 results.append(value)
                 continue
             if expected is not None:
-                if has_tangent and (expected._is_view() or any(expected is t for t in inputs)):
+                if has_tangent and (expected._is_view() or any(expected is t for t in taken)):
                     expected = expected.clone()  # its tangent, too: results may be written to
+                taken.append(expected)
                 expected = expected.to(value.dtype)
             values = [value]
             results.append(apply(in_transform, values, expected, *inputs))

@@ -10,13 +10,16 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
+# Where lists of tensors were before they were spread: the length of each, None for other values.
+# None as a whole if there were none.
 Lengths = Sequence[int | None] | None
 
 
-"""Where lists of tensors were before they were spread: the length of each, None for other values.
-
-None as a whole if there were none.
-"""
+def _described(value: Any) -> str:
+    """Without the elements of tensors."""
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_described, value))}]"
+    return "a tensor" if isinstance(value, Tensor) else repr(value)
 
 
 class Signature:
@@ -101,7 +104,7 @@ class Signature:
                 return flat
         raise RuntimeError(
             f"{self.name}: the reference must return as many tensors as the operator, but it "
-            f"returned {output}. The schema is {self._schema}"
+            f"returned {_described(output)}. The schema is {self._schema}"
         )
 
     def flatten_grads(self, grads: Any, flat_inputs: int, lengths: Lengths) -> tuple[Any, ...]:

@@ -245,6 +245,19 @@ def test_an_output_has_a_tangent_of_its_own(
     torch.testing.assert_close(jvp(lambda x: op(x).mul_(2) + x, (x,), (t,))[1], 3 * before)
 
 
+def test_outputs_that_the_reference_makes_one_have_a_tangent_each() -> None:
+    name = define("double_twice(Tensor x) -> (Tensor, Tensor)", lambda x: (x * 2, x * 2))
+    register_autograd(name, reference=lambda x: (y := x * 2, y))
+
+    def second(x: Tensor) -> Tensor:
+        first, other = ops.double_twice(x)
+        first.mul_(10)
+        return other
+
+    x, t = inputs((3,), (3,))
+    torch.testing.assert_close(jvp(second, (x,), (t,))[1], 2 * t)
+
+
 def test_graph_is_freed_without_the_garbage_collector() -> None:
     gc.collect()
     gc.disable()

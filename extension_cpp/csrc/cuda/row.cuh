@@ -20,9 +20,10 @@ struct Split {
 
   static Split none(int64_t cols) { return {1, cols}; }
 
-  // Segments that fit the registers of a block, of so many inputs.
+  // Segments of whole accesses that fit the registers of a block, of so many inputs. (Of float64 they do not, and are
+  // read again for each pass.)
   static Split even(int64_t cols, int64_t inputs = 1) {
-    const int64_t segment = 8192 / inputs;
+    const int64_t segment = (8192 - kAccessBytes) / inputs / kAccessBytes * kAccessBytes;
     return {std::max<int64_t>(1, ceil_div(cols, segment)), std::min(cols, segment)};
   }
 };
@@ -149,11 +150,16 @@ __device__ inline unsigned shared_address(const void* pointer) {
 template <class Word>
 __device__ void copy_async(unsigned to, const void* from) {
   static_assert(sizeof(Word) == 8 || sizeof(Word) == kAccessBytes);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+  // Older devices wait for it.
+  *static_cast<Word*>(__cvta_shared_to_generic(to)) = *static_cast<const Word*>(from);
+#else
   if constexpr (sizeof(Word) == kAccessBytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
   }
+#endif
 }
 
 __device__ inline void store_shared(unsigned to, const uint4& word) {
@@ -287,7 +293,7 @@ class Row {
 
   // The sum over the row of f(inputs..., columns...): a number, or Values of up to four.
   //
-  // A column operand has a method at<N>(col), as Parameter above.
+  // A column operand has a method at<N>(col), as Parameter in parameter.cuh.
   template <class F, class... Columns>
   __device__ auto sum(const F& f, const Columns&... columns) {
     using R = decltype(call(f, std::declval<const Elements&>(), 0, columns.template at<N>(0)...));

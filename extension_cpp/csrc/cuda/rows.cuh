@@ -18,9 +18,10 @@
 //
 // A short row is handled by part of a warp, a longer one by a block, which stays for many rows: while one is computed,
 // the next two are on their way. A row too long for registers is read again for each pass. Accesses are of 16 bytes at
-// any number of columns. A functor may also be given segments of rows (Split), so that few long rows fill the GPU, and
-// leave partial results for a second launch. The order of additions depends on the shape alone: equal bits from run to
-// run. benchmarks/NOTES.md says why it is done so.
+// any number of columns, but for short rows that are not whole accesses, and float64. A functor may also be given
+// segments of rows (Split), so that few long rows fill the GPU, and leave partial results for a second launch. The
+// order of additions depends on the shape, on how tensors are aligned and on the device: equal bits from run to run.
+// benchmarks/NOTES.md says why it is done so.
 #pragma once
 
 #include "launch.cuh"
@@ -345,27 +346,28 @@ struct QueueSize {
   size_t bytes;
 };
 
-// Two rows ahead where a block may have so much memory, and at least what the kernel needs for other ends. Threads that
-// have a row each keep enough loads on their way without.
+// Two rows ahead, one or none, as a block may have memory, and at least what the kernel needs for other ends. Threads
+// that have a row each keep enough loads on their way without.
 template <class Queue, class Kernel>
 QueueSize queue_size(Kernel* kernel, int block, int lanes, size_t least = 0) {
   if (!Queue::kMayRunAhead || lanes == 1) {
     return {0, least};
   }
   constexpr size_t kAlways = 40 * 1024;  // of any device, besides what kernels have of their own
+  constexpr size_t kOwn = 4 * 1024;      // more than that
   const size_t row_bytes = Queue::kBytes * block;
-  QueueSize size{2, std::max(2 * row_bytes, least)};
-  if (size.bytes > kAlways) {
-    int device = 0;
-    int most = 0;
-    CUDA_CHECK(cudaGetDevice(&device));
-    CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    if (size.bytes + 4096 > static_cast<size_t>(most)) {
-      size = {1, std::max(row_bytes, least)};
-    }
-    CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(size.bytes)));
+  if (std::max(2 * row_bytes, least) <= kAlways) {
+    return {2, std::max(2 * row_bytes, least)};
   }
-  return size;
+  int device = 0;
+  int opt_in = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&opt_in, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  const size_t most = opt_in - kOwn;
+  // The same for every call: other threads may be launching this kernel for rows of another length.
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
+  const int ahead = 2 * row_bytes <= most ? 2 : row_bytes <= most ? 1 : 0;
+  return {ahead, std::max(ahead * row_bytes, least)};
 }
 
 // The width of a block of teams.

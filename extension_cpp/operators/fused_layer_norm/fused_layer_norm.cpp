@@ -32,16 +32,20 @@ struct Deviations {
   A residue;  // the average deviation, hence center + residue is the mean
   A square;   // the average of their squares
 
-  HOST_DEVICE A variance() const { return square - residue * residue; }
+  // Infinite where the squares overflow, whatever rounding left of the average.
+  HOST_DEVICE A variance() const { return std::isinf(square) ? square : square - residue * residue; }
 
   HOST_DEVICE static Deviations of(A center, const Values<A, 2>& sums, int64_t cols) {
     const A each = average(A(1), cols);
     return {center, sums[0] * each, sums[1] * each};
   }
 
+  // Rounding leaves something of the average where the row holds an infinity.
+  HOST_DEVICE static A mean_of(A center, A residue) { return std::isinf(center) ? center : center + residue; }
+
   // Of a row in one pass: about its first element, which seldom lies far from the others. Where it does, so that the
-  // squares would cancel, once more about the mean. (Shifted data: Chan, Golub and LeVeque, Algorithms for Computing
-  // the Sample Variance, 1983.)
+  // squares would cancel or overflow, once more about the mean. (Shifted data: Chan, Golub and LeVeque, Algorithms for
+  // Computing the Sample Variance, 1983.)
   template <class Row>
   HOST_DEVICE static Deviations of(Row& row) {
     const A first = row.first();
@@ -49,6 +53,9 @@ struct Deviations {
     A center = std::isfinite(first) ? first : A(0);
     bool again = true;
     for (int passes = 0; passes < 2 && row.any(again); ++passes) {
+      if (passes > 0) {
+        center = average(row.sum([](A x) { return x; }), row.cols());
+      }
       const auto sums = row.sum([=](A x) {
         const A deviation = x - center;
         return Values<A, 2>{deviation, deviation * deviation};
@@ -56,8 +63,7 @@ struct Deviations {
       if (again) {
         result = of(center, sums, row.cols());
       }
-      again = !(result.residue * result.residue <= A(16) * result.variance());
-      center += result.residue;
+      again = !std::isfinite(result.square) || !(result.residue * result.residue <= A(4) * result.variance());
     }
     return result;
   }
@@ -76,7 +82,7 @@ struct Statistics {
     return {deviations.center, deviations.residue, math::rsqrt((variance < A(0) ? A(0) : variance) + eps)};
   }
 
-  HOST_DEVICE A mean() const { return std::isinf(center) ? center : center + residue; }
+  HOST_DEVICE A mean() const { return Deviations<A>::mean_of(center, residue); }
   HOST_DEVICE A normalize(A x) const { return (x - center) * rstd - residue * rstd; }
 };
 
@@ -156,8 +162,9 @@ struct CombineStatistics {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const A center =
-        average(row.sum([](A center, A residue, A, A size) { return (center + residue) * size; }, sizes), sizes.cols);
+    const A center = average(
+        row.sum([](A center, A residue, A, A size) { return Deviations<A>::mean_of(center, residue) * size; }, sizes),
+        sizes.cols);
     const auto deviations = row.sum(
         [=](A segment_center, A residue, A squares, A size) {
           const A deviation = (segment_center - center) + residue;

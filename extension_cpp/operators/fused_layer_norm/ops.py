@@ -20,10 +20,10 @@ def fused_layer_norm(
     """Normalises the last dimension: `(input - mean) / sqrt(var + eps) * weight + bias`.
 
     `mean` and `var` (biased, as in `torch.nn.functional.layer_norm`) are those of each row,
-    computed in float32 (float64 for float64) in two passes, so that a mean far from zero costs the
-    output no accuracy. (It costs the gradients some: they are computed from the mean as float32
-    holds it.) `torch.ops.extension_cpp.fused_layer_norm` returns `(output, mean, rstd)`, the
-    statistics with the shape `input.shape[:-1]`.
+    computed in float32 (float64 for float64) about a number near the mean, so that a mean far from
+    zero costs the output no accuracy. (It costs the gradients some: they are computed from the mean
+    as float32 holds it.) `torch.ops.extension_cpp.fused_layer_norm` returns `(output, mean, rstd)`,
+    the statistics with the shape `input.shape[:-1]`.
 
     Args:
         input: `(..., features)`, float64, float32, float16 or bfloat16, on CPU or CUDA, of any
