@@ -104,18 +104,21 @@ def register_autograd(
     overload = lookup(op)
     signature = Signature(overload)
     signature.require_functional()
+    found = None
     if reference is None and backward is not None:
-        references.pop(signature.name, None)
         kernel = autograd_kernel(overload, signature, backward, setup_context)
     elif reference is not None and backward is None and setup_context is None:
-        references[signature.name] = Reference(signature, reference)
-        kernel = reference_kernel(overload, signature, references[signature.name])
+        found = Reference(signature, reference)
+        kernel = reference_kernel(overload, signature, found)
     else:
         raise TypeError(
             f"{signature.name}: register_autograd takes either backward, with or without "
             "setup_context, or reference alone"
         )
     implement(overload, "Autograd", kernel)
+    references.pop(signature.name, None)
+    if found is not None:
+        references[signature.name] = found
 
 
 def autograd_kernel(

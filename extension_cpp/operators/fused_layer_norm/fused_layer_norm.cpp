@@ -32,8 +32,10 @@ struct Deviations {
   A residue;  // the average deviation, hence center + residue is the mean
   A square;   // the average of their squares
 
-  // Infinite where the squares overflow, whatever rounding left of the average.
-  HOST_DEVICE A variance() const { return std::isinf(square) ? square : square - residue * residue; }
+  // Infinite where the squares of finite numbers overflow, whatever rounding left of the average.
+  HOST_DEVICE A variance() const {
+    return std::isinf(square) && std::isfinite(residue) ? square : square - residue * residue;
+  }
 
   HOST_DEVICE static Deviations of(A center, const Values<A, 2>& sums, int64_t cols) {
     const A each = average(A(1), cols);
@@ -53,9 +55,6 @@ struct Deviations {
     A center = std::isfinite(first) ? first : A(0);
     bool again = true;
     for (int passes = 0; passes < 2 && row.any(again); ++passes) {
-      if (passes > 0) {
-        center = average(row.sum([](A x) { return x; }), row.cols());
-      }
       const auto sums = row.sum([=](A x) {
         const A deviation = x - center;
         return Values<A, 2>{deviation, deviation * deviation};
@@ -64,6 +63,8 @@ struct Deviations {
         result = of(center, sums, row.cols());
       }
       again = !std::isfinite(result.square) || !(result.residue * result.residue <= A(4) * result.variance());
+      // About 0 where the difference of large numbers overflowed.
+      center = std::isfinite(result.residue) ? center + result.residue : A(0);
     }
     return result;
   }
