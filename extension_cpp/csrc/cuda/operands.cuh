@@ -5,7 +5,6 @@
 #include "launch.cuh"
 #include "vector.cuh"
 
-#include <type_traits>
 #include <utility>
 
 namespace extension_cpp::cuda::detail {
@@ -117,20 +116,9 @@ __device__ Packed pack_elements(const Element& element) {
 
 template <class T>
 __device__ Values<acc_t<T>, kVector<T>> unpack(const Packed& packed) {
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    // One instruction for each, where the compiler takes two for the upper half of a word.
-    Values<float, 8> values;
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      values[2 * j] = __uint_as_float(packed.words[j] << 16);
-      values[2 * j + 1] = __uint_as_float(packed.words[j] & 0xffff0000);
-    }
-    return values;
-  } else {
-    Chunk<T, kVector<T>> chunk;
-    memcpy(&chunk, packed.words, sizeof(chunk));
-    return to_values(chunk);
-  }
+  Chunk<T, kVector<T>> chunk;
+  memcpy(&chunk, packed.words, sizeof(chunk));
+  return to_values(chunk);
 }
 
 // results[m] = result m of f(inputs[0], ...), for N elements.

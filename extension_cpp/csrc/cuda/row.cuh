@@ -84,22 +84,7 @@ __device__ Chunk<T, N> load_shifted(const T* address, int first, int last) {
   const auto* const words = reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(address) - shift);
   const uint4 low = __ldg(words + (shift + first * kSize < kAccessBytes ? 0 : 1));
   const uint4 high = __ldg(words + (shift + last * kSize > kAccessBytes ? 1 : 0));
-  unsigned w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-  for (int j = 0; j < 6; ++j) {
-    w[j] = shift & 8 ? w[j + 2] : w[j];
-  }
-#pragma unroll
-  for (int j = 0; j < 5; ++j) {
-    w[j] = shift & 4 ? w[j + 1] : w[j];
-  }
-#pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    w[j] = __funnelshift_r(w[j], w[j + 1], (shift & 3) * 8);
-  }
-  Chunk<T, N> chunk;
-  memcpy(&chunk, w, sizeof(chunk));
-  return chunk;
+  return shift_together<T, N>(low, high, static_cast<unsigned>(shift));
 }
 
 // V accesses to each of K inputs, as they are in memory: every `step`th from the one called `access` on.

@@ -92,6 +92,31 @@ __device__ Values<acc_t<T>, N> load(const T* address) {
   return to_values(load_chunk<N>(address));
 }
 
+namespace detail {
+
+// The 16 bytes from byte `shift` of `low` on, which end in `high`.
+template <class T, int N>
+__device__ Chunk<T, N> shift_together(const uint4& low, const uint4& high, unsigned shift) {
+  unsigned w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+#pragma unroll
+  for (int j = 0; j < 6; ++j) {
+    w[j] = shift & 8 ? w[j + 2] : w[j];
+  }
+#pragma unroll
+  for (int j = 0; j < 5; ++j) {
+    w[j] = shift & 4 ? w[j + 1] : w[j];
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    w[j] = __funnelshift_r(w[j], w[j + 1], (shift & 3) * 8);
+  }
+  Chunk<T, N> chunk;
+  memcpy(&chunk, w, sizeof(chunk));
+  return chunk;
+}
+
+}  // namespace detail
+
 // As load, from any address of a T: two aligned accesses, shifted together, where the address is not aligned. Each of
 // the two words holds at least one of the elements, so that nothing outside the tensor's pages is touched, and the next
 // thread finds its first word in the cache.
@@ -109,22 +134,7 @@ __device__ Values<acc_t<T>, N> load_unaligned(const T* address) {
         reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(address) - uintptr_t{misaligned});
     const uint4 low = __ldg(words);
     const uint4 high = __ldg(words + 1);
-    unsigned w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-#pragma unroll
-    for (int j = 0; j < 6; ++j) {
-      w[j] = misaligned & 8 ? w[j + 2] : w[j];
-    }
-#pragma unroll
-    for (int j = 0; j < 5; ++j) {
-      w[j] = misaligned & 4 ? w[j + 1] : w[j];
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      w[j] = __funnelshift_r(w[j], w[j + 1], (misaligned & 3) * 8);
-    }
-    detail::Chunk<T, N> chunk;
-    memcpy(&chunk, w, sizeof(chunk));
-    return to_values(chunk);
+    return to_values(detail::shift_together<T, N>(low, high, misaligned));
   }
 }
 
