@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -139,13 +140,23 @@ def test_backward_may_run_twice() -> None:
     torch.testing.assert_close(torch.autograd.grad(loss, (x, w)), first)
 
 
-def test_graph_is_freed_without_the_garbage_collector() -> None:
+@pytest.mark.parametrize(
+    ("first", "differentiated"),
+    [
+        (lambda x, w: ops.gate(x, w), "gate"),
+        (lambda x, w: ops.standardize_referenced(x, w)[0], "referenced"),
+    ],
+    ids=["formula", "reference"],
+)
+def test_graph_is_freed_without_the_garbage_collector(
+    first: Callable[[Tensor, Tensor], Tensor], differentiated: str
+) -> None:
     gc.collect()
     gc.disable()
     try:
         x, w, t = inputs((2, 3), (3,), (2, 3), requires_grad=True)
-        output = ops.gate(x, w)
-        dual_output = dual(ops.gate, x, w, t)
+        output = first(x, w)
+        dual_output = dual(getattr(ops, differentiated), x, w, t)
         alive = [weakref.ref(output), *map(weakref.ref, dual_output)]
         node = weakref.ref(output.grad_fn)
         del output, dual_output

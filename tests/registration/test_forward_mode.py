@@ -39,12 +39,13 @@ def test_tangent_of_another_dtype_than_its_gradient() -> None:
     torch.testing.assert_close(tangent, 2 * output)
 
 
+@pytest.mark.parametrize("name", ["gate", "referenced"])
 @pytest.mark.parametrize("transform", ["forward AD", "forward AD over backward", "jvp", "hessian"])
-def test_nothing_is_left_over_without_the_garbage_collector(transform: str) -> None:
+def test_nothing_is_left_over_without_the_garbage_collector(transform: str, name: str) -> None:
     x, w, t = inputs((2, 3), (3,), (2, 3))
 
     def tensors() -> int:
-        TRANSFORMS[transform](ops.gate, x, w, t)
+        TRANSFORMS[transform](getattr(ops, name), x, w, t)
         return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
 
     tensors()

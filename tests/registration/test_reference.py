@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import warnings
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -256,39 +254,6 @@ def test_outputs_that_the_reference_makes_one_have_a_tangent_each() -> None:
 
     x, t = inputs((3,), (3,))
     torch.testing.assert_close(jvp(second, (x,), (t,))[1], 2 * t)
-
-
-def test_graph_is_freed_without_the_garbage_collector() -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        x, w, t = inputs((2, 3), (3,), (2, 3), requires_grad=True)
-        output = ops.standardize_referenced(x, w)[0]
-        dual_output = dual(ops.referenced, x, w, t)
-        alive = [weakref.ref(output), *map(weakref.ref, dual_output)]
-        node = weakref.ref(output.grad_fn)
-        del output, dual_output
-        assert [reference() for reference in alive] == [None, None, None]
-        assert node() is None
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("transform", ["forward AD over backward", "jvp", "hessian"])
-def test_nothing_is_left_over_without_the_garbage_collector(transform: str) -> None:
-    x, w, t = inputs((2, 3), (3,), (2, 3))
-
-    def tensors() -> int:
-        TRANSFORMS[transform](ops.referenced, x, w, t)
-        return sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())
-
-    tensors()
-    gc.collect()
-    gc.disable()
-    try:
-        assert tensors() == tensors()
-    finally:
-        gc.enable()
 
 
 def test_hooks_see_what_is_saved_for_backward_alone() -> None:
