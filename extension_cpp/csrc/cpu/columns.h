@@ -7,6 +7,7 @@
 #include "cpu/sum_target.h"
 #include "cpu/wide_rows.h"
 #include "dispatch.h"
+#include "row_values.h"
 #include "values.h"
 
 #include <algorithm>
@@ -17,6 +18,9 @@
 namespace extension_cpp::cpu {
 
 namespace detail {
+
+using extension_cpp::detail::call_with_row_values;
+using extension_cpp::detail::row_values;
 
 // Columns of a tile, at most.
 constexpr int64_t kTileCols = 512;
@@ -81,7 +85,7 @@ CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile
   acc_t<T> acc[C * kTileCols] = {};  // [C, width]
   for (int64_t row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
     Row<T, K, C, false> part(values, row, row, cols, tile.first_col, tile.width, acc);
-    f(part);
+    call_with_row_values(f, part, row_values(f, row));
   }
   for (size_t c = 0; c < C; ++c) {
     std::copy_n(acc + c * tile.width, tile.width, sums[c]);

@@ -7,6 +7,7 @@
 #include "cpu/partials.h"
 #include "cpu/row.h"
 #include "cpu/row_sums.h"
+#include "row_values.h"
 
 #include <algorithm>
 #include <array>
@@ -16,6 +17,9 @@
 namespace extension_cpp::cpu {
 
 namespace detail {
+
+using extension_cpp::detail::call_with_row_values;
+using extension_cpp::detail::row_values;
 
 // Whether there are too few rows for a thread to take whole ones.
 inline bool few_long_rows(int64_t rows, int64_t cols) { return cols > kSegment && rows < 64; }
@@ -27,9 +31,9 @@ inline Split split_few_rows(int64_t rows, int64_t cols, int64_t /*per_multiproce
   return detail::few_long_rows(rows, cols) ? Split::even(cols) : Split::none(cols);
 }
 
-// f(row) for every row of K inputs, [rows, cols] each, or for every segment.
+// f(row) for every segment of every row of K inputs, [rows, cols] each.
 template <class T, size_t K, class F>
-void launch_rows(
+void launch_segments(
     const Tensor& /*like*/, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
     const Split& split) {
   const F* const each = &f;
@@ -41,7 +45,7 @@ void launch_rows(
     for (int64_t segment_index = begin; segment_index < end; ++segment_index) {
       const int64_t count = std::min(split.segment_cols, cols - first_col);
       detail::Row<T, K, 0, false> row(values, index, segment_index, cols, first_col, count, nullptr);
-      (*each)(row);
+      detail::call_with_row_values(*each, row, detail::row_values(*each, index));
       first_col += count;
       if (first_col >= cols) {
         first_col = 0;
@@ -51,16 +55,17 @@ void launch_rows(
   });
 }
 
+// f(row) for every row.
 template <class T, size_t K, class F>
 void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
   if (!detail::few_long_rows(rows, cols)) {
-    launch_rows<T>(like, f, inputs, rows, cols, Split::none(cols));
+    launch_segments<T>(like, f, inputs, rows, cols, Split::none(cols));
     return;
   }
   detail::WideRows<T, K> values(inputs, 0, 0);  // of which each thread has its own for segments
   for (int64_t index = 0; index < rows; ++index) {
     detail::Row<T, K, 0, true> row(values, index, index, cols, 0, cols, nullptr);
-    f(row);
+    detail::call_with_row_values(f, row, detail::row_values(f, index));
   }
 }
 
@@ -92,7 +97,7 @@ bool launch_rows_and_column_sums(
       const int64_t last_row = std::min(rows, (block + 1) * block_rows);
       for (int64_t index = block * block_rows; index < last_row; ++index) {
         detail::Row<T, K, C, false> row(values, index, index, cols, 0, cols, sums);
-        (*each)(row);
+        detail::call_with_row_values(*each, row, detail::row_values(*each, index));
       }
     }
   });

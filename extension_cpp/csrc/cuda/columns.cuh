@@ -17,16 +17,16 @@ namespace extension_cpp::cuda {
 
 namespace detail {
 
-template <class T, size_t K, class F, class Out, size_t C>
+template <class In, class F, class Out, size_t C>
 void column_sums(
-    const Tensor& like, const F& f, const Inputs<T, K>& inputs, const Extent& extent,
-    const std::array<Out, C>& outputs) {
+    const Tensor& like, const F& f, const In& inputs, const Extent& extent, const std::array<Out, C>& outputs) {
+  using A = acc_t<typename In::Element>;
   const int64_t size = extent.batch * extent.cols;
   if (size == 0) {
     return;
   }
   if (extent.rows == 0) {
-    launch_add_partials<acc_t<T>>(like, 0, size, static_cast<const acc_t<T>*>(nullptr), outputs);
+    launch_add_partials<A>(like, 0, size, static_cast<const A*>(nullptr), outputs);
     return;
   }
   with_access_width(inputs, extent.cols, [&](auto vector, auto ragged) {
@@ -35,7 +35,11 @@ void column_sums(
     const int lanes = std::min(kWarp, row_lanes(accesses_to<N>(extent.cols, ragged), V, kWarp));
     const int64_t segment = int64_t{lanes} * V * N;
     const int64_t segments = ceil_div(extent.cols + (ragged ? N - 1 : 0), segment);
-    launch_column_sums<N, V, decltype(ragged)::value>(like, f, inputs, extent, {segments, segment}, lanes, outputs);
+    // A row of the teams of a warp always has memory.
+    with_ahead<In, N, decltype(ragged)::value>(lanes, [&](auto ahead) {
+      return launch_column_sums<N, V, decltype(ragged)::value, decltype(ahead)::value>(
+          like, f, inputs, extent, {segments, segment}, lanes, outputs);
+    });
   });
 }
 
@@ -80,7 +84,7 @@ template <class T, class F, size_t K, size_t R, size_t C>
 void elementwise_with_column_sums(
     const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
     const std::array<T*, R>& results, const std::array<T*, C>& sums) {
-  detail::Inputs<T, K> from;
+  detail::MixedInputs<T, K> from;
   for (size_t k = 0; k < K; ++k) {
     from.data[k] = inputs[k].data;
     from.one_row[k] = inputs[k].one_row;

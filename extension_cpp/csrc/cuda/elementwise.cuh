@@ -81,7 +81,11 @@ __device__ Packed gather(const MatrixInput& input, int row, int col, int cols, i
   const auto col_bytes = static_cast<int64_t>(input.col_bytes);
   const char* address = input.data + (row * input.row_bytes + col * col_bytes);
   return pack_elements<T>([&](int n) {
-    const T value = n >= begin && n < end ? load_chunk<1>(reinterpret_cast<const T*>(address)).values[0] : T(0);
+    T value(0);
+    if (n >= begin && n < end) {
+      const auto chunk = load_chunk<1>(reinterpret_cast<const T*>(address));
+      memcpy(&value, &chunk.word, sizeof(value));
+    }
     address += col_bytes;
     if (++col == cols) {
       col = 0;

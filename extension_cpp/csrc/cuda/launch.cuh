@@ -14,6 +14,43 @@ constexpr int64_t kMaxGridY = 65535;
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// A kernel that is launched by launch_overlapped() may begin before the one before it on the stream has ended: it calls
+// this before it reads or writes anything. One that lets the next begin so early calls may_begin_next(). In other
+// kernels both do nothing.
+__device__ inline void wait_for_previous() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+
+__device__ inline void may_begin_next() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+// kernel<<<grid, block, shared, stream>>>(arguments...), of a kernel that calls wait_for_previous(): its launch
+// overlaps with the kernel before (programmatic dependent launch), on devices of compute capability 9.0 and up.
+template <class... Parameters, class... Arguments>
+void launch_overlapped(
+    void (*kernel)(Parameters...), dim3 grid, int block, size_t shared, cudaStream_t stream,
+    const Arguments&... arguments) {
+  // What the code was compiled for, which may be less than the device is.
+  cudaFuncAttributes attributes;
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  cudaLaunchAttribute overlap;
+  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = dim3(static_cast<unsigned>(block));
+  config.dynamicSmemBytes = shared;
+  config.stream = stream;
+  config.attrs = &overlap;
+  config.numAttrs = attributes.ptxVersion >= 90 ? 1 : 0;
+  CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
 // Multiprocessors of the current device. The runtime answers from a cache of its own.
 inline int multiprocessors() {
   int device = 0;

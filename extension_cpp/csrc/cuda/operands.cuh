@@ -117,7 +117,7 @@ __device__ Packed pack_elements(const Element& element) {
 template <class T>
 __device__ Values<acc_t<T>, kVector<T>> unpack(const Packed& packed) {
   Chunk<T, kVector<T>> chunk;
-  memcpy(&chunk, packed.words, sizeof(chunk));
+  memcpy(&chunk.word, packed.words, sizeof(chunk.word));
   return to_values(chunk);
 }
 

@@ -8,10 +8,100 @@
 
 namespace extension_cpp::cuda {
 
+namespace detail {
+
+// N values as they are in memory, in the accesses that they take.
+template <class U, int N>
+struct RawValues {
+  static constexpr int kStep = N < kVector<U> ? N : kVector<U>;
+
+  Chunk<U, kStep> chunks[N / kStep];
+};
+
+template <class U, int N>
+__device__ Values<acc_t<U>, N> column_values(const RawValues<U, N>& raw) {
+  constexpr int kStep = RawValues<U, N>::kStep;
+  Values<acc_t<U>, N> result;
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    result[k] = to_values(raw.chunks[k / kStep])[k % kStep];
+  }
+  return result;
+}
+
+template <class A, int N>
+__device__ const Values<A, N>& column_values(const Values<A, N>& values) {
+  return values;
+}
+
+// Raw values of several operands. (To assign a std::tuple is not for device code.)
+template <class... Raw>
+struct RawColumns {};
+
+template <class Raw, class... Rest>
+struct RawColumns<Raw, Rest...> {
+  Raw first;
+  RawColumns<Rest...> rest;
+};
+
+__device__ inline RawColumns<> raw_columns() { return {}; }
+
+template <class Raw, class... Rest>
+__device__ RawColumns<Raw, Rest...> raw_columns(const Raw& first, const Rest&... rest) {
+  return {first, raw_columns(rest...)};
+}
+
+// f(values...)
+template <class F, class... Done>
+__device__ void with_column_values(const F& f, const RawColumns<>& /*no more*/, const Done&... values) {
+  f(values...);
+}
+
+template <class F, class Raw, class... Rest, class... Done>
+__device__ void with_column_values(const F& f, const RawColumns<Raw, Rest...>& raw, const Done&... values) {
+  with_column_values(f, raw.rest, values..., column_values(raw.first));
+}
+
+// One value for each column, in memory.
+template <class U>
+struct Stored {
+  const U* data;
+
+  // Of columns col ... col + N - 1; col is a multiple of N.
+  template <int N, class Index>
+  __device__ RawValues<U, N> raw(Index col) const {
+    RawValues<U, N> result;
+#pragma unroll
+    for (int k = 0; k < N; k += result.kStep) {
+      result.chunks[k / result.kStep] = load_chunk<result.kStep>(data + col + k);
+    }
+    return result;
+  }
+
+  // Of any columns.
+  template <int N, class Index>
+  __device__ Values<acc_t<U>, N> at(Index col) const {
+    constexpr int kStep = RawValues<U, N>::kStep;
+    Values<acc_t<U>, N> result;
+#pragma unroll
+    for (int first = 0; first < N; first += kStep) {
+      const auto part = load_unaligned<kStep>(data + col + first);
+#pragma unroll
+      for (int k = 0; k < kStep; ++k) {
+        result[first + k] = part[k];
+      }
+    }
+    return result;
+  }
+};
+
+}  // namespace detail
+
 // An optional parameter with one value per column, which may be wider than the inputs.
 template <class T>
 struct Parameter {
   using A = acc_t<T>;
+  static constexpr bool kHalf = !std::is_same_v<T, A>;
 
   const T* narrow = nullptr;
   const A* wide = nullptr;
@@ -29,47 +119,92 @@ struct Parameter {
     }
   }
 
+  // The values where they are of the rows' type, else null.
+  __device__ const T* same() const {
+    if constexpr (kHalf) {
+      return narrow;
+    } else {
+      return wide;
+    }
+  }
+
   // Of columns col ... col + N - 1.
   template <int N>
   __device__ Values<A, N> at(int64_t col) const {
-    return at<N, false>(col);
+    return read<N>([=](const auto& stored) { return stored.template at<N>(col); });
   }
 
   // The same where col is a multiple of N.
   template <int N>
   __device__ Values<A, N> aligned_at(int64_t col) const {
-    return at<N, true>(col);
+    return read<N>([=](const auto& stored) { return detail::column_values(stored.template raw<N>(col)); });
   }
 
  private:
-  template <int N, bool Aligned>
-  __device__ Values<A, N> at(int64_t col) const {
-    Values<A, N> result;
+  template <int N, class F>
+  __device__ Values<A, N> read(const F& f) const {
     if (wide != nullptr) {
-      load_into<Aligned>(result, wide + col);
-    } else if (!std::is_same_v<T, A> && narrow != nullptr) {
-      load_into<Aligned>(result, narrow + col);
-    } else {
+      return f(detail::Stored<A>{wide});
+    }
+    if (kHalf && narrow != nullptr) {
+      return f(detail::Stored<T>{narrow});
+    }
+    Values<A, N> result;
 #pragma unroll
-      for (int k = 0; k < N; ++k) {
-        result[k] = otherwise;
-      }
+    for (int k = 0; k < N; ++k) {
+      result[k] = otherwise;
     }
     return result;
   }
+};
 
-  template <bool Aligned, class U, int N>
-  __device__ static void load_into(Values<A, N>& result, const U* address) {
-    constexpr int kStep = N < kVector<U> ? N : kVector<U>;
-#pragma unroll
-    for (int first = 0; first < N; first += kStep) {
-      const auto part = Aligned ? load<kStep>(address + first) : load_unaligned<kStep>(address + first);
-#pragma unroll
-      for (int k = 0; k < kStep; ++k) {
-        result[first + k] = part[k];
-      }
+namespace detail {
+
+template <class Column>
+struct is_parameter : std::false_type {};
+template <class T>
+struct is_parameter<Parameter<T>> : std::true_type {};
+
+template <class U, class Column>
+__device__ Stored<U> stored(const U* data, const Column& /*of which one each is wanted*/) {
+  return {data};
+}
+
+// A column operand from column `first` on.
+template <class Column>
+struct Shifted {
+  const Column& column;
+  int64_t first;
+
+  template <int N, class Index>
+  __device__ auto raw(Index col) const {
+    if constexpr (is_parameter<Column>::value) {
+      return column.template aligned_at<N>(first + col);
+    } else {
+      return at<N>(col);
     }
   }
+
+  template <int N, class Index>
+  __device__ auto at(Index col) const {
+    return column.template at<N>(first + col);
+  }
 };
+
+// use(columns...) with the operands from column `first` on. What a parameter is in memory is asked here, once for all
+// columns, if all are of the rows' type; others are asked for each access. (To ask for all kinds here would take more
+// registers than there are: what is on its way for the next row would have to be put aside.)
+template <class Use, class... Columns>
+__device__ void with_kinds(const Use& use, int64_t first, const Columns&... columns) {
+  if constexpr (sizeof...(Columns) > 0 && (is_parameter<Columns>::value && ...)) {
+    if ((columns.same() && ...)) {
+      use(stored(columns.same() + first, columns)...);
+      return;
+    }
+  }
+  use(Shifted<Columns>{columns, first}...);
+}
+
+}  // namespace detail
 
 }  // namespace extension_cpp::cuda

@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(kPartialsBlock) add_partials_kernel(
   constexpr int kPartsPerBlock = kPartialsBlock / kWarp;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   A sum = 0;
+  wait_for_previous();
   if (col < cols) {
 #pragma unroll 8
     for (int64_t part = part_in_block; part < parts; part += kPartsPerBlock) {
@@ -45,9 +46,9 @@ template <class A, class Out, size_t K>
 void launch_add_partials(
     const Tensor& like, int64_t parts, int64_t cols, const A* partials, const std::array<Out, K>& outputs) {
   const dim3 grid(static_cast<unsigned>(ceil_div(cols, kWarp)), static_cast<unsigned>(K));
-  detail::add_partials_kernel<A, K><<<grid, detail::kPartialsBlock, 0, current_stream(like)>>>(
-      parts, cols, partials, detail::sum_outputs(outputs, std::make_index_sequence<K>{}));
-  CUDA_LAUNCH_CHECK();
+  launch_overlapped(
+      detail::add_partials_kernel<A, K, Out>, grid, detail::kPartialsBlock, 0, current_stream(like), parts, cols,
+      partials, detail::sum_outputs(outputs, std::make_index_sequence<K>{}));
 }
 
 }  // namespace extension_cpp::cuda

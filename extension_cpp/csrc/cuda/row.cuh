@@ -2,6 +2,7 @@
 #pragma once
 
 #include "launch.cuh"
+#include "parameter.cuh"
 #include "team.cuh"
 #include "vector.cuh"
 
@@ -30,20 +31,6 @@ struct Split {
 
 namespace detail {
 
-// Matrices of the rows, or one row for all.
-template <class T, size_t K>
-struct Inputs {
-  const T* data[K];
-  bool one_row[K] = {};
-};
-
-template <class T, size_t K>
-Inputs<T, K> make_inputs(const std::array<const T*, K>& inputs) {
-  Inputs<T, K> result;
-  std::copy_n(inputs.begin(), K, result.data);
-  return result;
-}
-
 // Where a row, or a segment of one, lies.
 struct Span {
   int64_t row;
@@ -57,6 +44,42 @@ struct Span {
   bool exists;  // where there is no such row, a team only keeps the others company: cols is 0
 };
 
+// Matrices of the rows.
+template <class T, size_t K>
+struct Inputs {
+  using Element = T;
+  static constexpr size_t kCount = K;
+
+  const T* data[K];
+
+  __device__ const T* row(size_t k, const Span& span) const { return data[k] + span.offset; }
+};
+
+template <class T, size_t K>
+Inputs<T, K> make_inputs(const std::array<const T*, K>& inputs) {
+  Inputs<T, K> result;
+  std::copy_n(inputs.begin(), K, result.data);
+  return result;
+}
+
+// Matrices of the rows, or one row for all.
+template <class T, size_t K>
+struct MixedInputs {
+  using Element = T;
+  static constexpr size_t kCount = K;
+
+  const T* data[K];
+  bool one_row[K];
+
+  __device__ const T* row(size_t k, const Span& span) const {
+    return data[k] + (one_row[k] ? span.first_col : span.offset);
+  }
+};
+
+// Columns of a row that is kept: short, and from 0 on where no access starts before the row.
+template <bool Ragged>
+using KeptIndex = std::conditional_t<Ragged, int, unsigned>;
+
 // N elements of a row from column `col` of the span on, some of which may lie outside of it.
 template <int N, bool Ragged, class Index>
 struct Place {
@@ -65,11 +88,13 @@ struct Place {
 
   // Of the v-th access of a thread.
   __device__ Place(const Span& span, Index access, int step, int v)
-      : col(access * N - (Ragged ? span.lead : 0) + v * (step * N)), cols(static_cast<Index>(span.cols)) {}
+      : col(access * N - (Ragged ? span.lead : 0) + static_cast<Index>(v * (step * N))),
+        cols(static_cast<Index>(span.cols)) {}
 
   __device__ bool exists() const { return col < cols; }
-  __device__ bool whole() const { return !Ragged || (col >= 0 && col <= cols - N); }
-  __device__ bool holds(int n) const { return !Ragged || (col >= -n && col < cols - n); }
+  // Of ragged rows:
+  __device__ bool whole() const { return col >= 0 && col <= cols - N; }
+  __device__ bool holds(int n) const { return col >= -n && col < cols - n; }
   __device__ int first() const { return col < 0 ? static_cast<int>(-col) : 0; }
   __device__ int last() const { return cols - col < N ? static_cast<int>(cols - col) : N; }
 };
@@ -87,13 +112,16 @@ __device__ Chunk<T, N> load_shifted(const T* address, int first, int last) {
   return shift_together<T, N>(low, high, static_cast<unsigned>(shift));
 }
 
-// V accesses to each of K inputs, as they are in memory: every `step`th from the one called `access` on.
-template <class T, int N, int V, bool Ragged, size_t K>
+// V accesses to each of the inputs, as they are in memory: every `step`th from the one called `access` on.
+template <class In, int N, int V, bool Ragged>
 struct Kept {
+  using T = typename In::Element;
+  static constexpr size_t K = In::kCount;
+
   Chunk<T, N> chunks[K][V > 0 ? V : 1];
 
   template <class Index>
-  __device__ void read(const Inputs<T, K>& inputs, const Span& span, int step, Index access) {
+  __device__ void read(const In& inputs, const Span& span, int step, Index access) {
     for_each(
         inputs, span, step, access, [&](size_t k, int v, const T* address) { chunks[k][v] = load_chunk<N>(address); },
         [&](size_t k, int v, const Chunk<T, N>& chunk) { chunks[k][v] = chunk; });
@@ -102,20 +130,18 @@ struct Kept {
   // aligned(k, v, address) or shifted(k, v, chunk) for each access.
   template <class Index, class Aligned, class Shifted>
   __device__ static void for_each(
-      const Inputs<T, K>& inputs, const Span& span, int step, Index access, const Aligned& aligned,
-      const Shifted& shifted) {
+      const In& inputs, const Span& span, int step, Index access, const Aligned& aligned, const Shifted& shifted) {
     using Where = Place<N, Ragged, Index>;
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
-      // Of the first access of this thread, from where the others are few instructions away.
-      const T* const data =
-          inputs.data[k] + (inputs.one_row[k] ? span.first_col : span.offset) + Where(span, access, 0, 0).col;
-      const bool is_aligned = !Ragged || reinterpret_cast<uintptr_t>(data) % kAccessBytes == 0;
+      const T* const row = inputs.row(k, span);
+      const bool is_aligned =
+          !Ragged || reinterpret_cast<uintptr_t>(row + Where(span, access, 0, 0).col) % kAccessBytes == 0;
 #pragma unroll
       for (int v = 0; v < V; ++v) {
         const Where where(span, access, step, v);
         if (where.exists()) {
-          const T* const address = data + v * (step * N);
+          const T* const address = row + where.col;
           if (is_aligned) {
             aligned(k, v, address);
           } else if constexpr (Ragged) {
@@ -152,6 +178,10 @@ __device__ inline void store_shared(unsigned to, const uint4& word) {
                : "memory");
 }
 
+__device__ inline void store_shared(unsigned to, const uint2& word) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(to), "r"(word.x), "r"(word.y) : "memory");
+}
+
 __device__ inline void load_shared(uint4& word, unsigned from) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
@@ -164,99 +194,103 @@ __device__ inline void load_shared(uint2& word, unsigned from) {
 }
 
 // Rows on their way to the registers, by way of shared memory, where each thread has slots of its own: two rows ahead,
-// or one where there is no room for two. None ahead: rows are read when they are taken.
-template <class T, int N, int V, bool Ragged, size_t K>
+// or one where there is no room for two. The slots of a warp lie together, so that those of a thread are constants
+// apart and accesses meet no bank twice.
+template <class In, int N>
+constexpr bool kMayRunAhead = sizeof(typename In::Element) * N >= 8;  // of accesses that are copied without waiting
+
+template <class In, int N, int V, bool Ragged>
 class Queue {
-  using Chunks = Kept<T, N, V, Ragged, K>;
+  using T = typename In::Element;
+  using Chunks = Kept<In, N, V, Ragged>;
   using Word = typename Word<static_cast<int>(sizeof(T)) * N>::type;
 
  public:
-  // Whether accesses are wide enough for copies that nobody waits for.
-  static constexpr bool kMayRunAhead = sizeof(Word) >= 8;
   // Of shared memory, for each row and thread.
-  static constexpr size_t kBytes = K * V * sizeof(Word);
+  static constexpr size_t kBytes = In::kCount * V * sizeof(Word);
 
-  __device__ Queue(const void* shared, int ahead)
-      : ahead_(ahead),
-        stride_(blockDim.x * static_cast<unsigned>(sizeof(Word))),
-        slot_(shared_address(shared) + threadIdx.x * static_cast<unsigned>(sizeof(Word))),
-        other_(slot_ + (ahead == 2 ? static_cast<unsigned>(K) * V * stride_ : 0)) {}
-
-  // Sends for a row; the order of calls is that of take().
-  __device__ void send(const Inputs<T, K>& inputs, const Span& span, int lanes, int lane) {
-    if constexpr (kMayRunAhead) {
-      copy(inputs, span, lanes, lane);
-    }
+  __device__ Queue(const void* shared, int ahead) : ahead_(ahead) {
+    const unsigned warp = threadIdx.x / kWarp;
+    const unsigned lane = threadIdx.x % kWarp;
+    slot_ = shared_address(shared) + warp * static_cast<unsigned>(kWarp * kBytes) +
+            lane * static_cast<unsigned>(sizeof(Word));
+    other_ = slot_ + (ahead == 2 ? blockDim.x * static_cast<unsigned>(kBytes) : 0);
   }
 
-  // The row `here`, which was sent for `ahead` calls before. Its slot is free for the next.
-  __device__ void take(Chunks& chunks, const Inputs<T, K>& inputs, const Span& here, int lanes, int lane) {
-    if constexpr (kMayRunAhead) {
-      if (ahead_ > 0) {
-        receive(chunks);
-        return;
-      }
+  // Sends for a row, if it exists; the order of calls is that of take().
+  __device__ void send(const In& inputs, const Span& span, bool exists, int lanes, int lane) {
+    if (exists) {
+      Chunks::for_each(
+          inputs, span, lanes, static_cast<KeptIndex<Ragged>>(lane),
+          [&](size_t k, int v, const T* address) { copy_async<Word>(word(k, v), address); },
+          [&](size_t k, int v, const Chunk<T, N>& chunk) { store_shared(word(k, v), chunk.word); });
     }
-    chunks.read(inputs, here, lanes, lane);
-  }
-
- private:
-  __device__ void copy(const Inputs<T, K>& inputs, const Span& span, int lanes, int lane) {
-    Chunks::for_each(
-        inputs, span, lanes, lane, [&](size_t k, int v, const T* address) { copy_async<Word>(word(k, v), address); },
-        [&](size_t k, int v, const Chunk<T, N>& chunk) {
-          uint4 bits;
-          memcpy(&bits, &chunk, sizeof(bits));
-          store_shared(word(k, v), bits);
-        });
     __pipeline_commit();
     const unsigned next = other_;
     other_ = slot_;
     slot_ = next;
   }
 
-  __device__ void receive(Chunks& chunks) {
+  // The row that was sent for `ahead` calls before. Its slot is free for the next.
+  __device__ void take(Chunks& chunks) {
     if (ahead_ == 2) {
       __pipeline_wait_prior(1);
     } else {
       __pipeline_wait_prior(0);
     }
 #pragma unroll
-    for (size_t k = 0; k < K; ++k) {
+    for (size_t k = 0; k < In::kCount; ++k) {
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        Word bits;
-        load_shared(bits, word(k, v));
-        memcpy(&chunks.chunks[k][v], &bits, sizeof(bits));
+        load_shared(chunks.chunks[k][v].word, word(k, v));
       }
     }
   }
 
-  __device__ unsigned word(size_t k, int v) const { return slot_ + (static_cast<unsigned>(k) * V + v) * stride_; }
+ private:
+  __device__ unsigned word(size_t k, int v) const {
+    return slot_ + (static_cast<unsigned>(k) * V + v) * static_cast<unsigned>(kWarp * sizeof(Word));
+  }
 
   int ahead_;
-  unsigned stride_;
   unsigned slot_;
   unsigned other_;
 };
 
-template <class Column, int N, class = void>
-struct has_aligned_at : std::false_type {};
-template <class Column, int N>
-struct has_aligned_at<Column, N, std::void_t<decltype(std::declval<const Column&>().template aligned_at<N>(0))>>
-    : std::true_type {};
+// The first element of each input's row.
+template <class In>
+struct First {
+  using T = typename In::Element;
 
-// What a functor sees of its row. K inputs; C column sums, which only kernels that keep the row can have.
-template <class T, int N, int V, bool Ragged, size_t K, size_t C>
+  Chunk<T, 1> elements[In::kCount] = {};
+
+  __device__ First(const In& inputs, const Span& span) {
+    if (span.cols > 0) {
+#pragma unroll
+      for (size_t k = 0; k < In::kCount; ++k) {
+        elements[k] = load_chunk<1>(inputs.row(k, span));
+      }
+    }
+  }
+
+  __device__ acc_t<T> operator[](size_t k) const { return to_values(elements[k])[0]; }
+};
+
+// What a functor sees of its row. C column sums, which only kernels that keep the row can have.
+template <class In, int N, int V, bool Ragged, size_t C>
 class Row {
+  using T = typename In::Element;
+  static constexpr size_t K = In::kCount;
+  using Chunks = Kept<In, N, V, Ragged>;
+
  public:
   using A = acc_t<T>;
   using Sums = Values<A, N>[C > 0 ? C : 1][V > 0 ? V : 1];
 
   __device__ Row(
-      const Inputs<T, K>& inputs, int64_t segments, const Span& span, const Kept<T, N, V, Ragged, K>& kept,
-      Team<A>& team, Sums& sums)
-      : inputs_(inputs), segments_(segments), span_(span), kept_(kept), team_(team), sums_(sums) {}
+      const In& inputs, int64_t segments, const Span& span, const First<In>& first, const Chunks& kept, Team<A>& team,
+      Sums& sums)
+      : inputs_(inputs), segments_(segments), span_(span), first_(first), kept_(kept), team_(team), sums_(sums) {}
 
   // Always of an existing row, so that statistics may be read without asking.
   __device__ int64_t index() const { return span_.row; }
@@ -272,9 +306,7 @@ class Row {
   __device__ bool any(bool is) const { return team_.lanes() < kWarp ? __any_sync(0xffffffffu, is) : is; }
 
   // The first element of input k; 0 of a row that has none.
-  __device__ A first(size_t k = 0) const {
-    return span_.cols > 0 ? load<1>(inputs_.data[k] + (inputs_.one_row[k] ? span_.first_col : span_.offset))[0] : A(0);
-  }
+  __device__ A first(size_t k = 0) const { return first_[k]; }
 
   // The sum over the row of f(inputs..., columns...): a number, or Values of up to four.
   //
@@ -284,9 +316,9 @@ class Row {
     using R = decltype(call(f, std::declval<const Elements&>(), 0, columns.template at<N>(0)...));
     R total{};
     for_each(
-        [&](int, const Where& where, const Elements& inputs, int n, const auto&... values) {
+        [&](int, const auto& holds, const Elements& inputs, int n, const auto&... values) {
           const R term = call(f, inputs, n, values...);
-          if (where.holds(n)) {
+          if (holds(n)) {
             total = plus(total, term);
           }
         },
@@ -300,9 +332,9 @@ class Row {
     const A lowest = -static_cast<A>(INFINITY);
     A largest = lowest;
     for_each(
-        [&](int, const Where& where, const Elements& inputs, int n, const auto&... values) {
+        [&](int, const auto& holds, const Elements& inputs, int n, const auto&... values) {
           const A term = call(f, inputs, n, values...);
-          if (where.holds(n)) {
+          if (holds(n)) {
             largest = Larger{}(largest, term);
           }
         },
@@ -315,17 +347,28 @@ class Row {
   __device__ void write(T* output /* [rows, cols] */, const F& f, const Columns&... columns) {
     Values<A, N> result;
     for_each(
-        [&](int, const Where&, const Elements& inputs, int n, const auto&... values) {
+        [&](int, const auto&, const Elements& inputs, int n, const auto&... values) {
           result[n] = call(f, inputs, n, values...);
         },
-        [&](const Where& where) { store_at(output, where, result); }, columns...);
+        [&](const Where& where, const auto& holds) { store_at(output, where, holds, result); }, columns...);
   }
 
-  // write(output, f, columns...) and add_to_columns(g). Of registers there are two passes: one needs more of them.
+  // write(output, f, columns...) and add_to_columns(g): in one pass, but of ragged rows, which have no registers for
+  // it.
   template <class F, class G, class... Columns>
   __device__ void write_and_add_to_columns(T* output, const F& f, const G& g, const Columns&... columns) {
-    write(output, f, columns...);
-    add_to_columns(g);
+    if constexpr (Ragged) {
+      write(output, f, columns...);
+      add_to_columns(g);
+      return;
+    }
+    Values<A, N> result;
+    for_each(
+        [&](int v, const auto&, const Elements& inputs, int n, const auto&... values) {
+          result[n] = call(f, inputs, n, values...);
+          add(v, n, call(g, inputs, n));
+        },
+        [&](const Where& where, const auto& holds) { store_at(output, where, holds, result); }, columns...);
   }
 
   // Adds f(inputs..., columns...), Values of C numbers, to the sums of the element's column.
@@ -333,7 +376,7 @@ class Row {
   __device__ void add_to_columns(const F& f, const Columns&... columns) {
     static_assert(C > 0 && V > 0, "launch_rows_and_column_sums");
     for_each(
-        [&](int v, const Where&, const Elements& inputs, int n, const auto&... values) {
+        [&](int v, const auto&, const Elements& inputs, int n, const auto&... values) {
           add(v, n, call(f, inputs, n, values...));
         },
         nothing(), columns...);
@@ -344,7 +387,7 @@ class Row {
   __device__ void write_with_sums(const PointerArray<T, M>& outputs, const F& f) {
     Values<A, N> results[M];
     for_each(
-        [&](int v, const Where&, const Elements& inputs, int n) {
+        [&](int v, const auto&, const Elements& inputs, int n) {
           const auto values = call(f, inputs, n);
 #pragma unroll
           for (size_t m = 0; m < M; ++m) {
@@ -352,17 +395,16 @@ class Row {
           }
           add(v, n, values.terms);
         },
-        [&](const Where& where) {
+        [&](const Where& where, const auto& holds) {
 #pragma unroll
           for (size_t m = 0; m < M; ++m) {
-            store_at(outputs.data[m], where, results[m]);
+            store_at(outputs.data[m], where, holds, results[m]);
           }
         });
   }
 
  private:
-  // Rows that are kept are short.
-  using Index = std::conditional_t<(V > 0), int, int64_t>;
+  using Index = std::conditional_t<(V > 0), KeptIndex<Ragged>, int64_t>;
   using Where = Place<N, Ragged, Index>;
 
   struct Elements {
@@ -370,7 +412,7 @@ class Row {
   };
 
   __device__ static auto nothing() {
-    return [](const Where&) {};
+    return [](const Where&, const auto&) {};
   }
 
   template <class F, size_t... I, class... Columns>
@@ -391,42 +433,53 @@ class Row {
     }
   }
 
-  __device__ void store_at(T* output, const Where& where, const Values<A, N>& values) const {
+  // Which of the elements of an access are in the row: all of them, or only some.
+  struct All {
+    __device__ constexpr bool operator()(int /*n*/) const { return true; }
+  };
+  struct Some {
+    const Where& where;
+    __device__ bool operator()(int n) const { return where.holds(n); }
+  };
+
+  template <class Holds>
+  __device__ void store_at(T* output, const Where& where, const Holds& holds, const Values<A, N>& values) const {
     T* const address = output + span_.offset + where.col;
-    if (where.whole() && (!Ragged || reinterpret_cast<uintptr_t>(address) % kAccessBytes == 0)) {
+    if constexpr (!Ragged) {
       store(address, values);
-      return;
-    }
+    } else if (std::is_same_v<Holds, All> && reinterpret_cast<uintptr_t>(address) % kAccessBytes == 0) {
+      store(address, values);
+    } else {
 #pragma unroll
-    for (int n = 0; n < N; ++n) {
-      if (where.holds(n)) {
-        address[n] = static_cast<T>(values[n]);
+      for (int n = 0; n < N; ++n) {
+        if (holds(n)) {
+          address[n] = static_cast<T>(values[n]);
+        }
       }
     }
   }
 
-  template <class Column>
-  __device__ Values<A, N> column_at(const Column& column, const Where& where) const {
-    const int64_t col = span_.first_col + where.col;
-    if constexpr (!Ragged && detail::has_aligned_at<Column, N>::value) {
-      return column.template aligned_at<N>(col);
-    } else if (where.whole()) {
-      return column.template at<N>(col);
+  template <class Holds, class Column>
+  __device__ Values<A, N> column_at(const Column& column, const Where& where, const Holds& holds) const {
+    if constexpr (std::is_same_v<Holds, All>) {
+      return column.template at<N>(where.col);
+    } else {
+      Values<A, N> values{};
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        if (holds(n)) {
+          values[n] = column.template at<1>(where.col + n)[0];
+        }
+      }
+      return values;
     }
-    Values<A, N> values{};
-    const int last = where.last();
-#pragma unroll 1
-    for (int n = where.first(); n < last; ++n) {
-      values[n] = column.template at<1>(col + n)[0];
-    }
-    return values;
   }
 
-  // of(v, where, elements, n, columns...) for each element of an access, and then done(where).
-  template <int U, class Of, class Done, class... Columns>
-  __device__ void visit(
-      int v, const Where& where, const Kept<T, N, U, Ragged, K>& kept, const Of& of, const Done& done,
-      const Columns&... columns) const {
+  // of(v, holds, elements, n, values...) for each element of an access, and then done(where, holds).
+  template <int U, class Holds, class Of, class Done, class... Columns>
+  __device__ static void visit(
+      int v, const Where& where, const Holds& holds, const Kept<In, N, U, Ragged>& kept, const Of& of, const Done& done,
+      const Columns&... values) {
     Elements elements;
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
@@ -434,47 +487,94 @@ class Row {
     }
 #pragma unroll
     for (int n = 0; n < N; ++n) {
-      of(v, where, elements, n, columns...);
+      of(v, holds, elements, n, values...);
     }
-    done(where);
+    done(where, holds);
   }
 
-  // visit() for every access to the row.
-  template <class Of, class Done, class... Columns>
-  __device__ void for_each(const Of& of, const Done& done, const Columns&... columns) {
-    if constexpr (V > 0) {
+  // visit() for U accesses from the one called `access` on, those that exist.
+  template <int U, class Of, class Done, class... Columns>
+  __device__ void visit_all(
+      Index access, const Kept<In, N, U, Ragged>& kept, const Of& of, const Done& done,
+      const Columns&... columns) const {
+    const auto where = [&](int v) { return Where(span_, access, team_.lanes(), v); };
+    if constexpr (Ragged) {
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-        const Where where(span_, team_.lane(), team_.lanes(), v);
-        if (where.exists()) {
-          visit(v, where, kept_, of, done, column_at(columns, where)...);
+      for (int v = 0; v < U; ++v) {
+        const Where here = where(v);
+        if (!here.exists()) {
+          continue;
+        }
+        if (here.whole()) {
+          visit(v, here, All{}, kept, of, done, column_at(columns, here, All{})...);
+        } else {
+          visit(v, here, Some{here}, kept, of, done, column_at(columns, here, Some{here})...);
         }
       }
     } else {
-      // What comes next is read before what is here is used.
-      constexpr int U = 2;
-      const int64_t step = int64_t{U} * team_.lanes();
-      Kept<T, N, U, Ragged, K> next;
-      int64_t access = team_.lane();
-      next.read(inputs_, span_, team_.lanes(), access);
-      for (; Where(span_, access, 0, 0).exists(); access += step) {
-        const Kept<T, N, U, Ragged, K> here = next;
-        next.read(inputs_, span_, team_.lanes(), access + step);
+      const auto read = [&](const Where& here) { return raw_columns(columns.template raw<N>(here.col)...); };
+      const auto compute = [&](int v, const Where& here, const auto& raw) {
+        with_column_values([&](const auto&... values) { visit(v, here, All{}, kept, of, done, values...); }, raw);
+      };
+      // Of floats there are registers to read the columns of an access while the one before is computed.
+      if constexpr (N <= 4) {
+        if (!where(0).exists()) {
+          return;
+        }
+        auto next = read(where(0));
 #pragma unroll
         for (int v = 0; v < U; ++v) {
-          const Where where(span_, access, team_.lanes(), v);
-          if (where.exists()) {
-            visit(v, where, here, of, done, column_at(columns, where)...);
+          const Where here = where(v);
+          const auto raw = next;
+          if (v + 1 < U) {
+            const Where after = where(v + 1);
+            next = read(after.exists() ? after : where(0));
+          }
+          if (here.exists()) {
+            compute(v, here, raw);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int v = 0; v < U; ++v) {
+          const Where here = where(v);
+          if (here.exists()) {
+            compute(v, here, read(here));
           }
         }
       }
     }
   }
 
-  const Inputs<T, K>& inputs_;
+  // visit() for every access to the row.
+  template <class Of, class Done, class... Columns>
+  __device__ void for_each(const Of& of, const Done& done, const Columns&... columns) {
+    with_kinds(
+        [&](const auto&... kinds) {
+          if constexpr (V > 0) {
+            visit_all(static_cast<Index>(team_.lane()), kept_, of, done, kinds...);
+          } else {
+            // What comes next is read before what is here is used.
+            constexpr int U = 2;
+            const int64_t step = int64_t{U} * team_.lanes();
+            Kept<In, N, U, Ragged> next;
+            int64_t access = team_.lane();
+            next.read(inputs_, span_, team_.lanes(), access);
+            for (; Where(span_, access, 0, 0).exists(); access += step) {
+              const Kept<In, N, U, Ragged> here = next;
+              next.read(inputs_, span_, team_.lanes(), access + step);
+              visit_all(access, here, of, done, kinds...);
+            }
+          }
+        },
+        span_.first_col, columns...);
+  }
+
+  const In& inputs_;
   int64_t segments_;
   const Span& span_;
-  const Kept<T, N, V, Ragged, K>& kept_;
+  const First<In>& first_;
+  const Chunks& kept_;
   Team<A>& team_;
   Sums& sums_;
 };

@@ -28,6 +28,7 @@
 #include "parameter.cuh"
 #include "partials.cuh"
 #include "row.cuh"
+#include "row_values.h"
 #include "team.cuh"
 
 #include <algorithm>
@@ -37,6 +38,9 @@
 namespace extension_cpp::cuda {
 
 namespace detail {
+
+using extension_cpp::detail::call_with_row_values;
+using extension_cpp::detail::row_values;
 
 // Accesses to a row that a thread keeps: few, so that many threads run at once and wait for memory together.
 constexpr int kKeptAccesses = 4;
@@ -64,98 +68,109 @@ __device__ inline void* shared_bytes() {
   return bytes;
 }
 
-// Spans are all segments of rows, in their order.
-struct SpanGrid {
+// What a kernel goes through: whole rows, or all segments of them. Kernels of whole rows need not say
+// where a segment lies, and have registers for it.
+struct WholeRows {
+  static constexpr bool kCut = false;
+
+  int64_t count;
+  int64_t cols;
+};
+
+struct Segments {
+  static constexpr bool kCut = true;
+
   int64_t count;
   int64_t cols;  // of a row
-  Split split;
+  Split split;   // of few rows, hence into fewer than 2^31 segments
 };
 
-// The spans of a team, one after the other: every `step`th of a block's, which are `count` from `begin` on.
-template <int N, bool Ragged>
-class Spans {
- public:
-  __device__ Spans(const SpanGrid& grid, int64_t begin, int count, int first, int step)
-      : grid_(grid), begin_(begin), offset_((begin + first) * grid.cols), count_(count), i_(first), step_(step) {}
+// How often one that takes every `step`th of `count` has its turn.
+__device__ inline int turns(int64_t count, int64_t step) {
+  return count > 0 ? static_cast<int>((count + step - 1) / step) : 0;
+}
 
-  __device__ Span operator*() const {
-    Span span;
-    span.exists = i_ < count_;
-    // A team that has none takes the block's first span for reading what belongs to its row.
-    const int i = span.exists ? i_ : 0;
-    span.row = begin_ + i;
-    span.segment = 0;
-    span.first_col = 0;
-    span.offset = offset_;
-    span.cols = grid_.cols;
-    if (grid_.split.segments != 1) {
-      // Few rows are cut, into fewer than 2^31 segments.
-      const auto index = static_cast<unsigned>(span.row);
-      const auto segments = static_cast<unsigned>(grid_.split.segments);
-      span.row = index / segments;
-      span.segment = index % segments;
-      span.first_col = span.segment * grid_.split.segment_cols;
-      span.offset = span.row * grid_.cols + span.first_col;
-      const int64_t rest = grid_.cols - span.first_col;
-      span.cols = grid_.split.segment_cols < rest ? grid_.split.segment_cols : rest;
-    }
-    span.cols = span.exists ? span.cols : 0;
-    span.lead = Ragged && span.exists ? static_cast<int>(span.offset) & (N - 1) : 0;
-    return span;
+// The span of this index. Where there is none, the first row, so that what belongs to it may be read, with no columns.
+template <int N, bool Ragged, class Grid>
+__device__ Span span_at(const Grid& grid, int64_t index) {
+  Span span;
+  span.exists = index < grid.count;
+  span.row = span.exists ? index : 0;
+  span.segment = 0;
+  span.first_col = 0;
+  span.cols = grid.cols;
+  if constexpr (Grid::kCut) {
+    const auto whole = static_cast<unsigned>(span.row);
+    const auto segments = static_cast<unsigned>(grid.split.segments);
+    span.row = whole / segments;
+    span.segment = whole - static_cast<unsigned>(span.row) * segments;
+    span.first_col = span.segment * grid.split.segment_cols;
+    const int64_t rest = grid.cols - span.first_col;
+    span.cols = grid.split.segment_cols < rest ? grid.split.segment_cols : rest;
   }
+  span.offset = span.row * grid.cols + span.first_col;
+  span.cols = span.exists ? span.cols : 0;
+  span.lead = Ragged ? static_cast<int>(span.offset) & (N - 1) : 0;
+  return span;
+}
 
-  __device__ Spans& operator++() {
-    i_ += step_;
-    offset_ += step_ * grid_.cols;
-    return *this;
-  }
-
- private:
-  const SpanGrid& grid_;
-  int64_t begin_;
-  int64_t offset_;  // of whole rows
-  int count_;
-  int i_;
-  int step_;
-};
-
-template <int N, int V, bool Ragged, class T, size_t K, class F>
-__global__ void __launch_bounds__(V > 0 ? kMaxRowThreads<Ragged, K> : kMaxThreads, V > 0 ? 1 : 2)
-    rows_kernel(F f, Inputs<T, K> inputs, SpanGrid grid, int lanes, int spans_per_team, int ahead) {
-  __shared__ typename Team<acc_t<T>>::Shared shared;
-  Team<acc_t<T>> team(lanes, shared);
+// `ahead` is the number of rows that are on their way while one is computed; without Ahead, rows are read when it is
+// their turn.
+template <int N, int V, bool Ragged, bool Ahead, class Grid, class In, class F>
+__global__ void __launch_bounds__(V > 0 ? kMaxRowThreads<Ragged, In::kCount> : kMaxThreads, V > 0 ? 1 : 2)
+    rows_kernel(F f, In inputs, Grid grid, int lanes, int ahead) {
+  using A = acc_t<typename In::Element>;
+  __shared__ typename Team<A>::Shared shared;
+  may_begin_next();
+  wait_for_previous();
+  Team<A> team(lanes, shared);
   const int teams = static_cast<int>(blockDim.x) / lanes;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * teams * spans_per_team;
-  const int64_t most = static_cast<int64_t>(teams) * spans_per_team;
-  const int count = static_cast<int>(grid.count - begin < most ? grid.count - begin : most);
-  Spans<N, Ragged> here(grid, begin, count, static_cast<int>(threadIdx.x) / lanes, teams);
+  const int64_t step = static_cast<int64_t>(gridDim.x) * teams;
+  // Of this team. A block's rows are far apart, so that those that all blocks have at a time lie together in memory.
+  const auto span_of = [&](int64_t k) { return span_at<N, Ragged>(grid, k + static_cast<int>(threadIdx.x) / lanes); };
+  int64_t segments = 1;
+  if constexpr (Grid::kCut) {
+    segments = grid.split.segments;
+  }
 
-  typename Row<T, N, V, Ragged, K, 0>::Sums no_sums;
-  const auto compute = [&](const Kept<T, N, V, Ragged, K>& kept) {
-    const Span span = *here;
-    Row<T, N, V, Ragged, K, 0> row(inputs, grid.split.segments, span, kept, team, no_sums);
-    f(row);
-    ++here;
+  typename Row<In, N, V, Ragged, 0>::Sums no_sums;
+  int64_t k = static_cast<int64_t>(blockIdx.x) * teams;
+  First<In> first(inputs, span_of(k));
+  auto values = row_values(f, span_of(k).row);
+  const auto compute = [&](const Kept<In, N, V, Ragged>& kept) {
+    const Span span = span_of(k);
+    k += step;
+    // Sent for now, for to wait for them would cost a sixth of the time.
+    const Span next = span_of(k);
+    const First<In> next_first(inputs, next);
+    const auto next_values = row_values(f, next.row);
+    Row<In, N, V, Ragged, 0> row(inputs, segments, span, first, kept, team, no_sums);
+    call_with_row_values(f, row, values);
+    first = next_first;
+    values = next_values;
   };
-  if constexpr (V > 0) {
-    Queue<T, N, V, Ragged, K> queue(shared_bytes(), ahead);
-    Spans<N, Ragged> next = here;
-    for (int k = 0; k < ahead; ++k) {
-      queue.send(inputs, *next, lanes, team.lane());
-      ++next;
+  if constexpr (Ahead) {
+    Queue<In, N, V, Ragged> queue(shared_bytes(), ahead);
+    const auto send = [&](int64_t at) {
+      const Span span = span_of(at);
+      queue.send(inputs, span, span.exists, lanes, team.lane());
+    };
+    for (int j = 0; j < ahead; ++j) {
+      send(k + j * step);
     }
-    for (int first = 0; first < count; first += teams) {
-      Kept<T, N, V, Ragged, K> kept;
-      queue.take(kept, inputs, *here, lanes, team.lane());
-      if (ahead > 0) {
-        queue.send(inputs, *next, lanes, team.lane());
-        ++next;
-      }
+    while (k < grid.count) {
+      Kept<In, N, V, Ragged> kept;
+      queue.take(kept);
+      send(k + ahead * step);
       compute(kept);
     }
   } else {
-    for (int first = 0; first < count; first += teams) {
-      compute({});
+    while (k < grid.count) {
+      Kept<In, N, V, Ragged> kept;
+      if constexpr (V > 0) {
+        kept.read(inputs, span_of(k), lanes, static_cast<KeptIndex<Ragged>>(team.lane()));
+      }
+      compute(kept);
     }
   }
 }
@@ -204,12 +219,14 @@ __device__ void sum_over_teams(Values<A, N> (&sums)[V], int lanes, int group, A*
 //
 // The row of 4095 elements takes an access more than that of 4096, hence 288 threads: two blocks of these shall run at
 // once, too.
-template <int N, int V, bool Ragged, size_t C, class T, size_t K, class F, class Out>
+template <int N, int V, bool Ragged, bool Ahead, size_t C, class In, class F, class Out>
 __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads, 1) rows_and_column_sums_kernel(
-    F f, Inputs<T, K> inputs, Extent extent, Split split, int lanes, int row_teams, int classes, int64_t rows_per_block,
-    int ahead, SumOutputs<Out, C> outputs, acc_t<T>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
-  using A = acc_t<T>;
+    F f, In inputs, Extent extent, Split split, int lanes, int row_teams, int classes, int ahead,
+    SumOutputs<Out, C> outputs, acc_t<typename In::Element>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
+  using A = acc_t<typename In::Element>;
   __shared__ typename Team<A>::Shared shared;
+  may_begin_next();
+  wait_for_previous();
   Team<A> team(lanes, shared);
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
   const int row_team = team_in_block % row_teams;
@@ -219,7 +236,9 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   const int64_t tile = has_tile ? own_tile : 0;
   const int64_t batch = split.segments == 1 ? tile : tile / split.segments;
 
-  const int64_t first = static_cast<int64_t>(blockIdx.y / classes) * rows_per_block * classes + blockIdx.y % classes;
+  // The rows of all blocks at a time lie together.
+  const int64_t first = static_cast<int64_t>(blockIdx.y / classes) * row_teams * classes + blockIdx.y % classes;
+  const int64_t stride = static_cast<int64_t>(gridDim.y / classes) * row_teams;  // in rows of the block's class
   const int row_lead = Ragged && classes > 1 ? static_cast<int>((batch * extent.rows + first) * extent.cols % N) : 0;
   // Segments are cut where accesses are.
   Span span;
@@ -230,47 +249,64 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   span.lead = static_cast<int>(span.first_col - begin);
   span.cols = (split.segments == 1 || end > extent.cols ? extent.cols : end) - span.first_col;
   const int64_t left = first < extent.rows ? (extent.rows - first + classes - 1) / classes : 0;
-  const int turns = static_cast<int>(left < rows_per_block ? left : rows_per_block);
-  const int count = has_tile ? turns : 0;
-  const int64_t first_row = batch * extent.rows + (count > 0 ? first : 0);
+  const int all_turns = turns(left, stride);
+  const int own_turns = has_tile ? turns(left - row_team, stride) : 0;
+  const int64_t first_row = batch * extent.rows + (has_tile && left > 0 ? first : 0);
   const int64_t first_offset = first_row * extent.cols + span.first_col;
-  const int row_step = row_teams * classes;
+  const int64_t row_step = stride * classes;
   const int64_t offset_step = row_step * extent.cols;
-  const auto move = [&](Span& at, int k) {
+  const auto move = [&](Span& at, int turn) {
     at.row += row_step;
     at.offset += offset_step;
-    at.exists = k < count;
+    at.exists = turn < own_turns;
     at.cols = at.exists ? span.cols : 0;
     at.lead = at.exists ? span.lead : 0;
   };
 
-  typename Row<T, N, V, Ragged, K, C>::Sums sums = {};
-  Queue<T, N, V, Ragged, K> queue(shared_bytes(), ahead);
+  typename Row<In, N, V, Ragged, C>::Sums sums = {};
   span.row = first_row + row_team * classes;
   span.offset = first_offset + row_team * (classes * extent.cols);
   Span here = span;
-  here.exists = row_team < count;
+  here.exists = own_turns > 0;
   here.cols = here.exists ? span.cols : 0;
   here.lead = here.exists ? span.lead : 0;
-  Span next = here;
-  int sent = row_team;
-  for (int k = 0; k < ahead; ++k) {
-    queue.send(inputs, next, lanes, team.lane());
-    move(next, sent += row_teams);
-  }
-  for (int k = row_team; k - row_team < turns;) {
-    Kept<T, N, V, Ragged, K> kept;
-    queue.take(kept, inputs, here, lanes, team.lane());
-    if (ahead > 0) {
-      queue.send(inputs, next, lanes, team.lane());
-      move(next, sent += row_teams);
-    }
-    // A team that has no row takes the block's first for reading what belongs to it.
+  // A team that has no row takes the block's first for reading what belongs to it.
+  const auto row_here = [&] { return here.exists ? here.row : first_row; };
+  auto values = row_values(f, row_here());
+  int turn = 0;
+  const auto compute = [&](const Kept<In, N, V, Ragged>& kept) {
     Span there = here;
-    there.row = here.exists ? here.row : first_row;
-    Row<T, N, V, Ragged, K, C> row(inputs, split.segments, there, kept, team, sums);
-    f(row);
-    move(here, k += row_teams);
+    there.row = row_here();
+    move(here, ++turn);
+    const auto next_values = row_values(f, row_here());
+    const First<In> first(inputs, there);
+    Row<In, N, V, Ragged, C> row(inputs, split.segments, there, first, kept, team, sums);
+    call_with_row_values(f, row, values);
+    values = next_values;
+  };
+  if constexpr (Ahead) {
+    Queue<In, N, V, Ragged> queue(shared_bytes(), ahead);
+    Span next = here;
+    int sent = 0;
+    const auto send = [&] {
+      queue.send(inputs, next, next.exists, lanes, team.lane());
+      move(next, ++sent);
+    };
+    for (int k = 0; k < ahead; ++k) {
+      send();
+    }
+    while (turn < all_turns) {
+      Kept<In, N, V, Ragged> kept;
+      queue.take(kept);
+      send();
+      compute(kept);
+    }
+  } else {
+    while (turn < all_turns) {
+      Kept<In, N, V, Ragged> kept;
+      kept.read(inputs, here, lanes, static_cast<KeptIndex<Ragged>>(team.lane()));
+      compute(kept);
+    }
   }
 
 #pragma unroll
@@ -283,12 +319,12 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
     }
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      const Place<N, Ragged, int> where(span, team.lane(), lanes, v);
+      const Place<N, Ragged, KeptIndex<Ragged>> where(span, static_cast<KeptIndex<Ragged>>(team.lane()), lanes, v);
       if (where.exists()) {
         const int64_t col = batch * extent.cols + span.first_col + where.col;
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          if (where.holds(n)) {
+          if (!Ragged || where.holds(n)) {
             if (gridDim.y == 1) {
               outputs.store(c, col + n, sums[c][v][n]);
             } else {
@@ -315,16 +351,33 @@ inline int row_lanes(int64_t accesses, int64_t per_thread, int max_lanes) {
   return lanes;
 }
 
+// Calls launch(ahead): whether rows are sent for ahead. Not where accesses are too narrow, nor by threads that have a
+// row each, which keep enough loads on their way without.
+template <class In, int N, bool Ragged, class F>
+auto with_ahead(int lanes, const F& launch) {
+  if constexpr (!kMayRunAhead<In, N>) {
+    return launch(std::false_type{});
+  } else {
+    if constexpr (!Ragged) {  // of which short rows are not whole accesses
+      if (lanes == 1) {
+        return launch(std::false_type{});
+      }
+    }
+    return launch(std::true_type{});
+  }
+}
+
 // Calls launch(N, ragged): with the width of the accesses, and whether some are not aligned or not whole. Of float64,
 // and of rows that take no more than a few accesses of which two are not whole, single numbers will do.
-template <class T, size_t K, class F>
-auto with_access_width(const Inputs<T, K>& inputs, int64_t cols, const F& launch) {
+template <class In, class F>
+auto with_access_width(const In& inputs, int64_t cols, const F& launch) {
+  using T = typename In::Element;
   if constexpr (std::is_same_v<T, double>) {
     return launch(std::integral_constant<int, 1>{}, std::false_type{});
   } else {
     constexpr std::integral_constant<int, kVector<T>> n;
     bool aligned = cols % n == 0;
-    for (size_t k = 0; k < K; ++k) {
+    for (size_t k = 0; k < In::kCount; ++k) {
       aligned = aligned && is_aligned(inputs.data[k]);
     }
     if (!aligned && cols <= 64) {
@@ -346,16 +399,13 @@ struct QueueSize {
   size_t bytes;
 };
 
-// Two rows ahead, one or none, as a block may have memory, and at least what the kernel needs for other ends. Threads
-// that have a row each keep enough loads on their way without.
-template <class Queue, class Kernel>
-QueueSize queue_size(Kernel* kernel, int block, int lanes, size_t least = 0) {
-  if (!Queue::kMayRunAhead || lanes == 1) {
-    return {0, least};
-  }
+// Two rows ahead, or one, as a block may have memory, and at least what the kernel needs for other ends. None where a
+// device has no memory for one.
+template <class In, int N, int V, bool Ragged, class Kernel>
+QueueSize queue_size(Kernel* kernel, int block, size_t least = 0) {
   constexpr size_t kAlways = 40 * 1024;  // of any device, besides what kernels have of their own
   constexpr size_t kOwn = 4 * 1024;      // more than that
-  const size_t row_bytes = Queue::kBytes * block;
+  const size_t row_bytes = Queue<In, N, V, Ragged>::kBytes * block;
   if (std::max(2 * row_bytes, least) <= kAlways) {
     return {2, std::max(2 * row_bytes, least)};
   }
@@ -373,12 +423,13 @@ QueueSize queue_size(Kernel* kernel, int block, int lanes, size_t least = 0) {
 // The width of a block of teams.
 inline int block_of(int lanes) { return lanes <= kWarp ? kBlock : lanes; }
 
-template <int N, int V, bool Ragged, class T, size_t K, class F, class Out, size_t C>
-void launch_column_sums(
-    const Tensor& like, const F& f, const Inputs<T, K>& inputs, const Extent& extent, const Split& split, int lanes,
+// False, and nothing done, where a device has no memory for a row ahead.
+template <int N, int V, bool Ragged, bool Ahead, class In, class F, class Out, size_t C>
+bool launch_column_sums(
+    const Tensor& like, const F& f, const In& inputs, const Extent& extent, const Split& split, int lanes,
     const std::array<Out, C>& outputs) {
-  using A = acc_t<T>;
-  const auto kernel = rows_and_column_sums_kernel<N, V, Ragged, C, T, K, F, Out>;
+  using A = acc_t<typename In::Element>;
+  const auto kernel = rows_and_column_sums_kernel<N, V, Ragged, Ahead, C, In, F, Out>;
   const int block = block_of(lanes);
   const int64_t teams = block / lanes;
   // Where there are few rows, a block takes several tiles.
@@ -388,7 +439,10 @@ void launch_column_sums(
     row_teams /= 2;
   }
   const size_t least = row_teams > 1 ? sizeof(A) * N * V * block : 0;
-  const auto queue = queue_size<Queue<T, N, V, Ragged, K>>(kernel, block, lanes, least);
+  const auto queue = Ahead ? queue_size<In, N, V, Ragged>(kernel, block, least) : QueueSize{0, least};
+  if (Ahead && queue.ahead == 0) {
+    return false;
+  }
   int resident = 1;
   CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, block, queue.bytes));
   // Rows so many apart begin at the same place between two boundaries. Few rows are not worth it.
@@ -401,8 +455,7 @@ void launch_column_sums(
   const int64_t wanted = std::max<int64_t>(1, std::max(1, resident) * multiprocessors() / blocks);
   const int64_t useful = std::max<int64_t>(1, ceil_div(extent.rows, 4 * row_teams));
   const int64_t groups = std::clamp<int64_t>(std::min(wanted, useful) / classes, 1, kMaxGridY / classes);
-  const int64_t rows_per_block = ceil_div(ceil_div(ceil_div(extent.rows, classes), groups), row_teams) * row_teams;
-  const int64_t parts = classes * ceil_div(ceil_div(extent.rows, classes), rows_per_block);
+  const int64_t parts = classes * groups;
   const int64_t size = extent.batch * extent.cols;
   std::optional<Tensor> partials;
   A* data = nullptr;
@@ -413,61 +466,72 @@ void launch_column_sums(
     data = partials->template mutable_data_ptr<A>();
   }
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
-  kernel<<<grid, block, queue.bytes, current_stream(like)>>>(
-      f, inputs, extent, split, lanes, static_cast<int>(row_teams), static_cast<int>(classes), rows_per_block,
-      queue.ahead, sum_outputs(outputs, std::make_index_sequence<C>{}), data);
-  CUDA_LAUNCH_CHECK();
+  launch_overlapped(
+      kernel, grid, block, queue.bytes, current_stream(like), f, inputs, extent, split, lanes,
+      static_cast<int>(row_teams), static_cast<int>(classes), queue.ahead,
+      sum_outputs(outputs, std::make_index_sequence<C>{}), data);
   if (parts > 1) {
     launch_add_partials<A>(like, parts, size, data, outputs);
   }
+  return true;
 }
 
 }  // namespace detail
 
-// f(row) for every row of K inputs, [rows, cols] each, or for every segment. `like` gives device and stream.
-template <class T, size_t K, class F>
-void launch_rows(
-    const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
-    const Split& split) {
-  const int64_t count = rows * split.segments;
-  if (count == 0) {
-    return;
-  }
-  const auto from = detail::make_inputs(inputs);
-  detail::with_access_width(from, cols, [&](auto vector, auto ragged) {
+namespace detail {
+
+template <class In, class F, class Grid>
+void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& grid, int64_t span_cols) {
+  with_access_width(inputs, grid.cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
     constexpr bool kRagged = decltype(ragged)::value;
-    const auto launch = [&](auto kept, int lanes) {
-      constexpr int V = decltype(kept)::value;
-      const auto kernel = detail::rows_kernel<N, V, kRagged, T, K, F>;
-      const int block = detail::block_of(lanes);
+    const auto launch = [&](auto* kernel, int lanes, const QueueSize& queue) {
+      const int block = block_of(lanes);
       const int64_t teams = block / lanes;
-      detail::QueueSize queue{1, 0};
-      if constexpr (V > 0) {
-        queue = detail::queue_size<detail::Queue<T, N, V, kRagged, K>>(kernel, block, lanes);
-      }
       // Blocks stay, as many as run at once.
-      const int64_t blocks_at_once = int64_t{2 * detail::kMaxThreads / block} * multiprocessors();
-      const int64_t per_team = std::max(ceil_div(count, blocks_at_once * teams), ceil_div(count, kMaxGridX));
-      const auto blocks = static_cast<unsigned>(ceil_div(count, per_team * teams));
-      kernel<<<blocks, block, queue.bytes, current_stream(like)>>>(
-          f, from, {count, cols, split}, lanes, static_cast<int>(per_team), queue.ahead);
-      CUDA_LAUNCH_CHECK();
+      const int64_t blocks_at_once = int64_t{2 * kMaxThreads / block} * multiprocessors();
+      const auto blocks = static_cast<unsigned>(std::min(ceil_div(grid.count, teams), blocks_at_once));
+      launch_overlapped(kernel, blocks, block, queue.bytes, current_stream(like), f, inputs, grid, lanes, queue.ahead);
     };
-    constexpr int V = detail::kKeptAccesses;
-    const int64_t accesses = detail::accesses_to<N>(split.segment_cols, ragged);
-    const int lanes = detail::row_lanes(accesses, V, detail::kMaxRowThreads<kRagged, K>);
-    if (accesses <= int64_t{lanes} * V) {
-      launch(std::integral_constant<int, V>{}, lanes);
-    } else {
-      launch(std::integral_constant<int, 0>{}, detail::kMaxThreads);
+    constexpr int V = kKeptAccesses;
+    const int64_t accesses = accesses_to<N>(span_cols, kRagged);
+    const int lanes = row_lanes(accesses, V, kMaxRowThreads<kRagged, In::kCount>);
+    const bool done = accesses <= int64_t{lanes} * V && with_ahead<In, N, kRagged>(lanes, [&](auto ahead) {
+                        const auto kernel = rows_kernel<N, V, kRagged, decltype(ahead)::value, Grid, In, F>;
+                        const QueueSize queue =
+                            ahead ? queue_size<In, N, V, kRagged>(kernel, block_of(lanes)) : QueueSize{0, 0};
+                        if (ahead && queue.ahead == 0) {
+                          return false;
+                        }
+                        launch(kernel, lanes, queue);
+                        return true;
+                      });
+    if (done) {
+      return;
     }
+    launch(rows_kernel<N, 0, kRagged, false, Grid, In, F>, kMaxThreads, {0, 0});
   });
 }
 
+}  // namespace detail
+
+// f(row) for every row of K inputs, [rows, cols] each. `like` gives device and stream.
 template <class T, size_t K, class F>
 void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
-  launch_rows(like, f, inputs, rows, cols, Split::none(cols));
+  if (rows > 0) {
+    detail::launch_spans(like, f, detail::make_inputs(inputs), detail::WholeRows{rows, cols}, cols);
+  }
+}
+
+// The same for every segment of every row.
+template <class T, size_t K, class F>
+void launch_segments(
+    const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
+    const Split& split) {
+  if (rows > 0) {
+    const detail::Segments segments{rows * split.segments, cols, split};
+    detail::launch_spans(like, f, detail::make_inputs(inputs), segments, split.segment_cols);
+  }
 }
 
 // The segments of few long rows, to fill the GPU: fewer than so many for each multiprocessor. Of others none.
@@ -497,9 +561,10 @@ bool launch_rows_and_column_sums(
     if (accesses > int64_t{lanes} * V) {
       return false;
     }
-    detail::launch_column_sums<N, V, decltype(ragged)::value>(
-        like, f, from, {1, rows, cols}, Split::none(cols), lanes, outputs);
-    return true;
+    return detail::with_ahead<detail::Inputs<T, K>, N, decltype(ragged)::value>(lanes, [&](auto ahead) {
+      return detail::launch_column_sums<N, V, decltype(ragged)::value, decltype(ahead)::value>(
+          like, f, from, {1, rows, cols}, Split::none(cols), lanes, outputs);
+    });
   });
 }
 

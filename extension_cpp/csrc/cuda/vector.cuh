@@ -28,11 +28,6 @@ struct PointerArray {
 
 namespace detail {
 
-template <class T, int N>
-struct alignas(sizeof(T) * N) Chunk {
-  T values[N];
-};
-
 template <int Bytes>
 struct Word;
 template <>
@@ -52,36 +47,53 @@ struct Word<16> {
   using type = uint4;
 };
 
+// N elements as they are in memory. A word, for of elements compilers would keep each in a register of its own.
+template <class T, int N>
+struct Chunk {
+  typename Word<static_cast<int>(sizeof(T)) * N>::type word;
+};
+
 }  // namespace detail
 
 // N elements as they are in memory, in one access; the address is a multiple of N * sizeof(T). Through the read-only
 // path, which lets the compiler move the load above earlier stores: a kernel writes nothing that it reads later.
 template <int N, class T>
 __device__ detail::Chunk<T, N> load_chunk(const T* address) {
-  using Word = typename detail::Word<static_cast<int>(sizeof(T)) * N>::type;
-  const Word word = __ldg(reinterpret_cast<const Word*>(address));
-  detail::Chunk<T, N> chunk;
-  static_assert(sizeof(chunk) == sizeof(word));
-  memcpy(&chunk, &word, sizeof(word));
-  return chunk;
+  return {__ldg(reinterpret_cast<const typename detail::Word<static_cast<int>(sizeof(T)) * N>::type*>(address))};
 }
+
+namespace detail {
+
+// Two numbers of half a word each.
+__device__ inline float2 unpack_pair(unsigned pair, Half /*type*/) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+// The upper half of a float: an instruction each, where a conversion by elements takes two of every other.
+__device__ inline float2 unpack_pair(unsigned pair, BFloat16 /*type*/) {
+  return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+
+}  // namespace detail
 
 template <class T, int N>
 __device__ Values<acc_t<T>, N> to_values(const detail::Chunk<T, N>& chunk) {
   Values<acc_t<T>, N> result;
-  if constexpr (std::is_same_v<T, BFloat16> && N % 2 == 0) {
-    // The upper half of a float: an instruction each, where a conversion by elements takes two of every other.
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {
     unsigned pairs[N / 2];
-    memcpy(pairs, &chunk, sizeof(pairs));
+    memcpy(pairs, &chunk.word, sizeof(pairs));
 #pragma unroll
     for (int k = 0; k < N / 2; ++k) {
-      result[2 * k] = __uint_as_float(pairs[k] << 16);
-      result[2 * k + 1] = __uint_as_float(pairs[k] & 0xffff0000u);
+      const float2 both = detail::unpack_pair(pairs[k], T());
+      result[2 * k] = both.x;
+      result[2 * k + 1] = both.y;
     }
   } else {
+    T elements[N];
+    memcpy(elements, &chunk.word, sizeof(elements));
 #pragma unroll
     for (int k = 0; k < N; ++k) {
-      result[k] = static_cast<acc_t<T>>(chunk.values[k]);
+      result[k] = static_cast<acc_t<T>>(elements[k]);
     }
   }
   return result;

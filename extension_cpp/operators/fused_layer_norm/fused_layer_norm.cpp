@@ -37,8 +37,8 @@ struct Deviations {
     return std::isinf(square) && std::isfinite(residue) ? square : square - residue * residue;
   }
 
-  HOST_DEVICE static Deviations of(A center, const Values<A, 2>& sums, int64_t cols) {
-    const A each = average(A(1), cols);
+  // `each` is the share of an element in an average.
+  HOST_DEVICE static Deviations of(A center, const Values<A, 2>& sums, A each) {
     return {center, sums[0] * each, sums[1] * each};
   }
 
@@ -49,7 +49,7 @@ struct Deviations {
   // squares would cancel or overflow, once more about the mean. (Shifted data: Chan, Golub and LeVeque, Algorithms for
   // Computing the Sample Variance, 1983.)
   template <class Row>
-  HOST_DEVICE static Deviations of(Row& row) {
+  HOST_DEVICE static Deviations of(Row& row, A each) {
     const A first = row.first();
     Deviations result{};
     A center = std::isfinite(first) ? first : A(0);
@@ -60,7 +60,7 @@ struct Deviations {
         return Values<A, 2>{deviation, deviation * deviation};
       });
       if (again) {
-        result = of(center, sums, row.cols());
+        result = of(center, sums, each);
       }
       again = !std::isfinite(result.square) || !(result.residue * result.residue <= A(4) * result.variance());
       // About 0 where the difference of large numbers overflowed.
@@ -87,16 +87,6 @@ struct Statistics {
   HOST_DEVICE A normalize(A x) const { return (x - center) * rstd - residue * rstd; }
 };
 
-// Statistics of segments of rows.
-template <class A>
-struct SegmentStatistics {
-  A* __restrict__ center;   // [rows, segments]
-  A* __restrict__ residue;  // [rows, segments]
-  A* __restrict__ squares;  // [rows, segments], of the deviations from center + residue
-};
-
-// Whole rows, or a step of what is done with few long rows: the statistics of segments first, the output when those of
-// the rows are known. One functor for the three, so that there are fewer kernels to compile.
 template <class T>
 struct LayerNorm {
   using A = acc_t<T>;
@@ -107,31 +97,47 @@ struct LayerNorm {
   A* __restrict__ mean;          // [rows]
   A* __restrict__ rstd;          // [rows]
   A eps;
-  SegmentStatistics<A> segments;  // to write, and nothing else
-  const Statistics<A>* known;     // [rows]
+  A each;  // 1 / cols
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    Statistics<A> statistics;
-    if (known != nullptr) {
-      statistics = known[row.index()];
-    } else {
-      const auto deviations = Deviations<A>::of(row);
-      if (segments.center != nullptr) {
-        if (row.leader()) {
-          segments.center[row.segment_index()] = deviations.center;
-          segments.residue[row.segment_index()] = deviations.residue;
-          segments.squares[row.segment_index()] = deviations.variance() * static_cast<A>(row.cols());
-        }
-        return;
-      }
-      statistics = Statistics<A>::of(deviations, eps);
-      if (row.leader()) {
-        mean[row.index()] = statistics.mean();
-        rstd[row.index()] = statistics.rstd;
-      }
+    const auto statistics = Statistics<A>::of(Deviations<A>::of(row, each), eps);
+    if (row.leader()) {
+      mean[row.index()] = statistics.mean();
+      rstd[row.index()] = statistics.rstd;
     }
     row.write(output, [=](A x, A w, A b) { return statistics.normalize(x) * w + b; }, weight, bias);
+  }
+};
+
+// A step of what is done with few long rows: the statistics of segments first, the output when those of the rows are
+// known. One functor for both, so that there are fewer kernels to compile.
+template <class T>
+struct LayerNormSegments {
+  using A = acc_t<T>;
+
+  backend::Parameter<T> weight;  // [cols]
+  backend::Parameter<T> bias;    // [cols]
+  T* __restrict__ output;        // [rows, cols]
+  const Statistics<A>* known;    // [rows], or null
+  A* __restrict__ center;        // [rows, segments]
+  A* __restrict__ residue;       // [rows, segments]
+  A* __restrict__ squares;       // [rows, segments], of the deviations from center + residue
+
+  HOST_DEVICE Statistics<A> row_values(int64_t row) const { return known != nullptr ? known[row] : Statistics<A>{}; }
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row, const Statistics<A>& statistics) const {
+    if (known != nullptr) {
+      row.write(output, [=](A x, A w, A b) { return statistics.normalize(x) * w + b; }, weight, bias);
+      return;
+    }
+    const auto deviations = Deviations<A>::of(row, average(A(1), row.cols()));
+    if (row.leader()) {
+      center[row.segment_index()] = deviations.center;
+      residue[row.segment_index()] = deviations.residue;
+      squares[row.segment_index()] = deviations.variance() * static_cast<A>(row.cols());
+    }
   }
 };
 
@@ -173,7 +179,7 @@ struct CombineStatistics {
         },
         sizes);
     if (row.leader()) {
-      const auto result = Statistics<A>::of(Deviations<A>::of(center, deviations, sizes.cols), eps);
+      const auto result = Statistics<A>::of(Deviations<A>::of(center, deviations, average(A(1), sizes.cols)), eps);
       statistics[row.index()] = result;
       mean[row.index()] = result.mean();
       rstd[row.index()] = result.rstd;
@@ -190,13 +196,13 @@ struct RowGrad {
   A rstd;
   A mean_grad;   // average(g)
   A projection;  // average(g * x_hat)
-  // In a row of one column g - average(g) is 0. A fused multiply-add would leave the rounding error of g, which rstd
-  // enlarges.
-  bool single;
+  // rstd; 0 of a row of one column, where g - average(g) is 0: a fused multiply-add would leave the rounding error of
+  // g, which rstd enlarges.
+  A scale;
 
-  HOST_DEVICE static RowGrad of(A mean, A rstd, const Values<A, 2>& sums, int64_t cols) {
-    const A each = average(A(1), cols);
-    return {mean, rstd, sums[0] * each, sums[1] * each, cols == 1};
+  // `each` is the share of an element in an average.
+  HOST_DEVICE static RowGrad of(A mean, A rstd, const Values<A, 2>& sums, A each) {
+    return {mean, rstd, sums[0] * each, sums[1] * each, each == A(1) ? A(0) : rstd};
   }
 
   HOST_DEVICE A x_hat(A x) const { return (x - mean) * rstd; }
@@ -207,10 +213,7 @@ struct RowGrad {
     return {g, g * x_hat(x)};
   }
 
-  HOST_DEVICE A grad_input(A grad, A x, A w) const {
-    const A centred = single ? A(0) : grad * w - mean_grad;
-    return rstd * (centred - x_hat(x) * projection);
-  }
+  HOST_DEVICE A grad_input(A grad, A x, A w) const { return scale * (grad * w - mean_grad - x_hat(x) * projection); }
 
   // What is summed to grad_weight and grad_bias.
   HOST_DEVICE Values<A, 2> parameter_grads(A grad, A x) const { return {grad * x_hat(x), grad}; }
@@ -224,12 +227,14 @@ struct LayerNormBackward {
   const A* __restrict__ rstd;    // [rows]
   backend::Parameter<T> weight;  // [cols]
   T* __restrict__ grad_input;    // [rows, cols]
+  A each;                        // 1 / cols
+
+  HOST_DEVICE RowGrad<A> row_values(int64_t row) const { return {mean[row], rstd[row]}; }
 
   template <class Row>
-  HOST_DEVICE void operator()(Row& row) const {
-    const RowGrad<A> terms{mean[row.index()], rstd[row.index()]};
-    const auto sums = row.sum([=](A grad, A x, A w) { return terms.terms(grad, x, w); }, weight);
-    const auto r = RowGrad<A>::of(terms.mean, terms.rstd, sums, row.cols());
+  HOST_DEVICE void operator()(Row& row, const RowGrad<A>& known) const {
+    const auto sums = row.sum([=](A grad, A x, A w) { return known.terms(grad, x, w); }, weight);
+    const auto r = RowGrad<A>::of(known.mean, known.rstd, sums, each);
     row.write_and_add_to_columns(
         grad_input, [=](A grad, A x, A w) { return r.grad_input(grad, x, w); },
         [=](A grad, A x) { return r.parameter_grads(grad, x); }, weight);
@@ -247,9 +252,10 @@ struct SegmentSums {
   A* __restrict__ grad_sums;        // [rows, segments]
   A* __restrict__ projection_sums;  // [rows, segments]
 
+  HOST_DEVICE RowGrad<A> row_values(int64_t row) const { return {mean[row], rstd[row]}; }
+
   template <class Row>
-  HOST_DEVICE void operator()(Row& row) const {
-    const RowGrad<A> r{mean[row.index()], rstd[row.index()]};
+  HOST_DEVICE void operator()(Row& row, const RowGrad<A>& r) const {
     const auto sums = row.sum([=](A grad, A x, A w) { return r.terms(grad, x, w); }, weight);
     if (row.leader()) {
       grad_sums[row.segment_index()] = sums[0];
@@ -263,14 +269,14 @@ struct CombineSums {
   const A* __restrict__ mean;        // [rows]
   const A* __restrict__ rstd;        // [rows]
   RowGrad<A>* __restrict__ results;  // [rows]
-  int64_t cols;
+  A each;                            // 1 / cols
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     const auto sums = row.sum([](A grad, A projection) { return Values<A, 2>{grad, projection}; });
     if (row.leader()) {
       const int64_t i = row.index();
-      results[i] = RowGrad<A>::of(mean[i], rstd[i], sums, cols);
+      results[i] = RowGrad<A>::of(mean[i], rstd[i], sums, each);
     }
   }
 };
@@ -283,9 +289,10 @@ struct LayerNormBackwardColumns {
   backend::Parameter<T> weight;          // [cols]
   T* __restrict__ grad_input;            // [rows, cols]
 
+  HOST_DEVICE RowGrad<A> row_values(int64_t row) const { return grads[row]; }
+
   template <class Row>
-  HOST_DEVICE void operator()(Row& row) const {
-    const RowGrad<A> r = grads[row.index()];
+  HOST_DEVICE void operator()(Row& row, const RowGrad<A>& r) const {
     row.write_and_add_to_columns(
         grad_input, [=](A grad, A x, A w) { return r.grad_input(grad, x, w); },
         [=](A grad, A x) { return r.parameter_grads(grad, x); }, weight);
@@ -300,20 +307,15 @@ void layer_norm(
   const int64_t rows = mean.numel();
   const int64_t cols = input.size(input.dim() - 1);
   const std::array x{input.const_data_ptr<T>()};
+  const backend::Parameter<T> w(weight, A(1), cols);
+  const backend::Parameter<T> b(bias, A(0), cols);
+  T* const out = output.mutable_data_ptr<T>();
   A* const means = mean.mutable_data_ptr<A>();
   A* const rstds = rstd.mutable_data_ptr<A>();
-  LayerNorm<T> f{
-      backend::Parameter<T>(weight, A(1), cols),
-      backend::Parameter<T>(bias, A(0), cols),
-      output.mutable_data_ptr<T>(),
-      means,
-      rstds,
-      static_cast<A>(eps),
-      {},
-      nullptr};
   const backend::Split split = backend::split_few_rows(rows, cols);
   if (split.segments == 1) {
-    backend::launch_rows(input, f, x, rows, cols, split);
+    const LayerNorm<T> f{w, b, out, means, rstds, static_cast<A>(eps), average(A(1), cols)};
+    backend::launch_rows(input, f, x, rows, cols);
     return;
   }
   Tensor buffer = new_empty(input, {rows * 3 * (split.segments + 1)}, mean.scalar_type());
@@ -321,14 +323,13 @@ void layer_norm(
   A* const center = buffer.mutable_data_ptr<A>() + 3 * rows;
   A* const residue = center + rows * split.segments;
   A* const squares = residue + rows * split.segments;
-  f.segments = {center, residue, squares};
-  backend::launch_rows(input, f, x, rows, cols, split);
+  LayerNormSegments<T> f{w, b, out, nullptr, center, residue, squares};
+  backend::launch_segments(input, f, x, rows, cols, split);
   backend::launch_rows(
-      input, CombineStatistics<A>{{split, cols}, statistics, means, rstds, f.eps},
-      std::array<const A*, 3>{center, residue, squares}, rows, split.segments, backend::Split::none(split.segments));
-  f.segments = {};
+      input, CombineStatistics<A>{{split, cols}, statistics, means, rstds, static_cast<A>(eps)},
+      std::array<const A*, 3>{center, residue, squares}, rows, split.segments);
   f.known = statistics;
-  backend::launch_rows(input, f, x, rows, cols, split);
+  backend::launch_segments(input, f, x, rows, cols, split);
 }
 
 template <class T>
@@ -343,9 +344,10 @@ void layer_norm_backward(
   const A* const rstds = rstd.const_data_ptr<A>();
   T* const out = grad_input.mutable_data_ptr<T>();
   const backend::Parameter<T> w(weight, A(1), cols);
+  const A each = average(A(1), cols);
   const std::array parameter_grads{grad_weight, grad_bias};
   if (backend::launch_rows_and_column_sums(
-          input, LayerNormBackward<T>{means, rstds, w, out}, inputs, rows, cols, parameter_grads)) {
+          input, LayerNormBackward<T>{means, rstds, w, out, each}, inputs, rows, cols, parameter_grads)) {
     return;
   }
   const backend::Split split = backend::Split::even(cols, 2);
@@ -354,10 +356,11 @@ void layer_norm_backward(
   auto* const row_grads = reinterpret_cast<RowGrad<A>*>(buffer.mutable_data_ptr<A>());
   A* const grad_sums = buffer.mutable_data_ptr<A>() + kSize * rows;
   A* const projection_sums = grad_sums + rows * split.segments;
-  backend::launch_rows(input, SegmentSums<T>{means, rstds, w, grad_sums, projection_sums}, inputs, rows, cols, split);
+  backend::launch_segments(
+      input, SegmentSums<T>{means, rstds, w, grad_sums, projection_sums}, inputs, rows, cols, split);
   backend::launch_rows(
-      input, CombineSums<A>{means, rstds, row_grads, cols}, std::array<const A*, 2>{grad_sums, projection_sums}, rows,
-      split.segments, backend::Split::none(split.segments));
+      input, CombineSums<A>{means, rstds, row_grads, each}, std::array<const A*, 2>{grad_sums, projection_sums}, rows,
+      split.segments);
   backend::launch_column_sums(
       input, LayerNormBackwardColumns<T>{row_grads, w, out}, inputs, 1, rows, cols, parameter_grads);
 }

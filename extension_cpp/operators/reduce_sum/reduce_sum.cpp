@@ -114,16 +114,14 @@ void sum_step(
   }
   const backend::Split split = backend::split_few_rows(step.outer, step.size, 4);
   if (split.segments == 1) {
-    backend::launch_rows(like, SumRow<In, T>{output}, std::array{input}, step.outer, step.size, split);
+    backend::launch_rows(like, SumRow<In, T>{output}, std::array{input}, step.outer, step.size);
     return;
   }
   Tensor partials =
       new_empty(like, {step.outer, split.segments}, std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
   A* const sums = partials.mutable_data_ptr<A>();
-  backend::launch_rows(like, SumRow<In, T>{SumOutput<T>(sums)}, std::array{input}, step.outer, step.size, split);
-  backend::launch_rows(
-      like, SumRow<A, T>{output}, std::array{static_cast<const A*>(sums)}, step.outer, split.segments,
-      backend::Split::none(split.segments));
+  backend::launch_segments(like, SumRow<In, T>{SumOutput<T>(sums)}, std::array{input}, step.outer, step.size, split);
+  backend::launch_rows(like, SumRow<A, T>{output}, std::array{static_cast<const A*>(sums)}, step.outer, split.segments);
 }
 
 Tensor reduce_sum(const Tensor& input, OptionalIntArrayRef dim, bool keepdim) {
