@@ -77,6 +77,11 @@ class OpSpec:
     def __post_init__(self) -> None:
         if self.function is None:
             ops = importlib.import_module(f"{self.namespace}.ops")
+            if not hasattr(ops, self.name):
+                raise ValueError(
+                    f"{self!r}: {ops.__name__} has no '{self.name}'. Import the public function "
+                    "there, or give it as function="
+                )
             object.__setattr__(self, "function", getattr(ops, self.name))
         if self.samples is None or isinstance(self.samples, _Follows):
             if self.line is None:
