@@ -167,12 +167,17 @@ class Operator:
         """Checks the inputs of a call as the kernels do.
 
         Raises:
-            RuntimeError: what is wrong: first with dtypes and devices, then with shapes.
+            RuntimeError: what is wrong: first with dtypes and devices, then with shapes, then with
+                the layout of what is written to.
         """
-        return self.check_tensors(self.tensors(args, kwargs))
+        inputs = self.check_tensors(self.tensors(args, kwargs))
+        for k in self.written:
+            for i, tensor in enumerate(inputs.tensors[k]):
+                checks.check_non_overlapping(self.name, self.label(k, i), tensor)
+        return inputs
 
     def check_tensors(self, tensors: Sequence[Sequence[Any]]) -> Inputs:
-        """As :meth:`check`, for the tensors of each tensor argument."""
+        """As :meth:`check`, for the tensors of each tensor argument, but for their layouts."""
         inputs = Inputs(tensors, None, None, {})
         first_label = ""
         for k, shape in enumerate(self.notation.inputs):
@@ -543,6 +548,8 @@ class Operator:
     ) -> Iterator[tuple[str, Call, str]]:
         """Calls that must fail: each tensor of another dtype, None, of another size or rank.
 
+        What is written to overlaps itself, too.
+
         Args:
             make: as for :meth:`samples`.
             samples: in place of that method where none follow.
@@ -579,7 +586,11 @@ class Operator:
                 continue
             i = len(given) - 1 if argument.is_list else 0
             tensor = given[i] if argument.is_list else given
-            for what, bad in other_tensors(tensor, make):
+            others = [*other_tensors(tensor, make)]
+            if k in self.written and tensor.dim():
+                column = make((*tensor.shape[:-1], 1), dtype=tensor.dtype).detach()
+                others.append(("that overlaps itself", column.expand(tensor.shape)))
+            for what, bad in others:
                 # Where no tensor is left, torch finds no kernel to ask.
                 if bad is None and (not argument.always_given or len(self.tensor_positions) == 1):
                     continue

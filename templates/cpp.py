@@ -39,7 +39,7 @@ class Cpp(Places):
             "".join(", Pointers<T>()" if a.type == LIST else ", nullptr" for a in self.others),
         ]
         blocks = [
-            self.checked("{};") + self.overlap_checks,
+            self.checked("{};"),
             "\n".join(f"{n.field} {n.name};" for n in self.numbers),
             self.cpp_pointers(),
             self.cpp_pointers("__restrict__ "),
@@ -150,11 +150,6 @@ class Cpp(Places):
                 check = f'check_same_dtype("{self.name}", "{a.name}", {value}, {like});'
                 lines.append(f"{head} {{\n  {check}\n}}")
         return "".join(f"{line}\n" for line in lines)
-
-    @property
-    def overlap_checks(self) -> str:
-        names = [a.name for a in self.schema.arguments if a.mutated]
-        return "".join(f'\ncheck_non_overlapping("{self.name}", "{n}", {n});' for n in names)
 
 
 def complete(file: str, text: str, places: Cpp) -> str:

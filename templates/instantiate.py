@@ -48,11 +48,6 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
         text = adapt(path.name, path.read_text(), options)
         text = replace(text, old, new)
         files[path.name.replace("my_op", schema.name)] = module.complete(path.name, text, new)
-    for file in ("ops.py", "spec.py"):
-        if schema.name in compile(files[file], file, "exec").co_names:
-            raise Refusal(
-                f"{file} uses the name '{schema.name}' for something else: choose another"
-            )
     shared = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
     taken = set().union(*map(declared, shared))
     files = spell(files, arguments, operator, taken)
@@ -151,21 +146,13 @@ def adapt(file: str, text: str, options: Options) -> str:
     if len(options.devices) == 1:
         text = text.replace("on CPU or CUDA", f"on {options.devices[0].upper()}")
     if not options.own_backward:
-        text = re.sub(r'^register_\w+\("extension_cpp::my_op_backward"\)\n', "", text, flags=re.M)
-        text = drop_paragraphs(text, r'"extension_cpp::my_op_backward"')
+        text = re.sub(r'.*"extension_cpp::my_op_backward".*\n', "", text)
         # What is the operator's reference otherwise.
         text = text.replace("torch.ops.extension_cpp.my_op_backward", "_backward_in_torch")
         text = re.sub(r"(?<=# EDIT: the backward) operator(.*), from which.*", r",\1.", text)
     if options.no_grad:
         text = drop_paragraphs(text, r"^def (_setup_context|_backward|_backward_in_torch)\(")
-        text = re.sub(
-            r'^register_autograd\("extension_cpp::my_op".*\)$',
-            'register_no_autograd("extension_cpp::my_op")',
-            text,
-            flags=re.M,
-        )
-        imported = "register_autograd, register_fake", "register_fake, register_no_autograd"
-        text = text.replace(*imported)
+        text = re.sub(r"register_autograd\((.*?), _backward.*", r"register_no_autograd(\1)", text)
         text = re.sub(
             r"Differentiable to any order[^.]*\.",
             "Not differentiable: asking for a gradient is an error.",

@@ -82,10 +82,13 @@ def spell(
     for (stand_in, name), other in zip(operator.items(), ("op_{}", "Op{}"), strict=True):
         spelled |= cpp_names(used | set(shared), {stand_in: name}, other)
     names = names | operator
+    public = next(iter(operator.values()))
     # Messages and comments speak of arguments as the schema does.
     pieces = (lambda code: replace_all(code, spelled), lambda rest: replace_all(rest, names))
     return {
-        file: by_parts(CPP_TEXT, text, *pieces) if file in cpp else spell_python(text, names)
+        file: by_parts(CPP_TEXT, text, *pieces)
+        if file in cpp
+        else spell_python(file, text, names, public)
         for file, text in files.items()
     }
 
@@ -131,7 +134,7 @@ def by_parts(
     return result + on_code(text[end:])
 
 
-def spell_python(text: str, names: dict[str, str]) -> str:
+def spell_python(file: str, text: str, names: dict[str, str], operator: str) -> str:
     """Arguments have their names; what else a function calls by one of these gives way."""
     tree = ast.parse(text)
     imported = {
@@ -140,7 +143,10 @@ def spell_python(text: str, names: dict[str, str]) -> str:
         if isinstance(statement, ast.ImportFrom)
         for alias in statement.names
     }
-    aliases: dict[str, str] = {}
+    # What is imported under the operator's name gives way, too.
+    aliases = {operator: f"{operator}_"} if operator in imported else {}
+    if operator not in imported and operator in compile(tree, file, "exec").co_names:
+        raise Refusal(f"{file} uses the name '{operator}' for something else: choose another")
     lines = text.splitlines(keepends=True)
     for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
         parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}

@@ -18,7 +18,6 @@ class Python(Places):
             f"({self.python_parameters})",
             self.python_call(f".{self.name}"),
             self.fake,
-            self.own_checks + self.checked("check"),
             self.setup_context,
             self.context_names,
             self.needs_main_grad,
@@ -26,7 +25,7 @@ class Python(Places):
             self.backward_in_torch,
             self.python_factor(),
         ]
-        blocks = [self.docstring, self.number_checks, self.overlap_checks]
+        blocks = [self.docstring, self.number_checks]
         if self.schema.outputs > 1:
             inline += [self.backward_head, self.mean_gradient]
         return inline, blocks
@@ -53,23 +52,22 @@ class Python(Places):
 
     @property
     def fake(self) -> str:
-        registration = f'register_fake("extension_cpp::{self.name}")'
+        registration = f'registration.register_fake("extension_cpp::{self.name}")'
         if not self.own_checks:
             return registration
         checks = self.own_checks.replace("\n", "\n    ").rstrip(" ")
+        call = self.python_call(f'operator("extension_cpp::{self.name}").fake')
         return (
             f"def _fake({self.python_parameters}) -> {self.returned}:\n"
-            f"    {checks}    return {self.checked('fake')}\n\n\n"
+            f"    {checks}    return {call}\n\n\n"
             f"{registration[:-1]}, _fake)"
         )
 
     @property
     def returned(self) -> str:
         count = self.schema.outputs
-        return f"tuple[{', '.join(['Tensor'] * count)}]" if count > 1 else "Tensor"
-
-    def checked(self, method: str) -> str:
-        return self.python_call(f'operator("extension_cpp::{self.name}").{method}')
+        several = f"tuple[{', '.join(['Tensor'] * count)}]"
+        return {0: "None", 1: "Tensor"}.get(count, several)
 
     @property
     def own_checks(self) -> str:
@@ -85,14 +83,9 @@ class Python(Places):
                 )
                 value = "element" if a.type == LIST else a.name
                 like = f'"{self.leader.name}", {self.leader.name}'
-                check = f'check_same_dtype("{self.name}", "{a.name}", {value}, {like})'
+                check = f'checks.check_same_dtype("{self.name}", "{a.name}", {value}, {like})'
                 lines += [head, f"    {check}"]
         return "".join(f"{line}\n" for line in lines)
-
-    @property
-    def overlap_checks(self) -> str:
-        names = [a.name for a in self.schema.arguments if a.mutated]
-        return "\n".join(f'check_non_overlapping("{self.name}", "{n}", {n})' for n in names)
 
     @property
     def docstring(self) -> str:
@@ -104,7 +97,9 @@ class Python(Places):
     @property
     def number_checks(self) -> str:
         numbers = [a for a in self.schema.settings if re.match(r"(float|int)\b", a.info.hint)]
-        return "\n".join(f'check_number("{self.name}", "{a.name}", {a.name})' for a in numbers)
+        return "\n".join(
+            f'checks.check_number("{self.name}", "{a.name}", {a.name})' for a in numbers
+        )
 
     @property
     def context_names(self) -> str:
@@ -180,9 +175,6 @@ class Python(Places):
 
 def complete(file: str, text: str, places: Python) -> str:
     """Imports all that any type or check needs; formatting takes out what is not used."""
-    needed = """from collections.abc import Sequence
-from extension_cpp.checks import check_same_dtype
-from extension_cpp.shapes import operator
-"""
+    needed = "from collections.abc import Sequence\nfrom extension_cpp.shapes import operator\n"
     text = text.replace("    _ = inputs\n", "    pass\n")
     return text.replace("import torch\n", f"import torch\n{needed}", 1)

@@ -44,10 +44,10 @@ class Spec(Python):
         given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)
         return f"{function}({given})"
 
-    def _value(self, a: Argument, shape: str = "shape", n: int = 0) -> str:
+    def _value(self, a: Argument, n: int) -> str:
         if a.type == LIST:
-            return f"[make({shape}), make({shape})]"
-        return f"make({shape})" if a.is_tensor else a.info.values(n)
+            return "[make(shape), make(shape)]"
+        return "make(shape)" if a.is_tensor else a.info.values(n)
 
     def _sample(self, arguments: list[Argument], values: dict[str, str]) -> str:
         parts, by_name = [], False
@@ -63,7 +63,7 @@ class Spec(Python):
     @property
     def calls(self) -> str:
         """What follows from the line of shapes is left out."""
-        fields = {"name": f'"{self.name}"', "function": self.name, "reference": "reference"}
+        fields = {"name": f'"{self.name}"', "reference": "reference"}
         text = ""
         if self.schema.outputs > 1:
             fields["op_reference"] = "op_reference"
@@ -71,13 +71,6 @@ class Spec(Python):
             fields["samples"] = "samples"
             text += "# EDIT: calls whose first tensor has this shape.\ndef samples(make, shape):\n"
             text += "".join(f"    {line}\n" for line in self.samples) + "\n\n"
-        if self.schema.mutates:
-            fields["bad_inputs"] = "bad_inputs"
-            text += (
-                "# EDIT: calls that must fail besides those that the shapes speak of, and with "
-                "which words.\ndef bad_inputs(make):\n"
-            )
-            text += "".join(f"    {line}\n" for line in self.bad_inputs) + "\n\n"
         if len(self.options.devices) == 1:
             fields["devices"] = f'("{self.options.devices[0]}",)'
         if self.schema.mutates or self.options.no_grad:
@@ -98,7 +91,7 @@ class Spec(Python):
         for a in arguments:
             # Distinct within each type; int and int? share a series.
             series = a.type.rstrip("?").replace("SymInt", "int")
-            values[a.name] = self._value(a, n=counts.setdefault(series, 0))
+            values[a.name] = self._value(a, counts.setdefault(series, 0))
             counts[series] += 1
         # Of switches there are two values only: so many calls that each differs from each somewhere.
         switches = [a.name for a in arguments if a.type == "bool"]
@@ -114,26 +107,10 @@ class Spec(Python):
             lines.append(second)
         return lines
 
-    @property
-    def bad_inputs(self) -> list[str]:
-        required = [a for a in self.schema.arguments if a.default is None]
-        values = {a.name: self._value(a, "(3, 4)") for a in self.schema.arguments}
-        lines = []
-        for a in self.schema.arguments:
-            if a.mutated:
-                overlapping = "make((3, 1), requires_grad=False).expand(3, 4)"
-                sample = self._sample(required, values | {a.name: overlapping})
-                text = f"{a.name} must not overlap itself, got shape (3, 4) and strides (1, 0)"
-                lines.append(
-                    f'yield BadInput("{a.name} that overlaps itself", {sample}, '
-                    f'"{self.name}: {text}",)'
-                )
-        return lines
-
 
 def complete(file: str, text: str, places: Spec) -> str:
     """Has the reference write what the operator writes besides, and imports what the calls use."""
-    for k, a in enumerate(places.also_written):
-        text = re.sub(r"(?=\n\n\n# EDIT: calls)", f"\n    {a.name}.mul_({k + 2})", text, count=1)
-    needed = "import torch\nfrom extension_cpp.testing import BadInput, Sample\n"
+    writes = "".join(f"\n    {a.name}.mul_({k + 2})" for k, a in enumerate(places.also_written))
+    text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
+    needed = "import torch\nfrom extension_cpp.testing import Sample\n"
     return needed + text

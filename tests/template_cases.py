@@ -63,7 +63,7 @@ _OWN = (
     "float term, float padded"
 )
 _PYTHON = (
-    "int to_front, float check_shape, float info, float in_dims, float grad, float grad_output, "
+    "int to_front, float checks, float info, float in_dims, float grad, float grad_output, "
     "int seed, int metadata, float needs_input_grad, str name='a'"
 )
 NAMES = [

@@ -10,7 +10,7 @@ import torch
 from mutants import broken, sound
 from process_state import changes, process_state, unchanged_process
 
-from extension_cpp import testing
+from extension_cpp import ops, testing
 
 SOUND = [sound.FusedOp, sound.ScaleInPlace, sound.Centre, sound.Round]
 MUTANTS = [
@@ -114,6 +114,13 @@ def test_unknown_check():
 def test_without_a_line_samples_are_asked_for():
     with pytest.raises(ValueError, match="samples are missing"):
         dataclasses.replace(spec_of(sound.FusedOp), samples=None)
+
+
+def test_without_an_import_the_public_function_is_asked_for():
+    with pytest.raises(ValueError, match=r"extension_cpp\.ops has no 'nothing'\. Import the pub"):
+        testing.OpSpec(name="nothing", reference=torch.relu)
+    spec = testing.OpSpec(name="relu", reference=torch.relu)
+    assert spec.function is ops.relu
 
 
 def test_what_follows_is_that_of_the_spec():

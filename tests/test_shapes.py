@@ -5,6 +5,7 @@ Kernels that do no more than check and allocate stand in tests/abi/shapes.cpp.
 
 import inspect
 import random
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -462,6 +463,18 @@ def test_what_is_written_has_to_be_batched():
     torch.testing.assert_close(out, x[:, None].expand(3, 2))
     with pytest.raises(RuntimeError, match="add_into: out must be batched under vmap"):
         torch.vmap(call, (0, None))(torch.ones(2, 3), torch.zeros(3))
+
+
+def test_what_is_written_must_not_overlap_itself():
+    op = Operator("nowhere", "add_into(Tensor x, Tensor(a!) out) -> ()", "*shape, *shape ->")
+    whole, column = torch.zeros(3, 4), torch.zeros(3, 1).expand(3, 4)
+    op.check(column, whole)  # is only read
+    expected = "add_into: out must not overlap itself, got shape (3, 4) and strides (1, 0)"
+    with pytest.raises(RuntimeError, match=re.escape(expected)):
+        op.check(whole, column)
+    found = {name: message for name, _, message in op.bad_inputs(Make())}
+    assert found["out that overlaps itself"] == expected
+    assert "x that overlaps itself" not in found
 
 
 # ----- samples

@@ -199,10 +199,10 @@ f_cuda.cu
   Tensor f_backward_cuda(const Tensor& grad_output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
 ops.py
   def f(q: Tensor, rest: Sequence[Tensor], n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], *, layout: torch.layout = torch.strided, format: torch.memory_format | None = None, other: str | None = None, dims: Sequence[int] | None = None) -> Tensor:
-  def _fake(q: Tensor, rest: Sequence[Tensor], n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], *, layout: torch.layout = torch.strided, format: torch.memory_format | None = None, other: str | None = None, dims: Sequence[int] | None = None) -> Tensor:
   def _setup_context(ctx, inputs, keyword_only_inputs, output):
   def _backward(ctx, grad_output):
   def _backward_in_torch(grad_output, n, flag, mode, dtype, device, scales, layout, format, other, dims):
+  def _fake(q: Tensor, rest: Sequence[Tensor], n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], *, layout: torch.layout = torch.strided, format: torch.memory_format | None = None, other: str | None = None, dims: Sequence[int] | None = None) -> Tensor:
   _, _, ctx.n, ctx.flag, ctx.mode, ctx.dtype, ctx.device, ctx.scales = inputs
   ctx.layout = keyword_only_inputs["layout"]
   ctx.format = keyword_only_inputs["format"]
@@ -246,7 +246,6 @@ f.cpp
   const Operator kF{"f(Tensor(a!) out, Tensor x, Tensor(b!) other, *, int n=2) -> ()", "*shape, *shape, *shape ->"};
 ops.py
   def f(out: Tensor, x: Tensor, other: Tensor, *, n: int = 2) -> None:
-  def _fake(out: Tensor, x: Tensor, other: Tensor, *, n: int = 2) -> None:
 spec.py
   def reference(out, x, other, *, n=2):
 """,
@@ -635,12 +634,12 @@ def test_names_that_the_code_uses_give_way():
     assert "const Tensor& row_, double mean_, double errno_, const std::optional<Tensor>& o" in code
     assert "row_, x" not in code
     assert "def reference(x, row, mean, errno, operator):" in files["spec.py"]
-    text = "f(Tensor? operator, Tensor x, float check_number, float cap) -> Tensor"
+    text = "f(Tensor? operator, Tensor x, float checks, float cap) -> Tensor"
     ops = generate(text)["ops.py"]
-    assert "import check_number as check_number_\n" in ops
-    assert '    check_number_("f", "cap", cap)\n' in ops
+    assert "from extension_cpp import checks as checks_\n" in ops
+    assert '    checks_.check_number("f", "cap", cap)\n' in ops
     assert "from extension_cpp.shapes import operator as operator_\n" in ops
-    assert 'operator_("extension_cpp::f").fake(operator, x, check_number, cap)\n' in ops
+    assert 'operator_("extension_cpp::f").fake(operator, x, checks, cap)\n' in ops
     # Which torch passes by keyword.
     ops = generate("f(Tensor ctx, *, float inputs, int output) -> Tensor")["ops.py"]
     assert "def _setup_context(ctx, inputs, keyword_only_inputs, output):\n" in ops
@@ -652,6 +651,9 @@ def test_the_operators_own_names_give_way():
         text = generate(f"{op}(Tensor x) -> Tensor")[f"{op}.cpp"]
         assert f"Tensor op_{op}(const Tensor& x) {{ return elementwise<" in text
         assert f'm.impl("{op}", TORCH_BOX(&extension_cpp::op_{op}));' in text
+    ops = generate("registration(Tensor x) -> Tensor")["ops.py"]
+    assert "from extension_cpp import registration as registration_\n" in ops
+    assert '\nregistration_.register_fake("extension_cpp::registration")\n' in ops
     assert "Tensor plain(const Tensor& x)" in generate("plain(Tensor x) -> Tensor")["plain.cpp"]
     for op, functor in (
         *(("half", "OpHalf"), ("string", "OpString"), ("max_tensors", "OpMaxTensors")),

@@ -28,7 +28,7 @@ class OpSpec:
 
     Attributes:
         name: the operator is ``torch.ops.<namespace>.<name>.default``.
-        function: the public function; its signature is the schema's.
+        function: the public function; its signature is the schema's. By default ``<namespace>.ops.<name>``.
         reference: the definition in plain PyTorch, composed of primitive operations, with the same signature. It must
             follow the dtype of its inputs (float64 in, float64 out). For an operator that mutates, it mutates too.
         samples: ``samples(make, shape)`` yields calls whose main input has ``shape``. It is called with the shapes
@@ -52,9 +52,9 @@ class OpSpec:
     """
 
     name: str
-    function: Callable[..., Any]
     reference: Callable[..., Any]
     # Never None once there is a spec.
+    function: Callable[..., Any] = None  # type: ignore[assignment]
     samples: Callable[[Make, tuple[int, ...]], Iterable[Sample]] = None  # type: ignore[assignment]
     bad_inputs: Callable[[Make], Iterable[BadInput]] = None  # type: ignore[assignment]
     traffic: Callable[[Sample], Traffic] = None  # type: ignore[assignment]
@@ -75,6 +75,14 @@ class OpSpec:
     lines: Mapping[str, Operator] = dataclasses.field(default_factory=operators)
 
     def __post_init__(self) -> None:
+        if self.function is None:
+            ops = importlib.import_module(f"{self.namespace}.ops")
+            if not hasattr(ops, self.name):
+                raise ValueError(
+                    f"{self!r}: {ops.__name__} has no '{self.name}'. Import the public function "
+                    "there, or give it as function="
+                )
+            object.__setattr__(self, "function", getattr(ops, self.name))
         if self.samples is None or isinstance(self.samples, _Follows):
             if self.line is None:
                 raise ValueError(

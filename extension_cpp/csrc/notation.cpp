@@ -88,6 +88,7 @@ struct SchemaTensors {
     added.name = std::string(argument.substr(std::min(space + 1, argument.size())));
     added.optional = type.back() == '?';
     added.list = type.find('[') != type.npos;
+    added.written = type.find('!') != type.npos;
     if (added.list && type.find('?') != type.npos) {
       problem = "'" + added.name + "' is a list that may be or hold None";
     }

@@ -19,7 +19,8 @@
 //   :int64   or another that torch has under this name: :int32, :bool, :uint8, :float32, ...
 //   :any     whichever comes
 //   :weight  that of another tensor; a result whose tensor is None has shape (0,)
-// Of a list, Tensor[], every tensor has the shape. A Tensor? that is None has none.
+// Of a list, Tensor[], every tensor has the shape. A Tensor? that is None has none. What is written to, Tensor(a!), is
+// of any layout in which no two elements share memory.
 #pragma once
 
 #include <algorithm>
@@ -62,6 +63,7 @@ struct TensorArgument {
   std::string name;
   bool optional = false;
   bool list = false;
+  bool written = false;
 
   bool always_given() const { return !optional && !list; }
 };

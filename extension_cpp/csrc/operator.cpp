@@ -34,6 +34,11 @@ CheckedInputs::CheckedInputs(const Notation& notation, const detail::Given* give
       check_shape_of(shape, k, i);
     }
   }
+  for (size_t k = 0; k < count; ++k) {
+    for (size_t i = 0; notation_.arguments[k].written && i < given_[k].count; ++i) {
+      check_non_overlapping(op(), label(k, i).c_str(), given_[k].tensors[i]);
+    }
+  }
 }
 
 Sizes CheckedInputs::sizes(size_t output) const {

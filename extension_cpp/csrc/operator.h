@@ -130,7 +130,8 @@ class Operator {
   const char* schema() const { return schema_; }
 
   // Throws what is wrong with the tensors of a call: Tensor, std::optional<Tensor> or TensorList, in the order of the
-  // schema. First the dtypes and devices of all of them, then their shapes.
+  // schema. First the dtypes and devices of all of them, then their shapes, then whether what is written to overlaps
+  // itself.
   template <class... Tensors>
   CheckedInputs check(const Tensors&... tensors) const {
     const detail::Given given[] = {detail::given(tensors)...};

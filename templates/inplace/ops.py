@@ -3,9 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.checks import check_non_overlapping, check_number
-from extension_cpp.registration import register_fake, register_mutation, register_vmap
-from extension_cpp.shapes import operator
+from extension_cpp import checks, registration
 
 
 def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> None:
@@ -22,15 +20,10 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> None:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
-    check_number("my_op", "alpha", alpha)
+    checks.check_number("my_op", "alpha", alpha)
     torch.ops.extension_cpp.my_op(input, other, alpha)
 
 
-def _fake(input: Tensor, other: Tensor, alpha: float = 1.0) -> None:
-    operator("extension_cpp::my_op").check(input, other, alpha)
-    check_non_overlapping("my_op", "input", input)
-
-
-register_fake("extension_cpp::my_op", _fake)
-register_mutation("extension_cpp::my_op")
-register_vmap("extension_cpp::my_op")
+registration.register_fake("extension_cpp::my_op")
+registration.register_mutation("extension_cpp::my_op")
+registration.register_vmap("extension_cpp::my_op")

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.checks import check_number
-from extension_cpp.registration import register_autograd, register_fake, register_vmap
+from extension_cpp import checks, registration
 
 
 def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
@@ -23,12 +22,8 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
-    check_number("my_op", "alpha", alpha)
+    checks.check_number("my_op", "alpha", alpha)
     return torch.ops.extension_cpp.my_op(input, other, alpha)
-
-
-register_fake("extension_cpp::my_op")
-register_fake("extension_cpp::my_op_backward")
 
 
 # EDIT: what the backward needs, and no more.
@@ -44,16 +39,15 @@ def _backward(ctx, grad_output):
     return (grad_input, grad_output if ctx.needs_input_grad[1] else None, None)
 
 
-register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
-
-
 # EDIT: the backward operator in plain PyTorch, from which its own derivatives follow.
 def _backward_in_torch(grad_output, alpha):
     padded = torch.nn.functional.pad(grad_output, (1, 1))
     return (padded[..., :-2] + grad_output + padded[..., 2:]) * (1 + alpha)
 
 
-register_autograd("extension_cpp::my_op_backward", reference=_backward_in_torch)
-
-register_vmap("extension_cpp::my_op")
-register_vmap("extension_cpp::my_op_backward")
+registration.register_fake("extension_cpp::my_op")
+registration.register_fake("extension_cpp::my_op_backward")
+registration.register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
+registration.register_autograd("extension_cpp::my_op_backward", reference=_backward_in_torch)
+registration.register_vmap("extension_cpp::my_op")
+registration.register_vmap("extension_cpp::my_op_backward")

@@ -3,8 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.checks import check_number
-from extension_cpp.registration import register_autograd, register_fake, register_vmap
+from extension_cpp import checks, registration
 
 
 def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
@@ -23,13 +22,9 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
-    check_number("my_op", "alpha", alpha)
+    checks.check_number("my_op", "alpha", alpha)
     # EDIT: what else the operator returns is for the backward.
     return torch.ops.extension_cpp.my_op(input, other, alpha)[0]
-
-
-register_fake("extension_cpp::my_op")
-register_fake("extension_cpp::my_op_backward")
 
 
 # EDIT: what the backward needs, and no more.
@@ -57,16 +52,15 @@ def _backward(ctx, grad_output, grad_mean):
     )
 
 
-register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
-
-
 # EDIT: the backward operator in plain PyTorch, from which its own derivatives follow.
 def _backward_in_torch(grad_output, input, mean, alpha):
     term = 2 * (input - mean.unsqueeze(-1)) * grad_output
     return ((term - term.mean(-1, keepdim=True)) * (1 + alpha)).to(input.dtype)
 
 
-register_autograd("extension_cpp::my_op_backward", reference=_backward_in_torch)
-
-register_vmap("extension_cpp::my_op")
-register_vmap("extension_cpp::my_op_backward")
+registration.register_fake("extension_cpp::my_op")
+registration.register_fake("extension_cpp::my_op_backward")
+registration.register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
+registration.register_autograd("extension_cpp::my_op_backward", reference=_backward_in_torch)
+registration.register_vmap("extension_cpp::my_op")
+registration.register_vmap("extension_cpp::my_op_backward")

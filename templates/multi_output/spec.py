@@ -1,4 +1,3 @@
-from extension_cpp.operators.my_op.ops import my_op
 from extension_cpp.testing import OpSpec
 
 
@@ -15,4 +14,4 @@ def reference(input, other, alpha=1.0):
     return op_reference(input, other, alpha)[0]
 
 
-spec = OpSpec(name="my_op", function=my_op, reference=reference, op_reference=op_reference)
+spec = OpSpec(name="my_op", reference=reference, op_reference=op_reference)

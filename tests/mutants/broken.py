@@ -7,6 +7,7 @@ import torch
 
 from extension_cpp import registration
 from extension_cpp.checks import check_floating, check_min_dim
+from extension_cpp.layout import is_non_overlapping
 from extension_cpp.shapes import Operator
 from extension_cpp.testing import Traffic
 from mutants.sound import Centre, FusedOp, Round, ScaleInPlace, arithmetic, fresh
@@ -392,6 +393,32 @@ class BackwardTakesMoreThanItsLine(OtherMessageThanItsLine):
         check_floating("fused_op", "input", input)
         check_min_dim("fused_op", "input", input, 1)
         super().check(input, bias)
+
+
+class WritesToWhatOverlapsItself(ScaleInPlace):
+    """The same element twice."""
+
+    caught_by = "check_bad_inputs"
+    says = "does not raise"
+
+    def line(self):
+        return Operator(self.namespace, self.schemas[0], "*shape, *shape, *shape ->")
+
+    def spec(self):
+        return dataclasses.replace(super().spec(), lines={self.qualified(self.name): self.line()})
+
+    def register(self):
+        registration.register_mutation(self.qualified(self.name))
+        registration.register_vmap(self.qualified(self.name), self.line().batching_rule())
+
+    def check(self, out, factors, weight):
+        torch._check(len(factors) > 0, lambda: "scale_in_place: factors must not be empty")
+        self.line().check_tensors([[out], factors, [] if weight is None else [weight]])
+
+    def scale_in_place_kernel(self, out, factors, weight=None, *, negate=False):
+        self.check(out, factors, weight)
+        if is_non_overlapping(out):  # else PyTorch refuses what is written in Python
+            super().scale_in_place_kernel(out, factors, weight, negate=negate)
 
 
 class NoCheck(FusedOp):

@@ -3,15 +3,10 @@
 import torch
 from torch import Tensor
 
+from extension_cpp import registration
 from extension_cpp.batching import to_front
 from extension_cpp.layout import same_shape
 from extension_cpp.operators.mymul.ops import mymul
-from extension_cpp.registration import (
-    register_autocast,
-    register_autograd,
-    register_fake,
-    register_vmap,
-)
 from extension_cpp.shapes import operator
 
 
@@ -36,10 +31,6 @@ def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
         RuntimeError: a dtype, device or shape other than the above.
     """
     return torch.ops.extension_cpp.affine(a, x, b)
-
-
-register_fake("extension_cpp::affine")
-register_fake("extension_cpp::affine_backward")
 
 
 def _sum_of_products(grad_output: Tensor, other: Tensor, shape: torch.Size) -> Tensor:
@@ -84,18 +75,12 @@ def _backward(ctx, grad_output):
     )
 
 
-register_autograd("extension_cpp::affine", _backward, setup_context=_setup_context)
-
-
 def _backward_in_torch(grad_output, a, x):
     return (
         (grad_output * x).sum_to_size(a.shape),
         grad_output * a,
         grad_output.sum_to_size(a.shape),
     )
-
-
-register_autograd("extension_cpp::affine_backward", reference=_backward_in_torch)
 
 
 # The batch becomes part of the features: (..., features) examples are rows of batch * features.
@@ -109,8 +94,11 @@ def _vmap_backward(info, in_dims, grad_output, a, x):
     return (grad_a.view(a.shape), grad_x, grad_b.view(a.shape)), (0, grad_x.dim() - 2, 0)
 
 
-register_vmap("extension_cpp::affine")
-register_vmap("extension_cpp::affine_backward", _vmap_backward)
-
+registration.register_fake("extension_cpp::affine")
+registration.register_fake("extension_cpp::affine_backward")
+registration.register_autograd("extension_cpp::affine", _backward, setup_context=_setup_context)
+registration.register_autograd("extension_cpp::affine_backward", reference=_backward_in_torch)
+registration.register_vmap("extension_cpp::affine")
+registration.register_vmap("extension_cpp::affine_backward", _vmap_backward)
 # As torch.addcmul, which promotes: under autocast half and float32 meet in float32.
-register_autocast("extension_cpp::affine", "promote")
+registration.register_autocast("extension_cpp::affine", "promote")

@@ -1,4 +1,3 @@
-from extension_cpp.operators.affine.ops import affine
 from extension_cpp.testing import OpSpec, Sample
 
 
@@ -12,7 +11,6 @@ def samples(make, shape):
 
 spec = OpSpec(
     name="affine",
-    function=affine,
     reference=lambda a, x, b: a * x + b,
     samples=samples,
     autocast="promote",

@@ -3,14 +3,8 @@
 import torch
 from torch import Tensor
 
+from extension_cpp import checks, registration
 from extension_cpp.batching import to_front
-from extension_cpp.checks import check_not_negative, check_number
-from extension_cpp.registration import (
-    register_autocast,
-    register_autograd,
-    register_fake,
-    register_vmap,
-)
 from extension_cpp.shapes import batching_rule, operator, sum_dtype
 
 
@@ -41,7 +35,7 @@ def fused_layer_norm(
         RuntimeError: a dtype, device or shape other than the above; a negative `eps`.
         TypeError: a tensor for `eps` whose derivative would be lost.
     """
-    check_number("fused_layer_norm", "eps", eps)
+    checks.check_number("fused_layer_norm", "eps", eps)
     return torch.ops.extension_cpp.fused_layer_norm(input, weight, bias, eps)[0]
 
 
@@ -50,11 +44,8 @@ def _(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
 ) -> tuple[Tensor, Tensor, Tensor]:
     outputs = operator("extension_cpp::fused_layer_norm").fake(input, weight, bias, eps)
-    check_not_negative("fused_layer_norm", "eps", eps)
+    checks.check_not_negative("fused_layer_norm", "eps", eps)
     return outputs
-
-
-register_fake("extension_cpp::fused_layer_norm_backward")
 
 
 # The statistics are differentiable outputs like any other: the backward below is a function of
@@ -91,9 +82,6 @@ def _backward(ctx, grad_output, grad_mean, grad_rstd):
     )
 
 
-register_autograd("extension_cpp::fused_layer_norm", _backward, setup_context=_setup_context)
-
-
 # As a function of independent tensors, whatever mean and rstd are the statistics of.
 def _backward_in_torch(grad_output, input, mean, rstd, weight, bias):
     def average(tensor):
@@ -108,9 +96,6 @@ def _backward_in_torch(grad_output, input, mean, rstd, weight, bias):
         None if weight is None else (grad_output * x_hat).sum_to_size(features),
         None if bias is None else grad_output.sum_to_size(features),
     )
-
-
-register_autograd("extension_cpp::fused_layer_norm_backward", reference=_backward_in_torch)
 
 
 def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:
@@ -141,9 +126,6 @@ def _vmap(info, in_dims, input, weight, bias, eps):
     return (output.to(input.dtype), mean, rstd), (0, 0, 0)
 
 
-register_vmap("extension_cpp::fused_layer_norm", _vmap)
-
-
 def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
     backward = torch.ops.extension_cpp.fused_layer_norm_backward
     operator("extension_cpp::fused_layer_norm_backward").check_examples(
@@ -171,7 +153,14 @@ def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
     return (grad_input, grad_weight, grad_bias), (0, 0, 0)
 
 
-register_vmap("extension_cpp::fused_layer_norm_backward", _vmap_backward)
-
+registration.register_fake("extension_cpp::fused_layer_norm_backward")
+registration.register_autograd(
+    "extension_cpp::fused_layer_norm", _backward, setup_context=_setup_context
+)
+registration.register_autograd(
+    "extension_cpp::fused_layer_norm_backward", reference=_backward_in_torch
+)
+registration.register_vmap("extension_cpp::fused_layer_norm", _vmap)
+registration.register_vmap("extension_cpp::fused_layer_norm_backward", _vmap_backward)
 # As torch.nn.functional.layer_norm, which autocast leaves alone on the CPU.
-register_autocast("extension_cpp::fused_layer_norm", "float32", devices=("cuda",))
+registration.register_autocast("extension_cpp::fused_layer_norm", "float32", devices=("cuda",))

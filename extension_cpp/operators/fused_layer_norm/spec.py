@@ -1,6 +1,5 @@
 import torch
 
-from extension_cpp.operators.fused_layer_norm.ops import fused_layer_norm
 from extension_cpp.testing import DEFAULT_SHAPES, BadInput, OpSpec, Sample, Traffic
 
 
@@ -74,7 +73,6 @@ def traffic(sample):
 
 spec = OpSpec(
     name="fused_layer_norm",
-    function=fused_layer_norm,
     reference=reference,
     op_reference=op_reference,
     samples=samples,

@@ -3,14 +3,8 @@
 import torch
 from torch import Tensor
 
+from extension_cpp import checks, registration
 from extension_cpp.batching import to_front
-from extension_cpp.checks import check_number
-from extension_cpp.registration import (
-    register_autocast,
-    register_autograd,
-    register_fake,
-    register_vmap,
-)
 from extension_cpp.shapes import batching_rule, operator
 
 
@@ -34,12 +28,8 @@ def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
         RuntimeError: a dtype, device or shape other than the above.
         TypeError: a tensor for `scale` whose derivative would be lost.
     """
-    check_number("fused_op", "scale", scale)
+    checks.check_number("fused_op", "scale", scale)
     return torch.ops.extension_cpp.fused_op(input, bias, scale)
-
-
-register_fake("extension_cpp::fused_op")
-register_fake("extension_cpp::fused_op_backward")
 
 
 # The mask of relu can be read off the output: saving that, and not the input, costs no memory where
@@ -54,15 +44,9 @@ def _backward(ctx, grad_output):
     return *torch.ops.extension_cpp.fused_op_backward(grad_output, output, ctx.scale), None
 
 
-register_autograd("extension_cpp::fused_op", _backward, setup_context=_setup_context)
-
-
 def _backward_in_torch(grad_output, output, scale):
     grad = torch.where(output <= 0, 0, grad_output)
     return grad * scale, grad.sum_to_size(grad.shape[-1:])
-
-
-register_autograd("extension_cpp::fused_op_backward", reference=_backward_in_torch)
 
 
 _batched_input = batching_rule("extension_cpp::fused_op")
@@ -81,9 +65,6 @@ def _vmap(info, in_dims, input, bias, scale):
     return output.unflatten(-1, bias.shape), input.dim() - 2
 
 
-register_vmap("extension_cpp::fused_op", _vmap)
-
-
 def _vmap_backward(info, in_dims, grad_output, output, scale):
     operator("extension_cpp::fused_op_backward").check_examples(in_dims, grad_output, output, scale)
     grad_output, output = to_front(info.batch_size, in_dims[:2], grad_output, output)
@@ -98,7 +79,11 @@ def _vmap_backward(info, in_dims, grad_output, output, scale):
     )
 
 
-register_vmap("extension_cpp::fused_op_backward", _vmap_backward)
-
+registration.register_fake("extension_cpp::fused_op")
+registration.register_fake("extension_cpp::fused_op_backward")
+registration.register_autograd("extension_cpp::fused_op", _backward, setup_context=_setup_context)
+registration.register_autograd("extension_cpp::fused_op_backward", reference=_backward_in_torch)
+registration.register_vmap("extension_cpp::fused_op", _vmap)
+registration.register_vmap("extension_cpp::fused_op_backward", _vmap_backward)
 # As torch.nn.Linear, whose output it usually takes: the lower precision, bias included.
-register_autocast("extension_cpp::fused_op", "lower_precision")
+registration.register_autocast("extension_cpp::fused_op", "lower_precision")

@@ -1,6 +1,5 @@
 import torch
 
-from extension_cpp.operators.fused_op.ops import fused_op
 from extension_cpp.testing import OpSpec, Sample
 
 
@@ -14,7 +13,6 @@ def samples(make, shape):
 
 spec = OpSpec(
     name="fused_op",
-    function=fused_op,
     reference=lambda input, bias, scale=1.0: torch.relu(input * scale + bias),
     samples=samples,
     autocast="lower_precision",

@@ -3,9 +3,8 @@
 import torch
 from torch import Tensor
 
+from extension_cpp import registration
 from extension_cpp.batching import to_front
-from extension_cpp.checks import check_non_overlapping
-from extension_cpp.registration import register_fake, register_mutation, register_vmap
 from extension_cpp.shapes import operator
 
 
@@ -29,15 +28,6 @@ def myadd_out(a: Tensor, b: Tensor, out: Tensor) -> None:
     torch.ops.extension_cpp.myadd_out(a, b, out)
 
 
-def _fake(a: Tensor, b: Tensor, out: Tensor) -> None:
-    operator("extension_cpp::myadd_out").check(a, b, out)
-    check_non_overlapping("myadd_out", "out", out)
-
-
-register_fake("extension_cpp::myadd_out", _fake)
-register_mutation("extension_cpp::myadd_out")
-
-
 def _vmap(info, in_dims, a, b, out):
     if in_dims[2] is None:
         raise RuntimeError(
@@ -49,6 +39,7 @@ def _vmap(info, in_dims, a, b, out):
     return None, None
 
 
-register_vmap("extension_cpp::myadd_out", _vmap)
-
+registration.register_fake("extension_cpp::myadd_out")
+registration.register_mutation("extension_cpp::myadd_out")
+registration.register_vmap("extension_cpp::myadd_out", _vmap)
 # No autocast rule: a cast copy of out would be written in its place.

@@ -3,12 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.registration import (
-    register_autocast,
-    register_autograd,
-    register_fake,
-    register_vmap,
-)
+from extension_cpp import registration
 
 
 def mymul(a: Tensor, b: Tensor) -> Tensor:
@@ -28,10 +23,6 @@ def mymul(a: Tensor, b: Tensor) -> Tensor:
     return torch.ops.extension_cpp.mymul(a, b)
 
 
-register_fake("extension_cpp::mymul")
-register_fake("extension_cpp::mymul_backward")
-
-
 def _setup_context(ctx, inputs, output):
     a, b = inputs
     needs_a, needs_b = ctx.needs_input_grad
@@ -40,19 +31,18 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     a, b = ctx.saved_tensors
-    needs_a, needs_b = ctx.needs_input_grad
-    if needs_a and needs_b:
+    if a is not None and b is not None:
         return torch.ops.extension_cpp.mymul_backward(grad_output, a, b)
-    return mymul(grad_output, b) if needs_a else None, mymul(grad_output, a) if needs_b else None
+    return tuple(None if other is None else mymul(grad_output, other) for other in (b, a))
 
 
-register_autograd("extension_cpp::mymul", _backward, setup_context=_setup_context)
-register_autograd(
-    "extension_cpp::mymul_backward",
-    reference=lambda grad_output, a, b: (grad_output * b, grad_output * a),
+registration.register_fake("extension_cpp::mymul")
+registration.register_fake("extension_cpp::mymul_backward")
+registration.register_autograd("extension_cpp::mymul", _backward, setup_context=_setup_context)
+registration.register_autograd(
+    "extension_cpp::mymul_backward", reference=lambda grad, a, b: (grad * b, grad * a)
 )
-register_vmap("extension_cpp::mymul")
-register_vmap("extension_cpp::mymul_backward")
-
+registration.register_vmap("extension_cpp::mymul")
+registration.register_vmap("extension_cpp::mymul_backward")
 # As torch.mul, which promotes: under autocast half and float32 meet in float32.
-register_autocast("extension_cpp::mymul", "promote")
+registration.register_autocast("extension_cpp::mymul", "promote")

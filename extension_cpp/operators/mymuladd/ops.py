@@ -3,14 +3,8 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.checks import check_number
+from extension_cpp import checks, registration
 from extension_cpp.operators.mymul.ops import mymul
-from extension_cpp.registration import (
-    register_autocast,
-    register_autograd,
-    register_fake,
-    register_vmap,
-)
 
 
 def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:
@@ -31,11 +25,8 @@ def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:
         RuntimeError: a dtype, device or shape other than the above.
         TypeError: a tensor for `c` whose derivative would be lost.
     """
-    check_number("mymuladd", "c", c)
+    checks.check_number("mymuladd", "c", c)
     return torch.ops.extension_cpp.mymuladd(a, b, c)
-
-
-register_fake("extension_cpp::mymuladd")
 
 
 def _setup_context(ctx, inputs, output):
@@ -46,15 +37,13 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     a, b = ctx.saved_tensors
-    needs_a, needs_b, _ = ctx.needs_input_grad
-    if needs_a and needs_b:
+    if a is not None and b is not None:
         return *torch.ops.extension_cpp.mymul_backward(grad_output, a, b), None
-    grad_a = mymul(grad_output, b) if needs_a else None
-    return grad_a, mymul(grad_output, a) if needs_b else None, None
+    return *(None if other is None else mymul(grad_output, other) for other in (b, a)), None
 
 
-register_autograd("extension_cpp::mymuladd", _backward, setup_context=_setup_context)
-register_vmap("extension_cpp::mymuladd")
-
+registration.register_fake("extension_cpp::mymuladd")
+registration.register_autograd("extension_cpp::mymuladd", _backward, setup_context=_setup_context)
+registration.register_vmap("extension_cpp::mymuladd")
 # As torch.mul and torch.add, which promote: under autocast half and float32 meet in float32.
-register_autocast("extension_cpp::mymuladd", "promote")
+registration.register_autocast("extension_cpp::mymuladd", "promote")

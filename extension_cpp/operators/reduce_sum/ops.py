@@ -6,9 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from extension_cpp import checks, registration
 from extension_cpp.batching import first_example
-from extension_cpp.checks import check_dims, check_floating
-from extension_cpp.registration import register_autocast, register_autograd, register_vmap
 
 
 def reduce_sum(
@@ -44,9 +43,9 @@ def _reduced_dims(ndim: int, dim: Sequence[int] | None) -> list[int]:
 
 
 def _check(input: Tensor, dim: Sequence[int] | None) -> None:
-    check_floating("reduce_sum", "input", input)
+    checks.check_floating("reduce_sum", "input", input)
     if dim is not None:
-        check_dims("reduce_sum", "dim", dim, input.dim())
+        checks.check_dims("reduce_sum", "dim", dim, input.dim())
 
 
 @torch.library.register_fake("extension_cpp::reduce_sum")
@@ -72,9 +71,6 @@ def _backward(ctx, grad_output):
     return grad_output.expand(ctx.shape), None, None
 
 
-register_autograd("extension_cpp::reduce_sum", _backward, setup_context=_setup_context)
-
-
 def _vmap(info, in_dims, input, dim, keepdim):
     (example,) = first_example(in_dims[:1], input)
     _check(example, dim)
@@ -85,7 +81,7 @@ def _vmap(info, in_dims, input, dim, keepdim):
     return torch.ops.extension_cpp.reduce_sum(input, shifted, keepdim), 0
 
 
-register_vmap("extension_cpp::reduce_sum", _vmap)
-
+registration.register_autograd("extension_cpp::reduce_sum", _backward, setup_context=_setup_context)
+registration.register_vmap("extension_cpp::reduce_sum", _vmap)
 # As torch.sum, which autocast leaves alone on the CPU.
-register_autocast("extension_cpp::reduce_sum", "float32", devices=("cuda",))
+registration.register_autocast("extension_cpp::reduce_sum", "float32", devices=("cuda",))

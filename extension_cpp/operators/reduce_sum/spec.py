@@ -1,6 +1,5 @@
 import torch
 
-from extension_cpp.operators.reduce_sum.ops import reduce_sum
 from extension_cpp.testing import DEFAULT_SHAPES, BadInput, OpSpec, Sample
 
 
@@ -57,7 +56,6 @@ def bad_inputs(make):
 
 spec = OpSpec(
     name="reduce_sum",
-    function=reduce_sum,
     reference=lambda input, dim=None, keepdim=False: torch.sum(input, dim, keepdim),
     samples=samples,
     bad_inputs=bad_inputs,

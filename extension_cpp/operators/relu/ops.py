@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.registration import register_autograd, register_fake, register_vmap
+from extension_cpp import registration
 
 
 def relu(input: Tensor) -> Tensor:
@@ -22,10 +22,6 @@ def relu(input: Tensor) -> Tensor:
     return torch.ops.extension_cpp.relu(input)
 
 
-register_fake("extension_cpp::relu")
-register_fake("extension_cpp::relu_backward")
-
-
 # The mask can be read off the output, which the next layer often saves too: no need for the input.
 def _setup_context(ctx, inputs, output):
     ctx.save_for_backward(output)
@@ -36,14 +32,13 @@ def _backward(ctx, grad_output):
     return torch.ops.extension_cpp.relu_backward(grad_output, output)
 
 
-register_autograd("extension_cpp::relu", _backward, setup_context=_setup_context)
-
-register_autograd(
+registration.register_fake("extension_cpp::relu")
+registration.register_fake("extension_cpp::relu_backward")
+registration.register_autograd("extension_cpp::relu", _backward, setup_context=_setup_context)
+registration.register_autograd(
     "extension_cpp::relu_backward",
     reference=lambda grad_output, output: torch.where(output <= 0, 0, grad_output),
 )
-
-register_vmap("extension_cpp::relu")
-register_vmap("extension_cpp::relu_backward")
-
+registration.register_vmap("extension_cpp::relu")
+registration.register_vmap("extension_cpp::relu_backward")
 # No autocast rule: like torch.relu it runs in the dtype that comes.

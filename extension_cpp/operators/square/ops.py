@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.registration import register_autograd, register_fake, register_vmap
+from extension_cpp import registration
 
 
 def square(input: Tensor) -> Tensor:
@@ -22,10 +22,6 @@ def square(input: Tensor) -> Tensor:
     return torch.ops.extension_cpp.square(input)
 
 
-register_fake("extension_cpp::square")
-register_fake("extension_cpp::square_backward")
-
-
 def _setup_context(ctx, inputs, output):
     ctx.save_for_backward(*inputs)
 
@@ -35,14 +31,13 @@ def _backward(ctx, grad_output):
     return torch.ops.extension_cpp.square_backward(grad_output, input)
 
 
-register_autograd("extension_cpp::square", _backward, setup_context=_setup_context)
-
-register_autograd(
+registration.register_fake("extension_cpp::square")
+registration.register_fake("extension_cpp::square_backward")
+registration.register_autograd("extension_cpp::square", _backward, setup_context=_setup_context)
+registration.register_autograd(
     "extension_cpp::square_backward",
     reference=lambda grad_output, input: 2 * grad_output * input,
 )
-
-register_vmap("extension_cpp::square")
-register_vmap("extension_cpp::square_backward")
-
+registration.register_vmap("extension_cpp::square")
+registration.register_vmap("extension_cpp::square_backward")
 # No autocast rule: like torch.square it runs in the dtype that comes.

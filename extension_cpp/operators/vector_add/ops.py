@@ -3,12 +3,7 @@
 import torch
 from torch import Tensor
 
-from extension_cpp.registration import (
-    register_autocast,
-    register_autograd,
-    register_fake,
-    register_vmap,
-)
+from extension_cpp import registration
 
 
 def vector_add(a: Tensor, b: Tensor) -> Tensor:
@@ -28,9 +23,6 @@ def vector_add(a: Tensor, b: Tensor) -> Tensor:
     return torch.ops.extension_cpp.vector_add(a, b)
 
 
-register_fake("extension_cpp::vector_add")
-
-
 def _setup_context(ctx, inputs, output):
     ctx.shapes = [tensor.shape for tensor in inputs]
 
@@ -43,8 +35,8 @@ def _backward(ctx, grad_output):
     )
 
 
-register_autograd("extension_cpp::vector_add", _backward, setup_context=_setup_context)
-register_vmap("extension_cpp::vector_add")
-
+registration.register_fake("extension_cpp::vector_add")
+registration.register_autograd("extension_cpp::vector_add", _backward, setup_context=_setup_context)
+registration.register_vmap("extension_cpp::vector_add")
 # As torch.add, which promotes: under autocast half and float32 meet in float32.
-register_autocast("extension_cpp::vector_add", "promote")
+registration.register_autocast("extension_cpp::vector_add", "promote")
