@@ -89,6 +89,8 @@ class Signature:
         """
         if not self._required <= len(args) <= self.positional:
             return None
+        if not self._kinds and len(args) == self.positional:
+            return args
         inputs = [*args, *self._defaults[len(args) :]]
         for position, kind in self._kinds:
             value = inputs[position]
@@ -139,6 +141,8 @@ class Signature:
         """Fits what a backward formula returned to the flat arguments that were given."""
         grads = grads if isinstance(grads, tuple) else (grads,)
         given = flat_inputs if lengths is None else len(lengths)
+        if lengths is None and len(grads) == given:
+            return grads
         if len(grads) < given or any(grad is not None for grad in grads[given:]):
             raise RuntimeError(
                 f"{self.name}: backward must return one gradient, or None, for each of the "
