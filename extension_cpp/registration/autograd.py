@@ -41,6 +41,7 @@ from torch._C import (
 )
 from torch._ops import OpOverload
 from torch.autograd import forward_ad as fwAD
+from torch.autograd.function import Function
 
 from extension_cpp.registration.direct import call_directly, without_autograd
 from extension_cpp.registration.dispatch import implement, lookup
@@ -51,7 +52,7 @@ from extension_cpp.registration.forward_mode import (
     transpose,
     unpack_dual,
 )
-from extension_cpp.registration.function import autograd_function, below_autograd
+from extension_cpp.registration.function import autograd_function, below_autograd, function_class
 from extension_cpp.registration.reference import Reference, reference_kernel, references
 from extension_cpp.registration.signature import Lengths, Signature, nest
 
@@ -151,11 +152,11 @@ def _record_directly(
         input_grads = backward_formula(ctx, *grads)
         return signature.flatten_grads(input_grads, signature.positional, None)
 
-    apply = autograd_function(op, forward=forward, backward=backward)
+    apply = function_class(op, Function, {"forward": forward, "backward": backward}).apply
 
     def record(args: tuple[Any, ...]) -> Any:
         inputs = signature.as_dispatched(args)
-        return NotImplemented if inputs is None else apply(False, *inputs)
+        return NotImplemented if inputs is None else apply(*inputs)
 
     return record
 

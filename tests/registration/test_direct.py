@@ -48,9 +48,9 @@ def scaled_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad * w * ctx.s, grad * x * ctx.s, None, None
 
 
-SCALED = define("scaled(Tensor x, Tensor? w=None, float s=2.0, int[1] n=[1]) -> Tensor", scaled)
-register_autograd(SCALED, scaled_backward, setup_context=setup_scaled)
-register_autocast(SCALED, "lower_precision")
+LISTED = define("listed(Tensor x, Tensor? w=None, float s=2.0, int[1] n=[1]) -> Tensor", scaled)
+register_autograd(LISTED, scaled_backward, setup_context=setup_scaled)
+register_autocast(LISTED, "lower_precision")
 
 DOUBLED = define("doubled(Tensor x, Tensor? w=None, float s=2.0) -> Tensor", scaled)
 register_autograd(
@@ -138,9 +138,9 @@ def test_where_backward_alone_is_wanted(entered: list[None]) -> None:
 def test_lists_are_as_the_dispatcher_hands_them_over(entered: list[None]) -> None:
     (x,) = inputs((2, 3))
     given = [3, 4]
-    torch.testing.assert_close(ops.scaled(x, None, 2.0, given), 2 * x)
+    torch.testing.assert_close(ops.listed(x, None, 2.0, given), 2 * x)
     for values in ((3, 4), given):
-        output = ops.scaled(x.requires_grad_(), None, 2.0, values)
+        output = ops.listed(x.requires_grad_(), None, 2.0, values)
         assert output.grad_fn.n == [3, 4]
         assert output.grad_fn.n is not given  # which may change before backward
     output.sum().backward()
@@ -215,7 +215,7 @@ SITUATIONS: dict[str, Callable[[Tensor], Any]] = {
     "trace": lambda x: torch.jit.trace(ops.doubled, (x,))(x),
     "make_fx": lambda x: make_fx(ops.doubled)(x)(x),
     "an integer for a float": lambda x: ops.doubled(x, None, 2),
-    "an integer for a list": lambda x: ops.scaled(x, None, 2.0, 1),
+    "an integer for a list": lambda x: ops.listed(x, None, 2.0, 1),
     "C++": lambda x: torch.jit.script(scripted)(x),
 }
 
