@@ -1,7 +1,7 @@
 """Times how long calls on small tensors keep Python, where the device has next to nothing to do.
 
     python benchmarks/host.py                   all operators, 4 x 8, float32
-    python benchmarks/host.py relu fused_op     some of them
+    python benchmarks/host.py fused_op          one of them
     python benchmarks/host.py --device cuda     with CUDA graphs, too
 
 Interleaved rounds of 100 calls in a row, their median and quartiles, and how many times the first
