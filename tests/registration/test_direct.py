@@ -196,6 +196,7 @@ SITUATIONS: dict[str, Callable[[Tensor], Any]] = {
     "trace": lambda x: torch.jit.trace(ops.doubled, (x,))(x),
     "make_fx": lambda x: make_fx(ops.doubled)(x)(x),
     "an integer for a float": lambda x: ops.doubled(x, None, 2),
+    "booleans for integers": lambda x: ops.listed(x, None, 2.0, [True]),
     "an integer for a list": lambda x: ops.listed(x, None, 2.0, 1),
     "C++": lambda x: torch.jit.script(scripted)(x),
 }
@@ -243,6 +244,15 @@ def test_schemas_that_need_the_kernel(schema: str, entered: list[None]) -> None:
     output = op(x.requires_grad_())
     assert entered
     (output[0] if as_list else output).sum().backward()
+    torch.testing.assert_close(x.grad, torch.full_like(x, 2))
+
+
+def test_lists_of_tensors_need_the_kernel(entered: list[None]) -> None:
+    name = define("doubled_first(Tensor[] xs) -> Tensor", lambda xs: xs[0] * 2)
+    register_autograd(name, lambda ctx, grad: [2 * grad])
+    (x,) = inputs((2, 3), requires_grad=True)
+    ops.doubled_first([x]).sum().backward()
+    assert entered
     torch.testing.assert_close(x.grad, torch.full_like(x, 2))
 
 
