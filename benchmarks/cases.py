@@ -5,6 +5,8 @@ An operator's folder may hold a `benchmark.py`, with any of
 - `cases(make, shape)`, which yields `(form, sample)`, in place of the first sample of the spec. The
   form "" is timed at every shape, others at some; all of them at every shape where none is "".
 - `others`, functions of other libraries: `{"liger": load}`, where `load()` imports and returns one.
+- `classic(kernel)`, which returns the operator as people write it by hand, in a
+  `torch.autograd.Function` around the same kernels: `kernel(name)`. host.py times it.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ def process_state():
         "anomaly mode": torch.is_anomaly_enabled(),
         "multithreaded backward": torch._C._is_multithreading_enabled(),
         "level of forward AD": fwAD._current_level,
+        "excluded dispatch keys": torch._C._dispatch_tls_local_exclude_set().raw_repr(),
         "functorch transforms": torch._C._are_functorch_transforms_active(),
         "single-level functions": torch._C._functorch.get_single_level_autograd_function_allowed(),
         "dispatch modes": [type(m) for m in _get_current_dispatch_mode_stack()],

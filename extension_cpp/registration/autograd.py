@@ -41,7 +41,9 @@ from torch._C import (
 )
 from torch._ops import OpOverload
 from torch.autograd import forward_ad as fwAD
+from torch.autograd.function import Function
 
+from extension_cpp.registration.direct import call_directly, without_autograd
 from extension_cpp.registration.dispatch import implement, lookup
 from extension_cpp.registration.forward_mode import (
     LinearContext,
@@ -50,7 +52,7 @@ from extension_cpp.registration.forward_mode import (
     transpose,
     unpack_dual,
 )
-from extension_cpp.registration.function import autograd_function, below_autograd
+from extension_cpp.registration.function import autograd_function, below_autograd, function_class
 from extension_cpp.registration.reference import Reference, reference_kernel, references
 from extension_cpp.registration.signature import Lengths, Signature, nest
 
@@ -104,24 +106,62 @@ def register_autograd(
     overload = lookup(op)
     signature = Signature(overload)
     signature.require_functional()
-    found = None
     if reference is None and backward is not None:
-        kernel = autograd_kernel(overload, signature, backward, setup_context)
+        implement_autograd(overload, signature, backward, setup_context)
+        references.pop(signature.name, None)
     elif reference is not None and backward is None and setup_context is None:
-        found = Reference(signature, reference)
-        kernel = reference_kernel(overload, signature, found)
+        found = references[signature.name] = Reference(signature, reference)
+        implement(overload, "Autograd", reference_kernel(overload, signature, found))
+        call_directly(overload)
     else:
         raise TypeError(
             f"{signature.name}: register_autograd takes either backward, with or without "
             "setup_context, or reference alone"
         )
-    implement(overload, "Autograd", kernel)
-    references.pop(signature.name, None)
-    if found is not None:
-        references[signature.name] = found
 
 
-def autograd_kernel(
+def implement_autograd(
+    op: OpOverload,
+    signature: Signature,
+    backward_formula: Callable[..., Any],
+    setup_context: Callable[..., None] | None,
+) -> None:
+    """Registers a formula for calls of every kind."""
+    implement(op, "Autograd", _autograd_kernel(op, signature, backward_formula, setup_context))
+    call_directly(op, _record_directly(op, signature, backward_formula, setup_context))
+
+
+def _record_directly(
+    op: OpOverload,
+    signature: Signature,
+    backward_formula: Callable[..., Any],
+    setup_context: Callable[..., None] | None,
+) -> Callable[..., Any] | None:
+    """What :func:`call_directly` wants, where the schema is simple enough."""
+    if not signature.is_simple:
+        return None
+    call = op.overloadpacket.op
+
+    def forward(ctx: Any, *args: Any) -> Any:
+        output = without_autograd(call, args)
+        if setup_context is not None:
+            setup_context(ctx=ctx, inputs=args, output=output)
+        return output
+
+    def backward(ctx: Any, *grads: Any) -> tuple[Any, ...]:
+        input_grads = backward_formula(ctx, *grads)
+        return signature.flatten_grads(input_grads, signature.positional, None)
+
+    apply = function_class(op, Function, {"forward": forward, "backward": backward}).apply
+
+    def record(args: tuple[Any, ...]) -> Any:
+        inputs = signature.as_dispatched(args)
+        return NotImplemented if inputs is None else apply(*inputs)
+
+    return record
+
+
+def _autograd_kernel(
     op: OpOverload,
     signature: Signature,
     backward_formula: Callable[..., Any],

@@ -106,19 +106,19 @@ def _or_zeros(tangent: Tensor | None, like: Tensor) -> Tensor:
 
 # Whether torch.compile has traced a call with tangents. The graphs that it makes enter a dual level
 # without setting forward_ad's variable, so that from then on the tensors have to be asked.
-_graphs_have_tangents = False
+graphs_have_tangents = False
 
 
 def any_tangent(values: Iterable[Any], in_transform: bool) -> bool:
     """Whether a tensor carries a tangent at this level. To ask is slow: only where one may."""
-    global _graphs_have_tangents
-    if not (in_transform or fwAD._current_level >= 0 or _graphs_have_tangents):
+    global graphs_have_tangents
+    if not (in_transform or fwAD._current_level >= 0 or graphs_have_tangents):
         return False
     tracing = _len_torch_dispatch_stack() > 0
     # The question is not part of what is traced.
     with disable_proxy_modes_tracing() if tracing else contextlib.nullcontext():
         found = any(unpack_dual(tensor)[1] is not None for tensor in tensors_in(values))
-    _graphs_have_tangents |= found and tracing
+    graphs_have_tangents |= found and tracing
     return found
 
 

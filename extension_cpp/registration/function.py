@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -37,12 +37,9 @@ def autograd_function(
     jvp: Callable[..., Any] | None = None,
 ) -> Callable[..., Any]:
     """Returns ``apply(in_transform, *args)`` of an autograd function that has these parts."""
-    name = "".join(word.capitalize() for word in op._opname.split("_"))  # seen in grad_fn
-    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-    if jvp is not None:
-        members["jvp"] = staticmethod(jvp)
-    ordinary: Any = type(name, (Function,), dict(members))
-    single_level: Any = type(name, (_SingleLevelFunction,), dict(members))
+    parts = {"forward": forward, "backward": backward} | ({} if jvp is None else {"jvp": jvp})
+    ordinary = function_class(op, Function, parts)
+    single_level = function_class(op, _SingleLevelFunction, parts)
 
     def apply(in_transform: bool, *args: Any) -> Any:
         if not in_transform:
@@ -51,3 +48,8 @@ def autograd_function(
             return single_level.apply(*args)
 
     return apply
+
+
+def function_class(op: OpOverload, base: Any, parts: Mapping[str, Callable[..., Any]]) -> Any:
+    name = "".join(word.capitalize() for word in op._opname.split("_"))  # seen in grad_fn
+    return type(name, (base,), {part: staticmethod(function) for part, function in parts.items()})

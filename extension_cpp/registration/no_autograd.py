@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from extension_cpp.registration.autograd import autograd_kernel, register_autograd
-from extension_cpp.registration.dispatch import implement, library, lookup
+from extension_cpp.registration.autograd import implement_autograd, register_autograd
+from extension_cpp.registration.dispatch import library, lookup
 from extension_cpp.registration.forward_mode import LinearContext
 from extension_cpp.registration.signature import Signature, is_differentiable, nest, tensors_in
 
@@ -53,8 +53,7 @@ def register_no_autograd(op: str | OpOverload) -> None:
             raise RuntimeError(forward_message)
         return nest(refuse(grads, ctx.sizes, message), ctx.lengths)
 
-    kernel = autograd_kernel(overload, signature, backward, setup_context)
-    implement(overload, "Autograd", kernel)
+    implement_autograd(overload, signature, backward, setup_context)
 
 
 # An operator, so that torch.compile, which traces backward before anyone asks for a gradient, puts

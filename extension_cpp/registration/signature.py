@@ -14,6 +14,9 @@ from torch._ops import OpOverload
 # None as a whole if there were none.
 Lengths = Sequence[int | None] | None
 
+# The types whose values the dispatcher hands over as they are.
+_KINDS = {"float": float, "int": int, "bool": bool, "str": str, "List[int]": list}
+
 
 def _described(value: Any) -> str:
     """Without the elements of tensors."""
@@ -36,6 +39,7 @@ class Signature:
         positional = [argument for argument in arguments if not argument.kwarg_only]
         keyword_only = [argument for argument in arguments if argument.kwarg_only]
         self.name = op.name()
+        self.positional = len(positional)
         self.returns = len(returns)
         self._schema = str(schema)
         self._aliases = any(value.alias_info is not None for value in (*arguments, *returns))
@@ -49,6 +53,14 @@ class Signature:
         self._keyword_only_defaults = {a.name: a.default_value for a in keyword_only}
         self._input_lists = [_is_tensor_list(argument) for argument in positional]
         self._output_lists = [_is_tensor_list(value) for value in returns]
+        # All arguments are positional, and all results tensors.
+        self.is_simple = not keyword_only and not any(self._output_lists)
+        self._required = sum(not argument.has_default_value() for argument in positional)
+        self._kinds = [
+            (position, _KINDS.get(_without_optional(argument)))
+            for position, argument in enumerate(positional)
+            if _without_optional(argument) != "Tensor"
+        ]
 
     def require_functional(self) -> None:
         if self._aliases or not self.returns:
@@ -69,6 +81,24 @@ class Signature:
                 f"{self.name}: register_mutation is for operators that write to an argument, "
                 f"Tensor(a!), and return nothing, -> (). The schema is {self._schema}"
             )
+
+    def as_dispatched(self, args: Sequence[Any]) -> Sequence[Any] | None:
+        """All positional arguments of a call, as a kernel in Python gets them.
+
+        None where that might be other values than these, or an error.
+        """
+        if not self._required <= len(args) <= self.positional:
+            return None
+        if not self._kinds and len(args) == self.positional:
+            return args
+        inputs = [*args, *self._defaults[len(args) :]]
+        for position, kind in self._kinds:
+            value = inputs[position]
+            if kind is list and type(value) in (list, tuple) and set(map(type, value)) <= {int}:
+                inputs[position] = list(value)
+            elif value is not None and (type(value) is not kind or kind is list):
+                return None
+        return inputs
 
     def fill_defaults(
         self, args: Sequence[Any], kwargs: dict[str, Any]
@@ -111,6 +141,8 @@ class Signature:
         """Fits what a backward formula returned to the flat arguments that were given."""
         grads = grads if isinstance(grads, tuple) else (grads,)
         given = flat_inputs if lengths is None else len(lengths)
+        if lengths is None and len(grads) == given:
+            return grads
         if len(grads) < given or any(grad is not None for grad in grads[given:]):
             raise RuntimeError(
                 f"{self.name}: backward must return one gradient, or None, for each of the "
@@ -133,6 +165,11 @@ class Signature:
                     f"for argument {position}"
                 )
         return tuple(flat)
+
+
+def _without_optional(argument: torch.Argument) -> str:
+    kind = str(argument.type)
+    return kind[len("Optional[") : -1] if kind.startswith("Optional[") else kind
 
 
 def _is_tensor_list(value: torch.Argument) -> bool:

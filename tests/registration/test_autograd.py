@@ -238,18 +238,21 @@ def test_hooks_in_reverse_mode_see_what_is_saved() -> None:
     assert all(g.count_nonzero() == 0 for g in torch.autograd.grad(y.sum(), (x, w)))
 
 
+@pytest.mark.parametrize("overload", [False, True])
 @pytest.mark.parametrize("requires_grad", [False, True])
-def test_running_out_of_memory_has_its_type(requires_grad: bool) -> None:
+def test_running_out_of_memory_has_its_type(requires_grad: bool, overload: bool) -> None:
     # As the stable ABI reports it: a text, and no type.
     texts = iter(["CUDA out of memory. Tried to allocate 2.00 EiB.", "CUDA out of memory, or not"])
 
     def kernel(x: Tensor) -> Tensor:
         raise RuntimeError(next(texts))
 
-    name = define(f"exhausted_{requires_grad}(Tensor x) -> Tensor", kernel, torch.clone)
+    opname = f"exhausted_{requires_grad}_{overload}"
+    name = define(f"{opname}(Tensor x) -> Tensor", kernel, torch.clone)
     register_autograd(name, lambda ctx, grad: grad)
     (x,) = inputs((3,), requires_grad=requires_grad)
-    op = getattr(ops, f"exhausted_{requires_grad}")
+    op = getattr(ops, opname)
+    op = op.default if overload else op
     with pytest.raises(torch.OutOfMemoryError, match=r"^CUDA out of memory. Tried to allocate 2"):
         op(x)
     with pytest.raises(RuntimeError, match="or not") as caught:

@@ -1,0 +1,120 @@
+"""Calls from Python that need not pass through the kernel of the ``Autograd`` key.
+
+PyTorch calls that kernel for every call of an operator, and it is Python: to get there and back
+costs a small call more than everything else. But most calls come from Python themselves, where what
+the kernel finds out can be asked for less. So ``torch.ops.namespace.name(...)`` asks first:
+
+1. A derivative cannot be wanted: the operator is called with autograd left out.
+2. ``loss.backward()`` alone can come of it: the autograd function is applied right here.
+3. Something else is going on, a transform, a tangent, a mode, a trace, a tensor that is not plain:
+   the call takes its usual way through the dispatcher. So does every call that is not made from
+   Python, or of an overload, such as ``torch.ops.namespace.name.default``.
+
+All three are the same operator, with the same results. ``torch.compile``, ``torch.jit.script`` and
+their like see what they always saw: an ``OpOverloadPacket``. What else is registered for the
+``Autograd`` key later, by other means than this package's, calls from Python may not meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import (
+    DispatchKey,
+    _are_functorch_transforms_active,
+    _is_any_autocast_enabled,
+    _is_tracing,
+    _len_torch_dispatch_stack,
+    _len_torch_function_stack,
+)
+from torch._C import _dispatch_tls_is_dispatch_key_excluded as is_excluded
+from torch._C import _dispatch_tls_is_dispatch_key_included as is_included
+from torch._C import _dispatch_tls_set_dispatch_key_excluded as set_excluded
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._ops import OpOverload, OpOverloadPacket
+from torch.autograd import forward_ad as fwAD
+from torch.nn import Parameter
+
+from extension_cpp.registration import forward_mode
+from extension_cpp.registration.dispatch import is_out_of_memory
+
+# Of every device. Autograd of nested tensors and of unusual ones, which has keys of its own, stays.
+_AUTOGRAD = DispatchKey.AutogradFunctionality
+
+# What an argument, or an element of a list, may be besides a tensor.
+_INERT = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
+
+
+def call_directly(op: OpOverload, record: Callable[..., Any] | None = None) -> None:
+    """Makes calls of an operator from Python skip its ``Autograd`` kernel where they can.
+
+    Args:
+        op: The operator. It is left alone where its name has several overloads.
+        record: ``record(args)`` calls the operator so that ``loss.backward()`` passes through it,
+            where nothing else can come of the call; or returns ``NotImplemented``.
+    """
+    packet = op.overloadpacket
+    if packet.overloads() == ["default"] and not packet._has_torchbind_op_overload:
+        # The object stays the same: others hold it already, as a key of tables, too.
+        packet.__class__ = _packet_class(packet.op, record)
+
+
+def _packet_class(op: Callable[..., Any], record: Callable[..., Any] | None) -> Any:
+    class DirectPacket(OpOverloadPacket):
+        # Every line counts here: the questions cost a fifth of a small call. Hence one function.
+        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+            if (
+                is_excluded(_AUTOGRAD)  # by a kernel that calls, or in inference mode
+                or kwargs
+                or _are_functorch_transforms_active()
+                or _len_torch_dispatch_stack()
+                or _len_torch_function_stack()
+                or fwAD._current_level >= 0
+                or forward_mode.graphs_have_tangents
+                or _is_tracing()  # by torch.jit.trace, which records from where a call comes
+            ):
+                return op(*args, **kwargs)
+            requires_grad = False
+            for value in args:
+                kind = type(value)
+                if kind is Tensor or kind is Parameter:
+                    # One that outlived its transform looks like any other, and hides the one that
+                    # may require a gradient.
+                    if is_functorch_wrapped_tensor(value):
+                        return op(*args)
+                    if value.requires_grad:
+                        requires_grad = True
+                elif kind is list or kind is tuple:
+                    if not _INERT.issuperset(map(type, value)):
+                        return op(*args)
+                elif kind not in _INERT:  # such as a tensor of a subclass, which has its say
+                    return op(*args)
+            if requires_grad and torch.is_grad_enabled():
+                if record is None or _has_layers_above():
+                    return op(*args)
+                output = record(args)
+                return op(*args) if output is NotImplemented else output
+            return without_autograd(op, args)
+
+    return DirectPacket
+
+
+def without_autograd(op: Callable[..., Any], args: Iterable[Any]) -> Any:
+    """Calls an operator with autograd, which is not left out already, left out."""
+    set_excluded(_AUTOGRAD, True)
+    try:
+        return op(*args)
+    except RuntimeError as error:
+        if is_out_of_memory(error):
+            raise torch.OutOfMemoryError(str(error)) from None
+        raise
+    finally:
+        set_excluded(_AUTOGRAD, False)
+
+
+def _has_layers_above() -> bool:
+    """Whether something comes before autograd: what is differentiated is not this call."""
+    return _is_any_autocast_enabled() or is_included(DispatchKey.PreDispatch)
