@@ -146,7 +146,7 @@ def test_failures_of_pytorch_are_told(abi: str, tmp_path: Path) -> None:
 def test_sparse_tensors_are_refused(
     fake: bool, asks_for_tangents: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forward_mode, "_graphs_have_tangents", asks_for_tangents)
+    monkeypatch.setattr(forward_mode, "graphs_have_tangents", asks_for_tangents)
     dense = torch.eye(3)
     for sparse in (dense.to_sparse(), dense.to_sparse_csr()):
         for function in (

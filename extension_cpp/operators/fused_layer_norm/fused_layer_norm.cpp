@@ -196,13 +196,13 @@ struct RowGrad {
   A rstd;
   A mean_grad;   // average(g)
   A projection;  // average(g * x_hat)
-  // rstd; 0 of a row of one column, where g - average(g) is 0: a fused multiply-add would leave the rounding error of
-  // g, which rstd enlarges.
-  A scale;
+  // In a row of one column g - average(g) is 0. A fused multiply-add would leave the rounding error of g, which rstd
+  // enlarges.
+  bool single;
 
   // `each` is the share of an element in an average.
   HOST_DEVICE static RowGrad of(A mean, A rstd, const Values<A, 2>& sums, A each) {
-    return {mean, rstd, sums[0] * each, sums[1] * each, each == A(1) ? A(0) : rstd};
+    return {mean, rstd, sums[0] * each, sums[1] * each, each == A(1)};
   }
 
   HOST_DEVICE A x_hat(A x) const { return (x - mean) * rstd; }
@@ -213,7 +213,10 @@ struct RowGrad {
     return {g, g * x_hat(x)};
   }
 
-  HOST_DEVICE A grad_input(A grad, A x, A w) const { return scale * (grad * w - mean_grad - x_hat(x) * projection); }
+  HOST_DEVICE A grad_input(A grad, A x, A w) const {
+    const A centred = single ? A(0) : grad * w - mean_grad;
+    return rstd * (centred - x_hat(x) * projection);
+  }
 
   // What is summed to grad_weight and grad_bias.
   HOST_DEVICE Values<A, 2> parameter_grads(A grad, A x) const { return {grad * x_hat(x), grad}; }
