@@ -17,11 +17,11 @@
 //   cuda::launch_rows<T>(like, Softmax<T>{output}, std::array{input}, rows, cols);
 //
 // A short row is handled by part of a warp, a longer one by a block, which stays for many rows: while one is computed,
-// the next two are on their way. A row too long for registers is read again for each pass. Accesses are of 16 bytes at
-// any number of columns, but for short rows that are not whole accesses, and float64. A functor may also be given
-// segments of rows (Split), so that few long rows fill the GPU, and leave partial results for a second launch. The
-// order of additions depends on the shape, on how tensors are aligned and on the device: equal bits from run to run.
-// benchmarks/NOTES.md says why it is done so.
+// the next two are on their way, and so is what row_values.h says belongs to them. A row too long for registers is read
+// again for each pass. Accesses are of 16 bytes at any number of columns, but for short rows that are not whole
+// accesses, and float64. A functor may also be given segments of rows (Split), so that few long rows fill the GPU, and
+// leave partial results for a second launch. The order of additions depends on the shape, on how tensors are aligned
+// and on the device: equal bits from run to run. benchmarks/NOTES.md says why it is done so.
 #pragma once
 
 #include "launch.cuh"
