@@ -104,8 +104,9 @@ def _packet_class(op: Callable[..., Any], record: Callable[..., Any] | None) -> 
 
 def without_autograd(op: Callable[..., Any], args: Iterable[Any]) -> Any:
     """Calls an operator with autograd, which is not left out already, left out."""
-    set_excluded(_AUTOGRAD, True)
     try:
+        # Within the try: a signal, such as Ctrl-C, may raise as soon as this returns.
+        set_excluded(_AUTOGRAD, True)
         return op(*args)
     except RuntimeError as error:
         if is_out_of_memory(error):

@@ -13,6 +13,7 @@ import pytest
 import torch
 from small_operators import LIBRARY, NAMESPACE, define, inputs, lossy_hooks, ops
 from torch import Tensor
+from torch._C import _dispatch_tls_set_dispatch_key_excluded as set_excluded
 from torch.autograd import forward_ad as fwAD
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
@@ -20,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from extension_cpp.registration import (
     autograd,
+    direct,
     forward_mode,
     reference,
     register_autocast,
@@ -348,3 +350,18 @@ def test_an_operator_without_a_formula_says_so_in_backward(entered: list[None]) 
     assert not entered
     with pytest.raises(RuntimeError, match="no derivative formula"):
         output.sum().backward()
+
+
+def test_an_interrupt_leaves_autograd_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal's handler may raise when any call returns: also the one that leaves autograd out."""
+
+    def interrupted(key: Any, excluded: bool) -> None:
+        set_excluded(key, excluded)
+        if excluded:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(forward_mode, "graphs_have_tangents", False)
+    monkeypatch.setattr(direct, "set_excluded", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        torch.ops.extension_cpp.relu(torch.ones(3))
+    assert (torch.ones(3, requires_grad=True) * 2).requires_grad

@@ -35,11 +35,17 @@ void column_sums(
     const int lanes = std::min(kWarp, row_lanes(accesses_to<N>(extent.cols, ragged), V, kWarp));
     const int64_t segment = int64_t{lanes} * V * N;
     const int64_t segments = ceil_div(extent.cols + (ragged ? N - 1 : 0), segment);
-    // A row of the teams of a warp always has memory.
-    with_ahead<In, N, decltype(ragged)::value>(lanes, [&](auto ahead) {
+    const auto launch = [&](auto ahead) {
       return launch_column_sums<N, V, decltype(ragged)::value, decltype(ahead)::value>(
           like, f, inputs, extent, {segments, segment}, lanes, outputs);
-    });
+    };
+    const bool done = with_ahead<In, N, decltype(ragged)::value>(lanes, launch);
+    // Every device has memory for a row of a few inputs.
+    if constexpr (Queue<In, N, V, decltype(ragged)::value>::kBytes * kBlock > 56 * 1024) {
+      if (!done) {
+        launch(std::false_type{});
+      }
+    }
   });
 }
 

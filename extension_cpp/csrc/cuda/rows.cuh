@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   const int64_t stride = static_cast<int64_t>(gridDim.y / classes) * row_teams;  // in rows of the block's class
   const int row_lead = Ragged && classes > 1 ? static_cast<int>((batch * extent.rows + first) * extent.cols % N) : 0;
   // Segments are cut where accesses are.
-  Span span;
+  Span span{};
   span.segment = tile - batch * split.segments;
   const int64_t begin = span.segment * split.segment_cols - row_lead;
   const int64_t end = begin + split.segment_cols;
@@ -475,10 +475,6 @@ bool launch_column_sums(
   }
   return true;
 }
-
-}  // namespace detail
-
-namespace detail {
 
 template <class In, class F, class Grid>
 void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& grid, int64_t span_cols) {

@@ -56,7 +56,8 @@ struct Chunk {
 }  // namespace detail
 
 // N elements as they are in memory, in one access; the address is a multiple of N * sizeof(T). Through the read-only
-// path, which lets the compiler move the load above earlier stores: a kernel writes nothing that it reads later.
+// path, which lets the compiler move the load above earlier stores: a kernel writes nothing that it reads later, nor
+// does the one before it, which it waits for (launch.cuh).
 template <int N, class T>
 __device__ detail::Chunk<T, N> load_chunk(const T* address) {
   return {__ldg(reinterpret_cast<const typename detail::Word<static_cast<int>(sizeof(T)) * N>::type*>(address))};
