@@ -15,3 +15,21 @@ THREADED = {"test_forward", "test_backward", "test_determinism"}
 def _threads(request):
     """One thread: there is a test process per core, and waiting threads get in the way."""
     torch.set_num_threads(2 if request.node.originalname in THREADED else 1)
+
+
+@pytest.fixture
+def entered(monkeypatch):
+    """One entry for each time that the kernel of an Autograd key was entered."""
+    from extension_cpp.registration import autograd, forward_mode, reference
+
+    entries = []
+
+    def any_tangent(*args):
+        entries.append(None)
+        return forward_mode.any_tangent(*args)
+
+    # A graph of another test may have set it for good.
+    monkeypatch.setattr(forward_mode, "graphs_have_tangents", False)
+    for module in (autograd, reference):
+        monkeypatch.setattr(module, "any_tangent", any_tangent)
+    return entries

@@ -7,26 +7,9 @@ import pytest
 import torch
 
 from extension_cpp.battery.tensors import tensors_in
-from extension_cpp.registration import autograd, forward_mode, reference
 from extension_cpp.testing import Make, find_specs
 
 SPECS = [spec for spec in find_specs() if not spec.mutates]
-
-
-@pytest.fixture
-def entered(monkeypatch):
-    """One entry for each time that such a kernel was entered."""
-    entries = []
-
-    def any_tangent(*args):
-        entries.append(None)
-        return forward_mode.any_tangent(*args)
-
-    # A graph of another test may have set it for good.
-    monkeypatch.setattr(forward_mode, "graphs_have_tangents", False)
-    for module in (autograd, reference):
-        monkeypatch.setattr(module, "any_tangent", any_tangent)
-    return entries
 
 
 def call(spec, sample):

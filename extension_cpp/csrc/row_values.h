@@ -45,4 +45,10 @@ HOST_DEVICE void call_with_row_values(const F& f, Row& row, const Values& values
   }
 }
 
+// The same where nothing is read ahead.
+template <class F, class Row>
+HOST_DEVICE void call_with_row_values(const F& f, Row& row) {
+  call_with_row_values(f, row, row_values(f, row.index()));
+}
+
 }  // namespace extension_cpp::detail

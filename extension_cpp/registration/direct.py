@@ -39,7 +39,7 @@ from torch.autograd import forward_ad as fwAD
 from torch.nn import Parameter
 
 from extension_cpp.registration import forward_mode
-from extension_cpp.registration.dispatch import is_out_of_memory
+from extension_cpp.registration.dispatch import raise_out_of_memory
 
 # Of every device. Autograd of nested tensors and of unusual ones, which has keys of its own, stays.
 _AUTOGRAD = DispatchKey.AutogradFunctionality
@@ -109,8 +109,7 @@ def without_autograd(op: Callable[..., Any], args: Iterable[Any]) -> Any:
         set_excluded(_AUTOGRAD, True)
         return op(*args)
     except RuntimeError as error:
-        if is_out_of_memory(error):
-            raise torch.OutOfMemoryError(str(error)) from None
+        raise_out_of_memory(error)
         raise
     finally:
         set_excluded(_AUTOGRAD, False)

@@ -41,11 +41,12 @@ def implement(op: OpOverload, key: str, kernel: Callable[..., Any]) -> None:
     library(op.namespace).impl(op, kernel, key, with_keyset=True)
 
 
-def is_out_of_memory(error: RuntimeError) -> bool:
-    """Whether an error is a ``torch.OutOfMemoryError`` that lost its type.
+def raise_out_of_memory(error: RuntimeError) -> None:
+    """Raises a ``torch.OutOfMemoryError`` that lost its type as what it is; ignores other errors.
 
     The stable ABI hands a text over, and no type. Kernels that run in Python put it right; under
     ``torch.inference_mode()`` there is none.
     """
     lost = "CUDA out of memory. Tried to allocate"
-    return type(error) is RuntimeError and str(error).startswith(lost)
+    if type(error) is RuntimeError and str(error).startswith(lost):
+        raise torch.OutOfMemoryError(str(error)) from None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch._C import DispatchKeySet, _after_autograd_keyset
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch._ops import OpOverload
 from torch.autograd.function import Function, _SingleLevelFunction
 
-from extension_cpp.registration.dispatch import is_out_of_memory
+from extension_cpp.registration.dispatch import raise_out_of_memory
 
 
 def below_autograd(op: OpOverload) -> Callable[..., Any]:
@@ -22,8 +21,7 @@ def below_autograd(op: OpOverload) -> Callable[..., Any]:
         try:
             return redispatch(keyset & _after_autograd_keyset, *args, **kwargs)
         except RuntimeError as error:
-            if is_out_of_memory(error):
-                raise torch.OutOfMemoryError(str(error)) from None
+            raise_out_of_memory(error)
             raise
 
     return below

@@ -20,10 +20,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from extension_cpp.registration import (
-    autograd,
     direct,
     forward_mode,
-    reference,
     register_autocast,
     register_autograd,
     register_no_autograd,
@@ -60,22 +58,6 @@ register_autograd(
     setup_context=lambda ctx, inputs, output: setup_scaled(ctx, (*inputs, None), output),
 )
 register_autocast(DOUBLED, "lower_precision")
-
-
-@pytest.fixture
-def entered(monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    """One entry for each time that the kernel of an Autograd key was entered."""
-    entries: list[None] = []
-
-    def any_tangent(*args: Any) -> bool:
-        entries.append(None)
-        return forward_mode.any_tangent(*args)
-
-    # A graph of another test may have set it for good.
-    monkeypatch.setattr(forward_mode, "graphs_have_tangents", False)
-    for module in (autograd, reference):
-        monkeypatch.setattr(module, "any_tangent", any_tangent)
-    return entries
 
 
 class Subclass(torch.Tensor):

@@ -20,7 +20,6 @@ namespace extension_cpp::cpu {
 namespace detail {
 
 using extension_cpp::detail::call_with_row_values;
-using extension_cpp::detail::row_values;
 
 // Columns of a tile, at most.
 constexpr int64_t kTileCols = 512;
@@ -85,7 +84,7 @@ CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile
   acc_t<T> acc[C * kTileCols] = {};  // [C, width]
   for (int64_t row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
     Row<T, K, C, false> part(values, row, row, cols, tile.first_col, tile.width, acc);
-    call_with_row_values(f, part, row_values(f, row));
+    call_with_row_values(f, part);
   }
   for (size_t c = 0; c < C; ++c) {
     std::copy_n(acc + c * tile.width, tile.width, sums[c]);

@@ -19,7 +19,6 @@ namespace extension_cpp::cpu {
 namespace detail {
 
 using extension_cpp::detail::call_with_row_values;
-using extension_cpp::detail::row_values;
 
 // Whether there are too few rows for a thread to take whole ones.
 inline bool few_long_rows(int64_t rows, int64_t cols) { return cols > kSegment && rows < 64; }
@@ -45,7 +44,7 @@ void launch_segments(
     for (int64_t segment_index = begin; segment_index < end; ++segment_index) {
       const int64_t count = std::min(split.segment_cols, cols - first_col);
       detail::Row<T, K, 0, false> row(values, index, segment_index, cols, first_col, count, nullptr);
-      detail::call_with_row_values(*each, row, detail::row_values(*each, index));
+      detail::call_with_row_values(*each, row);
       first_col += count;
       if (first_col >= cols) {
         first_col = 0;
@@ -65,7 +64,7 @@ void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& 
   detail::WideRows<T, K> values(inputs, 0, 0);  // of which each thread has its own for segments
   for (int64_t index = 0; index < rows; ++index) {
     detail::Row<T, K, 0, true> row(values, index, index, cols, 0, cols, nullptr);
-    detail::call_with_row_values(f, row, detail::row_values(f, index));
+    detail::call_with_row_values(f, row);
   }
 }
 
@@ -97,7 +96,7 @@ bool launch_rows_and_column_sums(
       const int64_t last_row = std::min(rows, (block + 1) * block_rows);
       for (int64_t index = block * block_rows; index < last_row; ++index) {
         detail::Row<T, K, C, false> row(values, index, index, cols, 0, cols, sums);
-        detail::call_with_row_values(*each, row, detail::row_values(*each, index));
+        detail::call_with_row_values(*each, row);
       }
     }
   });

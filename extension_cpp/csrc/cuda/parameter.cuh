@@ -165,8 +165,8 @@ struct is_parameter : std::false_type {};
 template <class T>
 struct is_parameter<Parameter<T>> : std::true_type {};
 
-template <class U, class Column>
-__device__ Stored<U> stored(const U* data, const Column& /*of which one each is wanted*/) {
+template <class U>
+__device__ Stored<U> stored(const U* data) {
   return {data};
 }
 
@@ -198,7 +198,7 @@ template <class Use, class... Columns>
 __device__ void with_kinds(const Use& use, int64_t first, const Columns&... columns) {
   if constexpr (sizeof...(Columns) > 0 && (is_parameter<Columns>::value && ...)) {
     if ((columns.same() && ...)) {
-      use(stored(columns.same() + first, columns)...);
+      use(stored(columns.same() + first)...);
       return;
     }
   }

@@ -68,8 +68,8 @@ __device__ inline void* shared_bytes() {
   return bytes;
 }
 
-// What a kernel goes through: whole rows, or all segments of them. Kernels of whole rows need not say
-// where a segment lies, and have registers for it.
+// What a kernel goes through: whole rows, or all segments of them. Kernels of whole rows need not say where a segment
+// lies, and have registers for it.
 struct WholeRows {
   static constexpr bool kCut = false;
 
@@ -255,21 +255,22 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   const int64_t first_offset = first_row * extent.cols + span.first_col;
   const int64_t row_step = stride * classes;
   const int64_t offset_step = row_step * extent.cols;
-  const auto move = [&](Span& at, int turn) {
-    at.row += row_step;
-    at.offset += offset_step;
+  const auto begin_turn = [&](Span& at, int turn) {
     at.exists = turn < own_turns;
     at.cols = at.exists ? span.cols : 0;
     at.lead = at.exists ? span.lead : 0;
+  };
+  const auto move = [&](Span& at, int turn) {
+    at.row += row_step;
+    at.offset += offset_step;
+    begin_turn(at, turn);
   };
 
   typename Row<In, N, V, Ragged, C>::Sums sums = {};
   span.row = first_row + row_team * classes;
   span.offset = first_offset + row_team * (classes * extent.cols);
   Span here = span;
-  here.exists = own_turns > 0;
-  here.cols = here.exists ? span.cols : 0;
-  here.lead = here.exists ? span.lead : 0;
+  begin_turn(here, 0);
   // A team that has no row takes the block's first for reading what belongs to it.
   const auto row_here = [&] { return here.exists ? here.row : first_row; };
   auto values = row_values(f, row_here());
@@ -492,17 +493,16 @@ void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& 
     constexpr int V = kKeptAccesses;
     const int64_t accesses = accesses_to<N>(span_cols, kRagged);
     const int lanes = row_lanes(accesses, V, kMaxRowThreads<kRagged, In::kCount>);
-    const bool done = accesses <= int64_t{lanes} * V && with_ahead<In, N, kRagged>(lanes, [&](auto ahead) {
-                        const auto kernel = rows_kernel<N, V, kRagged, decltype(ahead)::value, Grid, In, F>;
-                        const QueueSize queue =
-                            ahead ? queue_size<In, N, V, kRagged>(kernel, block_of(lanes)) : QueueSize{0, 0};
-                        if (ahead && queue.ahead == 0) {
-                          return false;
-                        }
-                        launch(kernel, lanes, queue);
-                        return true;
-                      });
-    if (done) {
+    const auto launch_kept = [&](auto ahead) {
+      const auto kernel = rows_kernel<N, V, kRagged, decltype(ahead)::value, Grid, In, F>;
+      const QueueSize queue = ahead ? queue_size<In, N, V, kRagged>(kernel, block_of(lanes)) : QueueSize{0, 0};
+      if (ahead && queue.ahead == 0) {
+        return false;
+      }
+      launch(kernel, lanes, queue);
+      return true;
+    };
+    if (accesses <= int64_t{lanes} * V && with_ahead<In, N, kRagged>(lanes, launch_kept)) {
       return;
     }
     launch(rows_kernel<N, 0, kRagged, false, Grid, In, F>, kMaxThreads, {0, 0});
