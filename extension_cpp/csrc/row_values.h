@@ -5,6 +5,12 @@
 // is called as f(row, values), and on CUDA its values are on their way while the row before is computed: to wait for
 // them takes a quarter of the time of a layer norm's backward. row_values() may be called for any existing row, and of
 // one that has no effect.
+//
+// Of columns there are few: a functor that sums columns, and for each row reads parameters besides, may name them,
+//
+//   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
+//
+// and on CUDA each thread keeps what it needs of them: it meets the same columns in every row.
 #pragma once
 
 #include "host_device.h"
@@ -13,7 +19,16 @@
 #include <type_traits>
 #include <utility>
 
-namespace extension_cpp::detail {
+namespace extension_cpp {
+
+template <class Parameter, int P>
+struct RowColumns {
+  static constexpr int kCount = P;
+
+  const Parameter* parameters[P];
+};
+
+namespace detail {
 
 struct NoRowValues {};
 
@@ -51,4 +66,19 @@ HOST_DEVICE void call_with_row_values(const F& f, Row& row) {
   call_with_row_values(f, row, row_values(f, row.index()));
 }
 
-}  // namespace extension_cpp::detail
+struct NoRowColumns {
+  static constexpr int kCount = 0;
+};
+
+template <class F, class = void>
+struct RowColumnsOf {
+  using type = NoRowColumns;
+};
+template <class F>
+struct RowColumnsOf<F, std::void_t<decltype(std::declval<const F&>().row_columns())>> {
+  using type = decltype(std::declval<const F&>().row_columns());
+};
+
+}  // namespace detail
+
+}  // namespace extension_cpp

@@ -33,7 +33,7 @@ __device__ inline void may_begin_next() {
 // overlaps with the kernel before (programmatic dependent launch), on devices of compute capability 9.0 and up.
 template <class... Parameters, class... Arguments>
 void launch_overlapped(
-    void (*kernel)(Parameters...), dim3 grid, int block, size_t shared, cudaStream_t stream,
+    void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
     const Arguments&... arguments) {
   // What the code was compiled for, which may be less than the device is.
   cudaFuncAttributes attributes;
@@ -43,7 +43,7 @@ void launch_overlapped(
   overlap.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
-  config.blockDim = dim3(static_cast<unsigned>(block));
+  config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
   config.attrs = &overlap;

@@ -3,6 +3,7 @@
 
 #include "launch.cuh"
 #include "parameter.cuh"
+#include "row_values.h"
 #include "team.cuh"
 #include "vector.cuh"
 
@@ -38,9 +39,9 @@ struct Span {
   int64_t first_col;
   int64_t offset;  // of its first element in the matrix
   int64_t cols;
-  // Elements that the row's first access starts before it: where rows are not whole accesses, those to an output that
-  // begins at a 16-byte boundary stay aligned.
-  int lead;
+  // Of ragged rows, which are not whole accesses: the elements before the first 16-byte boundary of an output that
+  // begins at one. They, and those that are left after the last whole access, are the edges.
+  int head;
   bool exists;  // where there is no such row, a team only keeps the others company: cols is 0
 };
 
@@ -76,43 +77,51 @@ struct MixedInputs {
   }
 };
 
-// Columns of a row that is kept: short, and from 0 on where no access starts before the row.
-template <bool Ragged>
-using KeptIndex = std::conditional_t<Ragged, int, unsigned>;
+// Columns of a row that is kept: short.
+template <int V>
+using ColumnIndex = std::conditional_t<(V > 0), unsigned, int64_t>;
 
-// N elements of a row from column `col` of the span on, some of which may lie outside of it.
-template <int N, bool Ragged, class Index>
-struct Place {
-  Index col;
-  Index cols;
-
-  // Of the v-th access of a thread.
-  __device__ Place(const Span& span, Index access, int step, int v)
-      : col(access * N - (Ragged ? span.lead : 0) + static_cast<Index>(v * (step * N))),
-        cols(static_cast<Index>(span.cols)) {}
-
-  __device__ bool exists() const { return col < cols; }
-  // Of ragged rows:
-  __device__ bool whole() const { return col >= 0 && col <= cols - N; }
-  __device__ bool holds(int n) const { return col >= -n && col < cols - n; }
-  __device__ int first() const { return col < 0 ? static_cast<int>(-col) : 0; }
-  __device__ int last() const { return cols - col < N ? static_cast<int>(cols - col) : N; }
-};
-
-// Elements first ... last - 1 of N from any address of a T on: two aligned accesses, shifted together. Neither is to a
-// word that holds none of them, so that nothing outside the tensor's pages is touched.
-template <int N, class T>
-__device__ Chunk<T, N> load_shifted(const T* address, int first, int last) {
-  static_assert(sizeof(T) * N == kAccessBytes);
-  constexpr int kSize = static_cast<int>(sizeof(T));
-  const auto shift = static_cast<int>(reinterpret_cast<uintptr_t>(address) % kAccessBytes);
-  const auto* const words = reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(address) - shift);
-  const uint4 low = __ldg(words + (shift + first * kSize < kAccessBytes ? 0 : 1));
-  const uint4 high = __ldg(words + (shift + last * kSize > kAccessBytes ? 1 : 0));
-  return shift_together<T, N>(low, high, static_cast<unsigned>(shift));
+// The columns of a span that are in whole accesses; they begin at its head.
+template <int N, bool Ragged>
+__device__ int64_t whole_cols(const Span& span) {
+  if constexpr (Ragged) {
+    return span.cols > span.head ? (span.cols - span.head) / N * N : 0;
+  } else {
+    return span.cols;
+  }
 }
 
-// V accesses to each of the inputs, as they are in memory: every `step`th from the one called `access` on.
+// The v-th whole access of a thread, which takes every `step`th from the one called `access` on.
+template <int N, class Index>
+struct Place {
+  Index col;  // from the head on
+  Index cols;
+
+  __device__ Place(int64_t whole_cols, Index access, int step, int v)
+      : col(access * N + static_cast<Index>(v * (step * N))), cols(static_cast<Index>(whole_cols)) {}
+
+  __device__ bool exists() const { return col < cols; }
+};
+
+// The element of the edges that is a thread's: there are fewer than 2 N, for the first threads of a team.
+template <int N>
+struct EdgePlace {
+  int64_t col;  // of the span
+  bool is;
+
+  __device__ EdgePlace(const Span& span, int lane)
+      : col(lane < span.head ? lane : whole_cols<N, true>(span) + lane), is(lane < 2 * N && col < span.cols) {}
+};
+
+// The same address, as a register of its own: one instruction then leads from it to that of a column, instead of four
+// that begin with the matrix.
+template <class T>
+__device__ T* in_register(T* address) {
+  asm("" : "+l"(address));
+  return address;
+}
+
+// V whole accesses to each of the inputs, as they are in memory: every `step`th from the one called `access` on.
 template <class In, int N, int V, bool Ragged>
 struct Kept {
   using T = typename In::Element;
@@ -131,27 +140,136 @@ struct Kept {
   template <class Index, class Aligned, class Shifted>
   __device__ static void for_each(
       const In& inputs, const Span& span, int step, Index access, const Aligned& aligned, const Shifted& shifted) {
-    using Where = Place<N, Ragged, Index>;
+    const int64_t cols = whole_cols<N, Ragged>(span);
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
-      const T* const row = inputs.row(k, span);
-      const bool is_aligned =
-          !Ragged || reinterpret_cast<uintptr_t>(row + Where(span, access, 0, 0).col) % kAccessBytes == 0;
+      const T* const row = in_register(inputs.row(k, span) + (Ragged ? span.head : 0));
+      const bool is_aligned = !Ragged || reinterpret_cast<uintptr_t>(row) % kAccessBytes == 0;
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const Where where(span, access, step, v);
+        const Place<N, Index> where(cols, access, step, v);
         if (where.exists()) {
-          const T* const address = row + where.col;
           if (is_aligned) {
-            aligned(k, v, address);
+            aligned(k, v, row + where.col);
           } else if constexpr (Ragged) {
-            shifted(k, v, load_shifted<N>(address, where.first(), where.last()));
+            shifted(k, v, load_chunk_unaligned<N>(row + where.col));
           }
         }
       }
     }
   }
 };
+
+// The same of the edges.
+template <class In, int N, bool Ragged>
+struct KeptEdge {
+  using T = typename In::Element;
+
+  Chunk<T, 1> elements[In::kCount];
+
+  __device__ KeptEdge(const In& inputs, const Span& span, int lane) {
+    const EdgePlace<N> edge(span, lane);
+    if (edge.is) {
+#pragma unroll
+      for (size_t k = 0; k < In::kCount; ++k) {
+        elements[k] = load_chunk<1>(inputs.row(k, span) + edge.col);
+      }
+    }
+  }
+};
+
+template <class In, int N>
+struct KeptEdge<In, N, false> {
+  __device__ KeptEdge(const In& /*inputs*/, const Span& /*span*/, int /*lane*/) {}
+};
+
+// What a thread keeps of P parameters, for the accesses that it has to every row.
+template <class In, int N, int V, bool Ragged, int P>
+class KeptColumns {
+  using T = typename In::Element;
+
+ public:
+  using Raw = RawValues<T, N>;
+
+  // `span` is that of the rows.
+  __device__ void read(const RowColumns<Parameter<T>, P>& columns, const Span& span, int step, int lane) {
+    all_ = true;
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      parameters_[p] = columns.parameters[p];
+      const T* data = parameters_[p]->same();
+      all_ = all_ && data != nullptr;
+      if (data == nullptr) {
+        continue;
+      }
+      data += span.first_col;
+      if constexpr (Ragged) {
+        const EdgePlace<N> edge(span, lane);
+        if (edge.is) {
+          edge_[p] = load_chunk<1>(data + edge.col);
+        }
+        data += span.head;
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const Place<N, unsigned> where(whole_cols<N, Ragged>(span), static_cast<unsigned>(lane), step, v);
+        if (where.exists()) {
+          if constexpr (Ragged) {
+            raw_[p][v].chunks[0] = load_chunk_unaligned<N>(data + where.col);
+          } else {
+            raw_[p][v] = Stored<T>{data}.template raw<N>(where.col);
+          }
+        }
+      }
+    }
+  }
+
+  // Whether all of these are kept. (Compilers see which is which.)
+  template <class... Columns>
+  __device__ bool has(const Columns&... columns) const {
+    return all_ && ((index(columns) < P) && ...);
+  }
+
+  // Those of one: for each access, and at the edge.
+  struct Each {
+    const Raw* raw;
+    const Chunk<T, 1>* edge;
+  };
+
+  template <class Column>
+  __device__ Each of(const Column& column) const {
+    return {raw_[index(column)], &edge_[index(column)]};
+  }
+
+ private:
+  template <class Column>
+  __device__ int index(const Column& column) const {
+    if constexpr (is_parameter<Column>::value) {
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+        if (parameters_[p] == &column) {
+          return p;
+        }
+      }
+    }
+    return P;
+  }
+
+  bool all_;
+  const Parameter<T>* parameters_[P];
+  Raw raw_[P][V];
+  Chunk<T, 1> edge_[P];
+};
+
+// None.
+template <class In, int N, int V, bool Ragged>
+class KeptColumns<In, N, V, Ragged, 0> {};
+
+// Whether a column operand is one that is kept: KeptColumns::Each.
+template <class Column, class = void>
+constexpr bool is_kept = false;
+template <class Column>
+constexpr bool is_kept<Column, std::void_t<decltype(Column::edge)>> = true;
 
 // Shared memory by its own addresses, of 32 bits.
 __device__ inline unsigned shared_address(const void* pointer) {
@@ -221,7 +339,7 @@ class Queue {
   __device__ void send(const In& inputs, const Span& span, bool exists, int lanes, int lane) {
     if (exists) {
       Chunks::for_each(
-          inputs, span, lanes, static_cast<KeptIndex<Ragged>>(lane),
+          inputs, span, lanes, static_cast<unsigned>(lane),
           [&](size_t k, int v, const T* address) { copy_async<Word>(word(k, v), address); },
           [&](size_t k, int v, const Chunk<T, N>& chunk) { store_shared(word(k, v), chunk.word); });
     }
@@ -276,21 +394,34 @@ struct First {
   __device__ acc_t<T> operator[](size_t k) const { return to_values(elements[k])[0]; }
 };
 
-// What a functor sees of its row. C column sums, which only kernels that keep the row can have.
-template <class In, int N, int V, bool Ragged, size_t C>
+// What a functor sees of its row. C column sums and P parameters in registers, which only kernels whose threads meet
+// the same columns in every row can have.
+template <class In, int N, int V, bool Ragged, size_t C, int P>
 class Row {
   using T = typename In::Element;
   static constexpr size_t K = In::kCount;
   using Chunks = Kept<In, N, V, Ragged>;
+  using Edge = KeptEdge<In, N, Ragged>;
 
  public:
   using A = acc_t<T>;
-  using Sums = Values<A, N>[C > 0 ? C : 1][V > 0 ? V : 1];
+  // For each access, and then for the edge.
+  static constexpr int kEdge = V > 0 ? V : 1;
+  using Sums = Values<A, N>[C > 0 ? C : 1][kEdge + (Ragged ? 1 : 0)];
+  using Columns = KeptColumns<In, N, V, Ragged, P>;
 
   __device__ Row(
-      const In& inputs, int64_t segments, const Span& span, const First<In>& first, const Chunks& kept, Team<A>& team,
-      Sums& sums)
-      : inputs_(inputs), segments_(segments), span_(span), first_(first), kept_(kept), team_(team), sums_(sums) {}
+      const In& inputs, int64_t segments, const Span& span, const First<In>& first, const Chunks& kept,
+      const Edge& edge, const Columns& columns, Team<A>& team, Sums& sums)
+      : inputs_(inputs),
+        segments_(segments),
+        span_(span),
+        first_(first),
+        kept_(kept),
+        edge_(edge),
+        columns_(columns),
+        team_(team),
+        sums_(sums) {}
 
   // Always of an existing row, so that statistics may be read without asking.
   __device__ int64_t index() const { return span_.row; }
@@ -313,14 +444,11 @@ class Row {
   // A column operand has a method at<N>(col), as Parameter in parameter.cuh.
   template <class F, class... Columns>
   __device__ auto sum(const F& f, const Columns&... columns) {
-    using R = decltype(call(f, std::declval<const Elements&>(), 0, columns.template at<N>(0)...));
+    using R = decltype(call(f, std::declval<const Elements<N>&>(), 0, columns.template at<N>(0)...));
     R total{};
     for_each(
-        [&](int, const auto& holds, const Elements& inputs, int n, const auto&... values) {
-          const R term = call(f, inputs, n, values...);
-          if (holds(n)) {
-            total = plus(total, term);
-          }
+        [&](int, const auto& inputs, int n, const auto&... values) {
+          total = plus(total, call(f, inputs, n, values...));
         },
         nothing(), columns...);
     return team_.all_reduce(total, R{}, Plus{});
@@ -332,11 +460,8 @@ class Row {
     const A lowest = -static_cast<A>(INFINITY);
     A largest = lowest;
     for_each(
-        [&](int, const auto& holds, const Elements& inputs, int n, const auto&... values) {
-          const A term = call(f, inputs, n, values...);
-          if (holds(n)) {
-            largest = Larger{}(largest, term);
-          }
+        [&](int, const auto& inputs, int n, const auto&... values) {
+          largest = Larger{}(largest, call(f, inputs, n, values...));
         },
         nothing(), columns...);
     return team_.all_reduce(largest, lowest, Larger{});
@@ -345,30 +470,24 @@ class Row {
   // output[row, col] = f(inputs..., columns...) for every element.
   template <class F, class... Columns>
   __device__ void write(T* output /* [rows, cols] */, const F& f, const Columns&... columns) {
+    T* const to = in_register(at_head(output));
     Values<A, N> result;
     for_each(
-        [&](int, const auto&, const Elements& inputs, int n, const auto&... values) {
-          result[n] = call(f, inputs, n, values...);
-        },
-        [&](const Where& where, const auto& holds) { store_at(output, where, holds, result); }, columns...);
+        [&](int, const auto& inputs, int n, const auto&... values) { result[n] = call(f, inputs, n, values...); },
+        [&](auto count, auto col) { store_at<count>(to + col, result); }, columns...);
   }
 
-  // write(output, f, columns...) and add_to_columns(g): in one pass, but of ragged rows, which have no registers for
-  // it.
+  // write(output, f, columns...) and add_to_columns(g), in one pass.
   template <class F, class G, class... Columns>
   __device__ void write_and_add_to_columns(T* output, const F& f, const G& g, const Columns&... columns) {
-    if constexpr (Ragged) {
-      write(output, f, columns...);
-      add_to_columns(g);
-      return;
-    }
+    T* const to = in_register(at_head(output));
     Values<A, N> result;
     for_each(
-        [&](int v, const auto&, const Elements& inputs, int n, const auto&... values) {
+        [&](int v, const auto& inputs, int n, const auto&... values) {
           result[n] = call(f, inputs, n, values...);
           add(v, n, call(g, inputs, n));
         },
-        [&](const Where& where, const auto& holds) { store_at(output, where, holds, result); }, columns...);
+        [&](auto count, auto col) { store_at<count>(to + col, result); }, columns...);
   }
 
   // Adds f(inputs..., columns...), Values of C numbers, to the sums of the element's column.
@@ -376,9 +495,7 @@ class Row {
   __device__ void add_to_columns(const F& f, const Columns&... columns) {
     static_assert(C > 0 && V > 0, "launch_rows_and_column_sums");
     for_each(
-        [&](int v, const auto&, const Elements& inputs, int n, const auto&... values) {
-          add(v, n, call(f, inputs, n, values...));
-        },
+        [&](int v, const auto& inputs, int n, const auto&... values) { add(v, n, call(f, inputs, n, values...)); },
         nothing(), columns...);
   }
 
@@ -387,7 +504,7 @@ class Row {
   __device__ void write_with_sums(const PointerArray<T, M>& outputs, const F& f) {
     Values<A, N> results[M];
     for_each(
-        [&](int v, const auto&, const Elements& inputs, int n) {
+        [&](int v, const auto& inputs, int n) {
           const auto values = call(f, inputs, n);
 #pragma unroll
           for (size_t m = 0; m < M; ++m) {
@@ -395,37 +512,39 @@ class Row {
           }
           add(v, n, values.terms);
         },
-        [&](const Where& where, const auto& holds) {
+        [&](auto count, auto col) {
 #pragma unroll
           for (size_t m = 0; m < M; ++m) {
-            store_at(outputs.data[m], where, holds, results[m]);
+            store_at<count>(at_head(outputs.data[m]) + col, results[m]);
           }
         });
   }
 
  private:
-  using Index = std::conditional_t<(V > 0), KeptIndex<Ragged>, int64_t>;
-  using Where = Place<N, Ragged, Index>;
+  using Index = ColumnIndex<V>;
+  using Where = Place<N, Index>;
 
+  template <int M>
   struct Elements {
-    Values<A, N> inputs[K];
+    Values<A, M> inputs[K];
   };
 
   __device__ static auto nothing() {
-    return [](const Where&, const auto&) {};
+    return [](auto, auto) {};
   }
 
-  template <class F, size_t... I, class... Columns>
+  template <int M, class F, size_t... I, class... Columns>
   __device__ static auto call(
-      const F& f, const Elements& elements, int n, std::index_sequence<I...>, const Columns&... columns) {
+      const F& f, const Elements<M>& elements, int n, std::index_sequence<I...>, const Columns&... columns) {
     return f(elements.inputs[I][n]..., columns[n]...);
   }
 
-  template <class F, class... Columns>
-  __device__ static auto call(const F& f, const Elements& elements, int n, const Columns&... columns) {
+  template <int M, class F, class... Columns>
+  __device__ static auto call(const F& f, const Elements<M>& elements, int n, const Columns&... columns) {
     return call(f, elements, n, std::make_index_sequence<K>{}, columns...);
   }
 
+  // v: which access of the thread, or kEdge.
   __device__ void add(int v, int n, const Values<A, static_cast<int>(C)>& terms) {
 #pragma unroll
     for (size_t c = 0; c < C; ++c) {
@@ -433,63 +552,59 @@ class Row {
     }
   }
 
-  // Which of the elements of an access are in the row: all of them, or only some.
-  struct All {
-    __device__ constexpr bool operator()(int /*n*/) const { return true; }
-  };
-  struct Some {
-    const Where& where;
-    __device__ bool operator()(int n) const { return where.holds(n); }
-  };
+  // Where the span's columns begin in an output, apart from those before the head.
+  __device__ T* at_head(T* output) const { return output + (span_.offset + (Ragged ? span_.head : 0)); }
 
-  template <class Holds>
-  __device__ void store_at(T* output, const Where& where, const Holds& holds, const Values<A, N>& values) const {
-    T* const address = output + span_.offset + where.col;
-    if constexpr (!Ragged) {
-      store(address, values);
-    } else if (std::is_same_v<Holds, All> && reinterpret_cast<uintptr_t>(address) % kAccessBytes == 0) {
+  // The first M of the values, in one access where it is aligned.
+  template <int M>
+  __device__ static void store_at(T* address, const Values<A, N>& values) {
+    if (M == N && (!Ragged || reinterpret_cast<uintptr_t>(address) % kAccessBytes == 0)) {
       store(address, values);
     } else {
 #pragma unroll
-      for (int n = 0; n < N; ++n) {
-        if (holds(n)) {
-          address[n] = static_cast<T>(values[n]);
-        }
+      for (int n = 0; n < M; ++n) {
+        address[n] = static_cast<T>(values[n]);
       }
     }
   }
 
-  template <class Holds, class Column>
-  __device__ Values<A, N> column_at(const Column& column, const Where& where, const Holds& holds) const {
-    if constexpr (std::is_same_v<Holds, All>) {
-      return column.template at<N>(where.col);
+  // The values of a column operand at an access, as they are in memory if that is known. Those that are kept come as
+  // they are.
+  template <class Column>
+  __device__ auto column_at(const Column& column, int v, const Where& where) const {
+    if constexpr (is_kept<Column>) {
+      return column.raw[v];
+    } else if constexpr (Ragged) {
+      return column.template at<N>(span_.head + where.col);
     } else {
-      Values<A, N> values{};
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        if (holds(n)) {
-          values[n] = column.template at<1>(where.col + n)[0];
-        }
-      }
-      return values;
+      return column.template raw<N>(where.col);
     }
   }
 
-  // of(v, holds, elements, n, values...) for each element of an access, and then done(where, holds).
-  template <int U, class Holds, class Of, class Done, class... Columns>
+  template <class Column>
+  __device__ Values<A, 1> edge_column(const Column& column, int64_t col) const {
+    if constexpr (is_kept<Column>) {
+      return to_values(*column.edge);
+    } else {
+      return column.template at<1>(col);
+    }
+  }
+
+  // of(v, elements, n, values...) for each element of an access, and then done(M, col): their number, and the first of
+  // them, from the head on.
+  template <int M, class Get, class Of, class Done, class Col, class... Columns>
   __device__ static void visit(
-      int v, const Where& where, const Holds& holds, const Kept<In, N, U, Ragged>& kept, const Of& of, const Done& done,
-      const Columns&... values) {
-    Elements elements;
+      int v, Col col, const Get& get, const Of& of, const Done& done, const Columns&... values) {
+    Elements<M> elements;
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
-      elements.inputs[k] = to_values(kept.chunks[k][v]);
+      elements.inputs[k] = to_values(get(k));
     }
 #pragma unroll
-    for (int n = 0; n < N; ++n) {
-      of(v, holds, elements, n, values...);
+    for (int n = 0; n < M; ++n) {
+      of(v, elements, n, values...);
     }
-    done(where, holds);
+    done(std::integral_constant<int, M>{}, col);
   }
 
   // visit() for U accesses from the one called `access` on, those that exist.
@@ -497,51 +612,29 @@ class Row {
   __device__ void visit_all(
       Index access, const Kept<In, N, U, Ragged>& kept, const Of& of, const Done& done,
       const Columns&... columns) const {
-    const auto where = [&](int v) { return Where(span_, access, team_.lanes(), v); };
-    if constexpr (Ragged) {
+    const int64_t cols = whole_cols<N, Ragged>(span_);
 #pragma unroll
-      for (int v = 0; v < U; ++v) {
-        const Where here = where(v);
-        if (!here.exists()) {
-          continue;
-        }
-        if (here.whole()) {
-          visit(v, here, All{}, kept, of, done, column_at(columns, here, All{})...);
-        } else {
-          visit(v, here, Some{here}, kept, of, done, column_at(columns, here, Some{here})...);
-        }
+    for (int v = 0; v < U; ++v) {
+      const Where here(cols, access, team_.lanes(), v);
+      if (here.exists()) {
+        with_column_values(
+            [&](const auto&... values) {
+              visit<N>(v, here.col, [&](size_t k) { return kept.chunks[k][v]; }, of, done, values...);
+            },
+            raw_columns(column_at(columns, v, here)...));
       }
-    } else {
-      const auto read = [&](const Where& here) { return raw_columns(columns.template raw<N>(here.col)...); };
-      const auto compute = [&](int v, const Where& here, const auto& raw) {
-        with_column_values([&](const auto&... values) { visit(v, here, All{}, kept, of, done, values...); }, raw);
-      };
-      // Of floats there are registers to read the columns of an access while the one before is computed.
-      if constexpr (N <= 4) {
-        if (!where(0).exists()) {
-          return;
-        }
-        auto next = read(where(0));
-#pragma unroll
-        for (int v = 0; v < U; ++v) {
-          const Where here = where(v);
-          const auto raw = next;
-          if (v + 1 < U) {
-            const Where after = where(v + 1);
-            next = read(after.exists() ? after : where(0));
-          }
-          if (here.exists()) {
-            compute(v, here, raw);
-          }
-        }
-      } else {
-#pragma unroll
-        for (int v = 0; v < U; ++v) {
-          const Where here = where(v);
-          if (here.exists()) {
-            compute(v, here, read(here));
-          }
-        }
+    }
+  }
+
+  // The same for the edge.
+  template <class Of, class Done, class... Columns>
+  __device__ void visit_edge(const Of& of, const Done& done, const Columns&... columns) const {
+    if constexpr (Ragged) {
+      const EdgePlace<N> here(span_, team_.lane());
+      if (here.is) {
+        visit<1>(
+            kEdge, here.col - span_.head, [&](size_t k) { return edge_.elements[k]; }, of, done,
+            edge_column(columns, here.col)...);
       }
     }
   }
@@ -549,6 +642,13 @@ class Row {
   // visit() for every access to the row.
   template <class Of, class Done, class... Columns>
   __device__ void for_each(const Of& of, const Done& done, const Columns&... columns) {
+    if constexpr (P > 0 && sizeof...(Columns) > 0) {
+      if (columns_.has(columns...)) {
+        visit_all(static_cast<Index>(team_.lane()), kept_, of, done, columns_.of(columns)...);
+        visit_edge(of, done, columns_.of(columns)...);
+        return;
+      }
+    }
     with_kinds(
         [&](const auto&... kinds) {
           if constexpr (V > 0) {
@@ -556,16 +656,18 @@ class Row {
           } else {
             // What comes next is read before what is here is used.
             constexpr int U = 2;
+            const int64_t cols = whole_cols<N, Ragged>(span_);
             const int64_t step = int64_t{U} * team_.lanes();
             Kept<In, N, U, Ragged> next;
             int64_t access = team_.lane();
             next.read(inputs_, span_, team_.lanes(), access);
-            for (; Where(span_, access, 0, 0).exists(); access += step) {
+            for (; Where(cols, access, 0, 0).exists(); access += step) {
               const Kept<In, N, U, Ragged> here = next;
               next.read(inputs_, span_, team_.lanes(), access + step);
               visit_all(access, here, of, done, kinds...);
             }
           }
+          visit_edge(of, done, kinds...);
         },
         span_.first_col, columns...);
   }
@@ -575,6 +677,8 @@ class Row {
   const Span& span_;
   const First<In>& first_;
   const Chunks& kept_;
+  const Edge& edge_;
+  const Columns& columns_;
   Team<A>& team_;
   Sums& sums_;
 };

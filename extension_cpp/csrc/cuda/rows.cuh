@@ -16,12 +16,14 @@
 //   };
 //   cuda::launch_rows<T>(like, Softmax<T>{output}, std::array{input}, rows, cols);
 //
-// A short row is handled by part of a warp, a longer one by a block, which stays for many rows: while one is computed,
-// the next two are on their way, and so is what row_values.h says belongs to them. A row too long for registers is read
-// again for each pass. Accesses are of 16 bytes at any number of columns, but for short rows that are not whole
-// accesses, and float64. A functor may also be given segments of rows (Split), so that few long rows fill the GPU, and
-// leave partial results for a second launch. The order of additions depends on the shape, on how tensors are aligned
-// and on the device: equal bits from run to run. benchmarks/NOTES.md says why it is done so.
+// A short row is handled by part of a warp, a longer one by a block; there are so many of them that one computes while
+// others wait for memory. A row too long for registers is read again for each pass. Kernels that sum columns as well
+// keep the sums in registers, hence their blocks stay for many rows: while one is computed, the next two are on their
+// way, and so is what row_values.h says belongs to them. Accesses are of 16 bytes, but for float64, and for float32 and
+// short rows of half types that are not whole accesses or not aligned. A functor may also be given segments of rows
+// (Split), so that few long rows fill the GPU, and leave partial results for a second launch. The order of additions
+// depends on the shape, on how tensors are aligned and on the device: equal bits from run to run. benchmarks/NOTES.md
+// says why it is done so.
 #pragma once
 
 #include "launch.cuh"
@@ -40,21 +42,35 @@ namespace extension_cpp::cuda {
 namespace detail {
 
 using extension_cpp::detail::call_with_row_values;
+using extension_cpp::detail::NoRowValues;
 using extension_cpp::detail::row_values;
+using extension_cpp::detail::RowColumnsOf;
 
-// Accesses to a row that a thread keeps: few, so that many threads run at once and wait for memory together.
-constexpr int kKeptAccesses = 4;
+// Bytes of a row, or of as much of several inputs, that a thread keeps: few, so that many threads run at once and wait
+// for memory together. Of long rows twice as many.
+constexpr int kKeptBytes = 64;
+
+// Accesses of N elements to each of K inputs. (Single half numbers are of rows so short that they have a warp.)
+template <class T, int N, size_t K>
+constexpr int kKeptAccesses = N * sizeof(T) < 4 ? 4 : std::max(1, kKeptBytes / static_cast<int>(N * sizeof(T) * K));
 
 // The same of kernels that also sum columns, whose accumulators take registers: of elements as many for every type.
-template <int N>
-constexpr int kSummedAccesses = N == 1 ? 4 : 16 / N;
+template <class T, int N>
+constexpr int kSummedAccesses = N > 1            ? 16 / N
+                                : sizeof(T) == 4 ? 8
+                                                 : 4;
 
 // Of a block; with it the compiler may give a thread 128 registers.
 constexpr int kMaxThreads = 512;
 
-// Of a block that keeps rows: 64 registers will do for one input in aligned accesses.
-template <bool Ragged, size_t K>
-constexpr int kMaxRowThreads = K == 1 && !Ragged ? 2 * kMaxThreads : kMaxThreads;
+// Of blocks that keep a row, and of those that keep a long one, in 64 registers a thread.
+constexpr int kMaxRowThreads = 256;
+constexpr int kMaxLongRowThreads = 1024;
+
+// Blocks that the compiler shall let run at once. Of a short row of one input, 48 registers will do; with 40 there are
+// too few, which costs a tenth.
+template <int Threads, class In>
+constexpr int kRowBlocks = Threads == kMaxRowThreads && In::kCount == 1 ? 1280 / Threads : 1024 / Threads;
 
 // batch x rows x cols.
 struct Extent {
@@ -90,6 +106,12 @@ __device__ inline int turns(int64_t count, int64_t step) {
   return count > 0 ? static_cast<int>((count + step - 1) / step) : 0;
 }
 
+// The elements of a row that come before the first of an access, where one begins at element 0 of the matrix.
+template <int N>
+__device__ int head_of(int64_t offset) {
+  return -static_cast<int>(offset) & (N - 1);
+}
+
 // The span of this index. Where there is none, the first row, so that what belongs to it may be read, with no columns.
 template <int N, bool Ragged, class Grid>
 __device__ Span span_at(const Grid& grid, int64_t index) {
@@ -110,73 +132,40 @@ __device__ Span span_at(const Grid& grid, int64_t index) {
   }
   span.offset = span.row * grid.cols + span.first_col;
   span.cols = span.exists ? span.cols : 0;
-  span.lead = Ragged ? static_cast<int>(span.offset) & (N - 1) : 0;
+  span.head = Ragged ? head_of<N>(span.offset) : 0;
   return span;
 }
 
-// `ahead` is the number of rows that are on their way while one is computed; without Ahead, rows are read when it is
-// their turn.
-template <int N, int V, bool Ragged, bool Ahead, class Grid, class In, class F>
-__global__ void __launch_bounds__(V > 0 ? kMaxRowThreads<Ragged, In::kCount> : kMaxThreads, V > 0 ? 1 : 2)
-    rows_kernel(F f, In inputs, Grid grid, int lanes, int ahead) {
+// A team for each span, of which a block has blockDim.y. V accesses to each input are kept, or none. Threads is the
+// largest block.
+template <int N, int V, bool Ragged, int Threads, class Grid, class In, class F>
+__global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(F f, In inputs, Grid grid) {
   using A = acc_t<typename In::Element>;
   __shared__ typename Team<A>::Shared shared;
   may_begin_next();
   wait_for_previous();
-  Team<A> team(lanes, shared);
-  const int teams = static_cast<int>(blockDim.x) / lanes;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * teams;
-  // Of this team. A block's rows are far apart, so that those that all blocks have at a time lie together in memory.
-  const auto span_of = [&](int64_t k) { return span_at<N, Ragged>(grid, k + static_cast<int>(threadIdx.x) / lanes); };
+  const auto lanes = static_cast<int>(blockDim.x);
+  Team<A> team(lanes, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.y), shared);
+  const Span span = span_at<N, Ragged>(grid, int64_t{blockIdx.x} * blockDim.y + threadIdx.y);
   int64_t segments = 1;
   if constexpr (Grid::kCut) {
     segments = grid.split.segments;
   }
-
-  typename Row<In, N, V, Ragged, 0>::Sums no_sums;
-  int64_t k = static_cast<int64_t>(blockIdx.x) * teams;
-  First<In> first(inputs, span_of(k));
-  auto values = row_values(f, span_of(k).row);
-  const auto compute = [&](const Kept<In, N, V, Ragged>& kept) {
-    const Span span = span_of(k);
-    k += step;
-    // Sent for now, for to wait for them would cost a sixth of the time.
-    const Span next = span_of(k);
-    const First<In> next_first(inputs, next);
-    const auto next_values = row_values(f, next.row);
-    Row<In, N, V, Ragged, 0> row(inputs, segments, span, first, kept, team, no_sums);
-    call_with_row_values(f, row, values);
-    first = next_first;
-    values = next_values;
-  };
-  if constexpr (Ahead) {
-    Queue<In, N, V, Ragged> queue(shared_bytes(), ahead);
-    const auto send = [&](int64_t at) {
-      const Span span = span_of(at);
-      queue.send(inputs, span, span.exists, lanes, team.lane());
-    };
-    for (int j = 0; j < ahead; ++j) {
-      send(k + j * step);
-    }
-    while (k < grid.count) {
-      Kept<In, N, V, Ragged> kept;
-      queue.take(kept);
-      send(k + ahead * step);
-      compute(kept);
-    }
-  } else {
-    while (k < grid.count) {
-      Kept<In, N, V, Ragged> kept;
-      if constexpr (V > 0) {
-        kept.read(inputs, span_of(k), lanes, static_cast<KeptIndex<Ragged>>(team.lane()));
-      }
-      compute(kept);
-    }
+  const First<In> first(inputs, span);
+  const auto values = row_values(f, span.row);
+  Kept<In, N, V, Ragged> kept;
+  if constexpr (V > 0) {
+    kept.read(inputs, span, lanes, static_cast<unsigned>(team.lane()));
   }
+  const KeptEdge<In, N, Ragged> edge(inputs, span, team.lane());
+  using RowHere = Row<In, N, V, Ragged, 0, 0>;
+  typename RowHere::Sums no_sums;
+  RowHere row(inputs, segments, span, first, kept, edge, {}, team, no_sums);
+  call_with_row_values(f, row, values);
 }
 
 // Adds up what groups of teams hold, of N numbers for each thread and access: for the first team of each group. Both
-// are powers of two.
+// are powers of two, or a power of two times whole warps.
 template <int N, int V, class A>
 __device__ void sum_over_teams(Values<A, N> (&sums)[V], int lanes, int group, A* combined /* [V, N, blockDim.x] */) {
   for (int mask = lanes; mask < kWarp && mask < group; mask *= 2) {
@@ -195,7 +184,7 @@ __device__ void sum_over_teams(Values<A, N> (&sums)[V], int lanes, int group, A*
   for (int j = 0; j < V * N; ++j) {
     combined[j * threads + thread] = sums[j / N][j % N];
   }
-  for (int half = group / 2; half >= kWarp; half /= 2) {
+  for (int half = group / 2; half >= kWarp && half >= lanes; half /= 2) {
     __syncthreads();
     if (thread % group < half) {
 #pragma unroll
@@ -210,25 +199,68 @@ __device__ void sum_over_teams(Values<A, N> (&sums)[V], int lanes, int group, A*
   }
 }
 
+// What a functor reads for each row besides its inputs, of the rows that a team takes in turn: each lane of a warp
+// reads for another turn, long before it comes.
+template <class F>
+class RowValuesAhead {
+  using Values = decltype(row_values(std::declval<const F&>(), int64_t{}));
+  static constexpr bool kNone = std::is_same_v<Values, NoRowValues>;
+
+ public:
+  // `width`: of the lanes of a team in a warp. row_of(turn) may be asked for any turn.
+  template <class RowOf>
+  __device__ RowValuesAhead(const F& f, int width, const RowOf& row_of)
+      : f_(f), width_(width), now_(row_values(f, row_of(own_turn(0)))), next_(row_values(f, row_of(own_turn(width)))) {}
+
+  // Of the turns from 0 on, one after the other; the whole warp calls together.
+  template <class RowOf>
+  __device__ Values at(int turn, const RowOf& row_of) {
+    if constexpr (kNone) {
+      return {};
+    } else {
+      const int lane = turn & (width_ - 1);
+      if (lane == 0 && turn > 0) {
+        now_ = next_;
+        next_ = row_values(f_, row_of(own_turn(turn + width_)));
+      }
+      static_assert(sizeof(Values) % sizeof(unsigned) == 0);
+      unsigned words[sizeof(Values) / sizeof(unsigned)];
+      memcpy(words, &now_, sizeof(words));
+#pragma unroll
+      for (unsigned& word : words) {
+        word = __shfl_sync(0xffffffffu, word, lane, width_);
+      }
+      Values values;
+      memcpy(&values, words, sizeof(words));
+      return values;
+    }
+  }
+
+ private:
+  __device__ int own_turn(int first) const { return first + (static_cast<int>(threadIdx.x) & (width_ - 1)); }
+
+  const F& f_;
+  int width_;
+  Values now_;
+  Values next_;
+};
+
 // Blocks stay for many rows of one segment, each of which is read while the one before it is computed. A thread meets
 // the same columns in every row, and keeps their sums: where rows are not whole accesses, those of a block are
 // `classes` apart, and begin at the same place between two 16-byte boundaries.
 //
 // blockIdx.x: tiles, which are segments of matrices of the batch; blockIdx.y: the rows. row_teams of the block's teams
 // share a tile.
-//
-// The row of 4095 elements takes an access more than that of 4096, hence 288 threads: two blocks of these shall run at
-// once, too.
 template <int N, int V, bool Ragged, bool Ahead, size_t C, class In, class F, class Out>
-__global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads, 1) rows_and_column_sums_kernel(
+__global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     F f, In inputs, Extent extent, Split split, int lanes, int row_teams, int classes, int ahead,
     SumOutputs<Out, C> outputs, acc_t<typename In::Element>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
   using A = acc_t<typename In::Element>;
   __shared__ typename Team<A>::Shared shared;
   may_begin_next();
   wait_for_previous();
-  Team<A> team(lanes, shared);
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
+  Team<A> team(lanes, static_cast<int>(threadIdx.x) - team_in_block * lanes, team_in_block, shared);
   const int row_team = team_in_block % row_teams;
   const int tiles_per_block = static_cast<int>(blockDim.x) / (lanes * row_teams);
   const int64_t own_tile = static_cast<int64_t>(blockIdx.x) * tiles_per_block + team_in_block / row_teams;
@@ -239,15 +271,13 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   // The rows of all blocks at a time lie together.
   const int64_t first = static_cast<int64_t>(blockIdx.y / classes) * row_teams * classes + blockIdx.y % classes;
   const int64_t stride = static_cast<int64_t>(gridDim.y / classes) * row_teams;  // in rows of the block's class
-  const int row_lead = Ragged && classes > 1 ? static_cast<int>((batch * extent.rows + first) * extent.cols % N) : 0;
-  // Segments are cut where accesses are.
   Span span{};
   span.segment = tile - batch * split.segments;
-  const int64_t begin = span.segment * split.segment_cols - row_lead;
-  const int64_t end = begin + split.segment_cols;
-  span.first_col = begin > 0 ? begin : 0;
-  span.lead = static_cast<int>(span.first_col - begin);
-  span.cols = (split.segments == 1 || end > extent.cols ? extent.cols : end) - span.first_col;
+  span.first_col = span.segment * split.segment_cols;
+  const int64_t rest = extent.cols - span.first_col;
+  span.cols = split.segment_cols < rest ? split.segment_cols : rest;
+  // Where rows begin at different places, no place is better than another.
+  span.head = Ragged && classes * extent.cols % N == 0 ? head_of<N>((batch * extent.rows + first) * extent.cols) : 0;
   const int64_t left = first < extent.rows ? (extent.rows - first + classes - 1) / classes : 0;
   const int all_turns = turns(left, stride);
   const int own_turns = has_tile ? turns(left - row_team, stride) : 0;
@@ -258,7 +288,6 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
   const auto begin_turn = [&](Span& at, int turn) {
     at.exists = turn < own_turns;
     at.cols = at.exists ? span.cols : 0;
-    at.lead = at.exists ? span.lead : 0;
   };
   const auto move = [&](Span& at, int turn) {
     at.row += row_step;
@@ -266,24 +295,32 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
     begin_turn(at, turn);
   };
 
-  typename Row<In, N, V, Ragged, C>::Sums sums = {};
+  using RowColumns = typename RowColumnsOf<F>::type;
+  using RowHere = Row<In, N, V, Ragged, C, RowColumns::kCount>;
+  typename RowHere::Sums sums = {};
   span.row = first_row + row_team * classes;
   span.offset = first_offset + row_team * (classes * extent.cols);
   Span here = span;
   begin_turn(here, 0);
   // A team that has no row takes the block's first for reading what belongs to it.
-  const auto row_here = [&] { return here.exists ? here.row : first_row; };
-  auto values = row_values(f, row_here());
+  const auto row_of = [&](int turn) { return turn < own_turns ? span.row + turn * row_step : first_row; };
+  RowValuesAhead values(f, lanes < kWarp ? lanes : kWarp, row_of);
+  typename RowHere::Columns columns;
+  if constexpr (RowColumns::kCount > 0) {
+    columns.read(f.row_columns(), span, lanes, team.lane());
+  }
+  KeptEdge<In, N, Ragged> edge(inputs, here, team.lane());
   int turn = 0;
   const auto compute = [&](const Kept<In, N, V, Ragged>& kept) {
     Span there = here;
-    there.row = row_here();
+    there.row = row_of(turn);
+    const auto values_here = values.at(turn, row_of);
     move(here, ++turn);
-    const auto next_values = row_values(f, row_here());
+    const KeptEdge<In, N, Ragged> next_edge(inputs, here, team.lane());
     const First<In> first(inputs, there);
-    Row<In, N, V, Ragged, C> row(inputs, split.segments, there, first, kept, team, sums);
-    call_with_row_values(f, row, values);
-    values = next_values;
+    RowHere row(inputs, split.segments, there, first, kept, edge, columns, team, sums);
+    call_with_row_values(f, row, values_here);
+    edge = next_edge;
   };
   if constexpr (Ahead) {
     Queue<In, N, V, Ragged> queue(shared_bytes(), ahead);
@@ -303,13 +340,26 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
       compute(kept);
     }
   } else {
+    const auto lane = static_cast<unsigned>(team.lane());
+    Kept<In, N, V, Ragged> next;
+    next.read(inputs, here, lanes, lane);
     while (turn < all_turns) {
-      Kept<In, N, V, Ragged> kept;
-      kept.read(inputs, here, lanes, static_cast<KeptIndex<Ragged>>(team.lane()));
+      const Kept<In, N, V, Ragged> kept = next;
+      Span after = here;
+      move(after, turn + 1);
+      next.read(inputs, after, lanes, lane);
       compute(kept);
     }
   }
 
+  const auto put = [&](size_t c, int64_t col, A sum) {
+    const int64_t at = batch * extent.cols + span.first_col + col;
+    if (gridDim.y == 1) {
+      outputs.store(c, at, sum);
+    } else {
+      partials[(static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols + at] = sum;
+    }
+  };
 #pragma unroll
   for (size_t c = 0; c < C; ++c) {
     if (row_teams > 1) {
@@ -320,37 +370,40 @@ __global__ void __launch_bounds__(Ragged ? kMaxThreads + 2 * kWarp : kMaxThreads
     }
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      const Place<N, Ragged, KeptIndex<Ragged>> where(span, static_cast<KeptIndex<Ragged>>(team.lane()), lanes, v);
+      const Place<N, unsigned> where(whole_cols<N, Ragged>(span), static_cast<unsigned>(team.lane()), lanes, v);
       if (where.exists()) {
-        const int64_t col = batch * extent.cols + span.first_col + where.col;
 #pragma unroll
         for (int n = 0; n < N; ++n) {
-          if (!Ragged || where.holds(n)) {
-            if (gridDim.y == 1) {
-              outputs.store(c, col + n, sums[c][v][n]);
-            } else {
-              partials[(static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols + col + n] =
-                  sums[c][v][n];
-            }
-          }
+          put(c, span.head + where.col + n, sums[c][v][n]);
         }
+      }
+    }
+    if constexpr (Ragged) {
+      const EdgePlace<N> at_edge(span, team.lane());
+      if (at_edge.is) {
+        put(c, at_edge.col, sums[c][RowHere::kEdge][0]);
       }
     }
   }
 }
 
-// Threads for a row of `accesses`, `per_thread` of them each unless that takes more than max_lanes.
-inline int row_lanes(int64_t accesses, int64_t per_thread, int max_lanes) {
+// Threads for a row of `accesses`, `per_thread` of them each unless that takes more than max_lanes. A power of two up
+// to a warp, or whole warps.
+inline int row_lanes(int64_t accesses, int64_t per_thread, int max_lanes, int least = 1) {
   const int64_t wanted = std::max<int64_t>(1, ceil_div(accesses, per_thread));
   if (wanted > kWarp) {
     return static_cast<int>(std::min<int64_t>(ceil_div(wanted, kWarp) * kWarp, max_lanes));
   }
-  int lanes = 1;
+  int lanes = least;
   while (lanes < wanted) {
     lanes *= 2;
   }
   return lanes;
 }
+
+// The least for rows in accesses to N elements: the edges of ragged ones have a thread for each element.
+template <int N, bool Ragged>
+constexpr int kLeastLanes = Ragged ? 2 * N : 1;
 
 // Calls launch(ahead): whether rows are sent for ahead. Not where accesses are too narrow, nor by threads that have a
 // row each, which keep enough loads on their way without.
@@ -369,7 +422,8 @@ auto with_ahead(int lanes, const F& launch) {
 }
 
 // Calls launch(N, ragged): with the width of the accesses, and whether some are not aligned or not whole. Of float64,
-// and of rows that take no more than a few accesses of which two are not whole, single numbers will do.
+// of float32 that is not aligned, and of rows that take no more than a few accesses of which two are not whole, single
+// numbers will do.
 template <class In, class F>
 auto with_access_width(const In& inputs, int64_t cols, const F& launch) {
   using T = typename In::Element;
@@ -381,18 +435,20 @@ auto with_access_width(const In& inputs, int64_t cols, const F& launch) {
     for (size_t k = 0; k < In::kCount; ++k) {
       aligned = aligned && is_aligned(inputs.data[k]);
     }
-    if (!aligned && cols <= 64) {
-      return launch(std::integral_constant<int, 1>{}, std::false_type{});
+    if (aligned) {
+      return launch(n, std::false_type{});
     }
-    return aligned ? launch(n, std::false_type{}) : launch(n, std::true_type{});
+    if constexpr (sizeof(T) == 2) {
+      if (cols > 64) {
+        return launch(n, std::true_type{});
+      }
+    }
+    return launch(std::integral_constant<int, 1>{}, std::false_type{});
   }
 }
 
-// Accesses to N elements that a row may take.
-template <int N>
-int64_t accesses_to(int64_t cols, bool ragged) {
-  return ceil_div(cols + (ragged ? N - 1 : 0), N);
-}
+// Of a block of several teams, in kernels that do not stay.
+constexpr int kRowBlock = 128;
 
 // Rows ahead, and the shared memory that they take.
 struct QueueSize {
@@ -422,7 +478,8 @@ QueueSize queue_size(Kernel* kernel, int block, size_t least = 0) {
 }
 
 // The width of a block of teams.
-inline int block_of(int lanes) { return lanes <= kWarp ? kBlock : lanes; }
+inline int block_of(int lanes) { return lanes * std::max(1, kBlock / lanes); }
+static_assert(kBlock / (2 * kWarp) <= kMaxTeams);
 
 // False, and nothing done, where a device has no memory for a row ahead.
 template <int N, int V, bool Ragged, bool Ahead, class In, class F, class Out, size_t C>
@@ -439,7 +496,7 @@ bool launch_column_sums(
   while (row_teams > 1 && 8 * row_teams > extent.rows && teams / row_teams < tiles) {
     row_teams /= 2;
   }
-  const size_t least = row_teams > 1 ? sizeof(A) * N * V * block : 0;
+  const size_t least = row_teams > 1 ? sizeof(A) * N * (V + (Ragged ? 1 : 0)) * block : 0;
   const auto queue = Ahead ? queue_size<In, N, V, Ragged>(kernel, block, least) : QueueSize{0, least};
   if (Ahead && queue.ahead == 0) {
     return false;
@@ -478,34 +535,33 @@ bool launch_column_sums(
 }
 
 template <class In, class F, class Grid>
-void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& grid, int64_t span_cols) {
+void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& grid, const Split& split) {
   with_access_width(inputs, grid.cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
     constexpr bool kRagged = decltype(ragged)::value;
-    const auto launch = [&](auto* kernel, int lanes, const QueueSize& queue) {
-      const int block = block_of(lanes);
-      const int64_t teams = block / lanes;
-      // Blocks stay, as many as run at once.
-      const int64_t blocks_at_once = int64_t{2 * kMaxThreads / block} * multiprocessors();
-      const auto blocks = static_cast<unsigned>(std::min(ceil_div(grid.count, teams), blocks_at_once));
-      launch_overlapped(kernel, blocks, block, queue.bytes, current_stream(like), f, inputs, grid, lanes, queue.ahead);
+    constexpr int V = kKeptAccesses<typename In::Element, N, In::kCount>;
+    const int64_t accesses = ceil_div(split.segment_cols, N);
+    const auto launch = [&](auto* kernel, int lanes) {
+      const int teams = std::max(1, kRowBlock / lanes);
+      const dim3 block(static_cast<unsigned>(lanes), static_cast<unsigned>(teams));
+      const auto blocks = static_cast<unsigned>(ceil_div(grid.count, teams));
+      launch_overlapped(kernel, blocks, block, 0, current_stream(like), f, inputs, grid);
     };
-    constexpr int V = kKeptAccesses;
-    const int64_t accesses = accesses_to<N>(span_cols, kRagged);
-    const int lanes = row_lanes(accesses, V, kMaxRowThreads<kRagged, In::kCount>);
-    const auto launch_kept = [&](auto ahead) {
-      const auto kernel = rows_kernel<N, V, kRagged, decltype(ahead)::value, Grid, In, F>;
-      const QueueSize queue = ahead ? queue_size<In, N, V, kRagged>(kernel, block_of(lanes)) : QueueSize{0, 0};
-      if (ahead && queue.ahead == 0) {
-        return false;
+    if constexpr (!kRagged && N > 1) {
+      if (accesses <= int64_t{kMaxRowThreads} * V) {
+        launch(rows_kernel<N, V, false, kMaxRowThreads, Grid, In, F>, row_lanes(accesses, V, kMaxRowThreads));
+        return;
       }
-      launch(kernel, lanes, queue);
-      return true;
-    };
-    if (accesses <= int64_t{lanes} * V && with_ahead<In, N, kRagged>(lanes, launch_kept)) {
+    }
+    // Of ragged rows and of single numbers there are no registers for more.
+    constexpr int kMore = kRagged || N == 1 ? V : 2 * V;
+    constexpr int kThreads = kRagged ? kMaxThreads : kMaxLongRowThreads;
+    if (accesses <= int64_t{kThreads} * kMore) {
+      const int lanes = row_lanes(accesses, kMore, kThreads, kLeastLanes<N, kRagged>);
+      launch(rows_kernel<N, kMore, kRagged, kThreads, Grid, In, F>, lanes);
       return;
     }
-    launch(rows_kernel<N, 0, kRagged, false, Grid, In, F>, kMaxThreads, {0, 0});
+    launch(rows_kernel<N, 0, kRagged, kMaxThreads, Grid, In, F>, kMaxThreads);
   });
 }
 
@@ -515,7 +571,7 @@ void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& 
 template <class T, size_t K, class F>
 void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
   if (rows > 0) {
-    detail::launch_spans(like, f, detail::make_inputs(inputs), detail::WholeRows{rows, cols}, cols);
+    detail::launch_spans(like, f, detail::make_inputs(inputs), detail::WholeRows{rows, cols}, Split::none(cols));
   }
 }
 
@@ -526,7 +582,7 @@ void launch_segments(
     const Split& split) {
   if (rows > 0) {
     const detail::Segments segments{rows * split.segments, cols, split};
-    detail::launch_spans(like, f, detail::make_inputs(inputs), segments, split.segment_cols);
+    detail::launch_spans(like, f, detail::make_inputs(inputs), segments, split);
   }
 }
 
@@ -551,9 +607,10 @@ bool launch_rows_and_column_sums(
   const auto from = detail::make_inputs(inputs);
   return detail::with_access_width(from, cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
-    constexpr int V = detail::kSummedAccesses<N>;
-    const int64_t accesses = detail::accesses_to<N>(cols, ragged);
-    const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads);
+    constexpr int V = detail::kSummedAccesses<T, N>;
+    const int64_t accesses = ceil_div(cols, N);
+    const int lanes =
+        detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, decltype(ragged)::value>);
     if (accesses > int64_t{lanes} * V) {
       return false;
     }

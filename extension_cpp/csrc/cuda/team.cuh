@@ -53,8 +53,11 @@ __device__ Values<A, K> shuffle_xor(const Values<A, K>& value, int mask) {
   return result;
 }
 
-// The threads that share a row: a power of two up to a warp, or all warps of a block. Every thread of the block makes
-// the same calls: shuffles name the whole warp, barriers wait for the whole block.
+// Teams in a block that are larger than a warp.
+constexpr int kMaxTeams = 4;
+
+// The threads that share a row: a power of two up to a warp, or several warps. Every thread of a team makes the same
+// calls, and of a warp: shuffles name the whole warp, barriers wait for the team.
 template <class A>
 class Team {
  public:
@@ -62,16 +65,13 @@ class Team {
     A results[2][kWarp * kMaxResults];
   };
 
-  __device__ Team(int lanes, Shared& shared)
+  // The `number`th of the block, of at most kMaxTeams if they are larger than a warp.
+  __device__ Team(int lanes, int lane, int number, Shared& shared)
       : lanes_(lanes),
-        lane_(static_cast<int>(threadIdx.x) % lanes),
-        group_(lanes <= kWarp ? lanes : 1),
-        shared_(shared) {
-    while (lanes > kWarp && group_ * kWarp < lanes) {
-      group_ *= 2;
-    }
-    own_ = lane_ % group_;
-  }
+        lane_(lane),
+        group_(lanes <= kWarp ? lanes : power_of_two(lanes / kWarp)),
+        number_(number),
+        shared_(shared) {}
 
   __device__ int lanes() const { return lanes_; }
   __device__ int lane() const { return lane_; }
@@ -88,14 +88,23 @@ class Team {
       if (lanes_ == kWarp) {
         return value;
       }
-      R* const results = reinterpret_cast<R*>(shared_.results[turn_]);
+      R* const results = reinterpret_cast<R*>(shared_.results[turn_]) + number_ * lanes_ / kWarp;
       // Two buffers in turn: a thread that is ahead writes the one that nobody reads any more.
       turn_ ^= 1;
       if (lane_ % kWarp == 0) {
         results[lane_ / kWarp] = value;
       }
-      __syncthreads();
-      value = own_ < lanes_ / kWarp ? results[own_] : identity;
+      barrier();
+      const int warps = lanes_ / kWarp;
+      if (warps == 4) {
+        return op(op(results[0], results[1]), op(results[2], results[3]));
+      }
+      if (warps == 8) {
+        const R low = op(op(results[0], results[1]), op(results[2], results[3]));
+        return op(low, op(op(results[4], results[5]), op(results[6], results[7])));
+      }
+      const int own = lane_ & (group_ - 1);
+      value = own < warps ? results[own] : identity;
     }
     for (int mask = group_ / 2; mask > 0; mask /= 2) {
       value = op(value, shuffle_xor(value, mask));
@@ -104,11 +113,38 @@ class Team {
   }
 
  private:
+  // That is not less than n, which is at most kWarp.
+  __device__ static int power_of_two(int n) {
+    int bits = n - 1;
+    bits |= bits >> 1;
+    bits |= bits >> 2;
+    bits |= bits >> 4;
+    return bits + 1;
+  }
+
+  // Of this team. (A kernel that computes the number of a barrier has all sixteen, of which a multiprocessor has 64.)
+  __device__ void barrier() const {
+    __syncwarp();
+    switch (number_) {
+      case 0: wait_at<1>(); break;
+      case 1: wait_at<2>(); break;
+      case 2: wait_at<3>(); break;
+      default: wait_at<4>();
+    }
+  }
+
+  // __syncthreads() has number 0.
+  template <int Barrier>
+  __device__ void wait_at() const {
+    asm volatile("bar.sync %0, %1;" ::"n"(Barrier), "r"(lanes_) : "memory");
+  }
+
   int lanes_;
   int lane_;
-  // Neighbours that bring a row's results together: all of a short row, or as many as hold those of every warp once.
+  // Neighbours that bring a row's results together: all of a short row, or as many as hold those of every warp once. A
+  // power of two.
   int group_;
-  int own_;
+  int number_;
   int turn_ = 0;
   Shared& shared_;
 };

@@ -130,25 +130,30 @@ __device__ Chunk<T, N> shift_together(const uint4& low, const uint4& high, unsig
 
 }  // namespace detail
 
-// As load, from any address of a T: two aligned accesses, shifted together, where the address is not aligned. Each of
-// the two words holds at least one of the elements, so that nothing outside the tensor's pages is touched, and the next
-// thread finds its first word in the cache.
+// As load_chunk, from any address of a T: two aligned accesses, shifted together, where the address is not aligned.
+// Each of the two words holds at least one of the elements, so that nothing outside the tensor's pages is touched, and
+// the next thread finds its first word in the cache.
 template <int N, class T>
-__device__ Values<acc_t<T>, N> load_unaligned(const T* address) {
+__device__ detail::Chunk<T, N> load_chunk_unaligned(const T* address) {
   if constexpr (N == 1) {
-    return load<1>(address);
+    return load_chunk<1>(address);
   } else {
     static_assert(sizeof(T) * N == kAccessBytes);
     const auto misaligned = static_cast<unsigned>(reinterpret_cast<uintptr_t>(address) % kAccessBytes);
     if (misaligned == 0) {
-      return load<N>(address);
+      return load_chunk<N>(address);
     }
     const auto* const words =
         reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(address) - uintptr_t{misaligned});
     const uint4 low = __ldg(words);
     const uint4 high = __ldg(words + 1);
-    return to_values(detail::shift_together<T, N>(low, high, misaligned));
+    return detail::shift_together<T, N>(low, high, misaligned);
   }
+}
+
+template <int N, class T>
+__device__ Values<acc_t<T>, N> load_unaligned(const T* address) {
+  return to_values(load_chunk_unaligned<N>(address));
 }
 
 namespace detail {

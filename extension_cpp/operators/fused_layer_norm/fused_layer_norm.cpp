@@ -50,21 +50,20 @@ struct Deviations {
   // Computing the Sample Variance, 1983.)
   template <class Row>
   HOST_DEVICE static Deviations of(Row& row, A each) {
-    const A first = row.first();
-    Deviations result{};
-    A center = std::isfinite(first) ? first : A(0);
-    bool again = true;
-    for (int passes = 0; passes < 2 && row.any(again); ++passes) {
+    const auto about = [&](A center) {
       const auto sums = row.sum([=](A x) {
         const A deviation = x - center;
         return Values<A, 2>{deviation, deviation * deviation};
       });
-      if (again) {
-        result = of(center, sums, each);
-      }
-      again = !std::isfinite(result.square) || !(result.residue * result.residue <= A(4) * result.variance());
+      return of(center, sums, each);
+    };
+    const A first = row.first();
+    const Deviations result = about(std::isfinite(first) ? first : A(0));
+    const bool again = !std::isfinite(result.square) || !(result.residue * result.residue <= A(4) * result.variance());
+    if (row.any(again)) {
       // About 0 where the difference of large numbers overflowed.
-      center = std::isfinite(result.residue) ? center + result.residue : A(0);
+      const Deviations better = about(std::isfinite(result.residue) ? result.center + result.residue : A(0));
+      return again ? better : result;
     }
     return result;
   }
@@ -194,15 +193,14 @@ template <class A>
 struct RowGrad {
   A mean;
   A rstd;
-  A mean_grad;   // average(g)
-  A projection;  // average(g * x_hat)
-  // In a row of one column g - average(g) is 0. A fused multiply-add would leave the rounding error of g, which rstd
-  // enlarges.
-  bool single;
+  A scale;   // rstd; 0 in a row of one column, where g - average(g) is 0, and rstd would enlarge a rounding error
+  A offset;  // scale * average(g)
+  A slope;   // rstd * average(g * x_hat)
 
   // `each` is the share of an element in an average.
   HOST_DEVICE static RowGrad of(A mean, A rstd, const Values<A, 2>& sums, A each) {
-    return {mean, rstd, sums[0] * each, sums[1] * each, each == A(1)};
+    const A scale = each == A(1) ? A(0) : rstd;
+    return {mean, rstd, scale, scale * (sums[0] * each), rstd * (sums[1] * each)};
   }
 
   HOST_DEVICE A x_hat(A x) const { return (x - mean) * rstd; }
@@ -213,10 +211,7 @@ struct RowGrad {
     return {g, g * x_hat(x)};
   }
 
-  HOST_DEVICE A grad_input(A grad, A x, A w) const {
-    const A centred = single ? A(0) : grad * w - mean_grad;
-    return rstd * (centred - x_hat(x) * projection);
-  }
+  HOST_DEVICE A grad_input(A grad, A x, A w) const { return scale * (grad * w) - (x_hat(x) * slope + offset); }
 
   // What is summed to grad_weight and grad_bias.
   HOST_DEVICE Values<A, 2> parameter_grads(A grad, A x) const { return {grad * x_hat(x), grad}; }
@@ -232,10 +227,12 @@ struct LayerNormBackward {
   T* __restrict__ grad_input;    // [rows, cols]
   A each;                        // 1 / cols
 
-  HOST_DEVICE RowGrad<A> row_values(int64_t row) const { return {mean[row], rstd[row]}; }
+  HOST_DEVICE Values<A, 2> row_values(int64_t row) const { return {mean[row], rstd[row]}; }
+  HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
 
   template <class Row>
-  HOST_DEVICE void operator()(Row& row, const RowGrad<A>& known) const {
+  HOST_DEVICE void operator()(Row& row, const Values<A, 2>& statistics) const {
+    const RowGrad<A> known{statistics[0], statistics[1]};
     const auto sums = row.sum([=](A grad, A x, A w) { return known.terms(grad, x, w); }, weight);
     const auto r = RowGrad<A>::of(known.mean, known.rstd, sums, each);
     row.write_and_add_to_columns(
@@ -293,6 +290,7 @@ struct LayerNormBackwardColumns {
   T* __restrict__ grad_input;            // [rows, cols]
 
   HOST_DEVICE RowGrad<A> row_values(int64_t row) const { return grads[row]; }
+  HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row, const RowGrad<A>& r) const {
