@@ -1,12 +1,13 @@
-// What a functor for rows (rows.h) reads for each row besides its inputs, a mean say. A functor that has
+// What a functor for rows (rows.h) reads besides its inputs: for each row, a mean say, and for each column. A functor
+// that has
 //
 //   HOST_DEVICE RowValues row_values(int64_t row) const { return {mean[row], rstd[row]}; }
 //
-// is called as f(row, values), and on CUDA its values are on their way while the row before is computed: to wait for
-// them takes a quarter of the time of a layer norm's backward. row_values() may be called for any existing row, and of
-// one that has no effect.
+// is called as f(row, values). On CUDA, where blocks stay for many rows, its values are read long before their turn: to
+// wait for them takes a quarter of the time of a layer norm's backward. row_values() may be called for any existing
+// row, and of one that has no effect.
 //
-// Of columns there are few: a functor that sums columns, and for each row reads parameters besides, may name them,
+// A functor that sums columns may name its parameters,
 //
 //   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
 //
@@ -21,6 +22,7 @@
 
 namespace extension_cpp {
 
+// P members of a functor.
 template <class Parameter, int P>
 struct RowColumns {
   static constexpr int kCount = P;

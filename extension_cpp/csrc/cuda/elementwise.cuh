@@ -132,6 +132,36 @@ __global__ void __launch_bounds__(kBlock)
   store_results(f, packed, outputs, i, -i, numel - i);
 }
 
+// The same of matrices of whole accesses, all of them aligned; an input with one value for a row need not be.
+template <class F, class T, size_t M, size_t K>
+__global__ void __launch_bounds__(kBlock)
+    aligned_matrix_kernel(F f, int numel, Divider by_cols, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
+  constexpr int N = kVector<T>;
+  const int i = (static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x)) * N;
+  if (i >= numel) {
+    return;
+  }
+  const int row = by_cols.divide_small(i);
+  const int col = i - row * static_cast<int>(by_cols.divisor());
+  Packed packed[K];
+  unsigned misaligned[K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const MatrixInput& input = matrix.inputs[k];
+    const char* const address = input.data + static_cast<uint64_t>(static_cast<unsigned>(col)) * input.col_bytes +
+                                static_cast<unsigned>(row) * input.row_bytes;
+    misaligned[k] = misalignment(address);
+    packed[k] = request_piece(address);
+  }
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    if (matrix.inputs[k].col_bytes == 0) {
+      packed[k] = repeated<sizeof(T)>(packed[k], misaligned[k]);
+    }
+  }
+  store_results(f, packed, outputs, i, 0, N);
+}
+
 // Whether the outputs lie in a row, as a [rows, cols] matrix of which every input has whole rows, one row for all, one
 // value for each row or one for all.
 template <int K>
@@ -160,6 +190,8 @@ void launch_matrix(
       for (T*& output : to.data) {
         output += row * cols + col;
       }
+      const int before = elements_before(to.data[0]);
+      bool aligned = before == 0 && width % kVector<T> == 0;
       MatrixInputs<K> from;
       for (size_t k = 0; k < K; ++k) {
         const int64_t row_stride = indexing.dims == 1 ? 0 : indexing.strides[1][1 + k];
@@ -169,10 +201,14 @@ void launch_matrix(
             reinterpret_cast<const char*>(inputs[k] + row * row_stride + col * col_stride), row_stride * kSize,
             static_cast<unsigned>(col_stride) * kSize, col_stride == 0 ? kAccessBytes - kSize : 0,
             static_cast<int>(flat ? width : width - kVector<T>)};
+        aligned = aligned && (col_stride == 0 || (is_aligned(from.inputs[k].data) && row_stride % kVector<T> == 0));
       }
-      const int before = elements_before(to.data[0]);
       const auto blocks = static_cast<unsigned>(ceil_div(before + numel, kBlock * kVector<T>));
-      matrix_kernel<<<blocks, kBlock, 0, stream>>>(f, numel, Divider(width), before, to, from);
+      if (aligned) {
+        aligned_matrix_kernel<<<blocks, kBlock, 0, stream>>>(f, numel, Divider(width), to, from);
+      } else {
+        matrix_kernel<<<blocks, kBlock, 0, stream>>>(f, numel, Divider(width), before, to, from);
+      }
     }
   }
 }

@@ -53,6 +53,25 @@ inline __device__ Requested request(const char* address, bool low, bool high) {
   return requested;
 }
 
+// The element of `Size` bytes that begins at byte `at`, in the place of all.
+template <int Size>
+__device__ Packed repeated(const Packed& packed, unsigned at) {
+  const unsigned (&w)[4] = packed.words;
+  if constexpr (Size == 8) {
+    const unsigned low = at & 8 ? w[2] : w[0];
+    const unsigned high = at & 8 ? w[3] : w[1];
+    return {{low, high, low, high}};
+  } else {
+    const unsigned low = at & 4 ? w[1] : w[0];
+    const unsigned high = at & 4 ? w[3] : w[2];
+    unsigned word = at & 8 ? high : low;
+    if constexpr (Size == 2) {
+      word = __byte_perm(word, 0, at & 2 ? 0x3232 : 0x1010);
+    }
+    return {{word, word, word, word}};
+  }
+}
+
 // What was asked for, `Size` being the bytes of an element; or its first element in the place of all.
 template <int Size>
 __device__ Packed receive(const Requested& requested, bool repeat_first) {
@@ -78,14 +97,19 @@ __device__ Packed receive(const Requested& requested, bool repeat_first) {
         w[j] = __funnelshift_r(w[j], w[j + 1], requested.misaligned * 8);
       }
     }
-    if (repeat_first) {
-      w[0] = Size == 2 ? __byte_perm(w[0], 0, 0x1010) : w[0];
-      w[1] = Size == 8 ? w[1] : w[0];
-      w[2] = w[0];
-      w[3] = w[1];
-    }
   }
-  return {{w[0], w[1], w[2], w[3]}};
+  const Packed packed{{w[0], w[1], w[2], w[3]}};
+  return repeat_first ? repeated<Size>(packed, 0) : packed;
+}
+
+// Asks for the piece of 16 bytes that holds the address. In assembly, as above.
+inline __device__ Packed request_piece(const char* address) {
+  Packed piece;
+  unsigned (&w)[4] = piece.words;
+  asm volatile("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(w[0]), "=r"(w[1]), "=r"(w[2]), "=r"(w[3])
+               : "l"(reinterpret_cast<uintptr_t>(address) & ~uintptr_t{kAccessBytes - 1}));
+  return piece;
 }
 
 // What element(n) returns for each n of an access, packed.

@@ -22,8 +22,8 @@ struct Split {
 
   static Split none(int64_t cols) { return {1, cols}; }
 
-  // Segments of whole accesses that fit the registers of a block, of so many inputs. (Of float64 they do not, nor where
-  // accesses to float32 are not aligned: these are read again for each pass. A little less for all took longer.)
+  // Segments of whole accesses that fit the registers of a block, of so many inputs. (A little less for all took
+  // longer.)
   static Split even(int64_t cols, int64_t inputs = 1) {
     const int64_t segment = 8192 / inputs / kAccessBytes * kAccessBytes;
     return {std::max<int64_t>(1, ceil_div(cols, segment)), std::min(cols, segment)};

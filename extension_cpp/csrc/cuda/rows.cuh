@@ -273,11 +273,15 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
   const int64_t stride = static_cast<int64_t>(gridDim.y / classes) * row_teams;  // in rows of the block's class
   Span span{};
   span.segment = tile - batch * split.segments;
-  span.first_col = span.segment * split.segment_cols;
-  const int64_t rest = extent.cols - span.first_col;
-  span.cols = split.segment_cols < rest ? split.segment_cols : rest;
-  // Where rows begin at different places, no place is better than another.
-  span.head = Ragged && classes * extent.cols % N == 0 ? head_of<N>((batch * extent.rows + first) * extent.cols) : 0;
+  // Segments are cut where accesses are. (Where rows begin at different places, no place is better than another.)
+  const int head =
+      Ragged && classes * extent.cols % N == 0 ? head_of<N>((batch * extent.rows + first) * extent.cols) : 0;
+  const int64_t begin = span.segment * split.segment_cols + head;
+  const int64_t end = begin + split.segment_cols;
+  span.first_col = span.segment > 0 ? begin : 0;
+  span.cols = end < extent.cols ? end - span.first_col : extent.cols - span.first_col;
+  span.cols = span.cols > 0 ? span.cols : 0;  // the one before it may end a row
+  span.head = static_cast<int>(begin - span.first_col);
   const int64_t left = first < extent.rows ? (extent.rows - first + classes - 1) / classes : 0;
   const int all_turns = turns(left, stride);
   const int own_turns = has_tile ? turns(left - row_team, stride) : 0;
