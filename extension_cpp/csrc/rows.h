@@ -19,8 +19,8 @@
 // A functor says what happens to one row; each backend lends it the row in its own way. cuda/rows.cuh and cpu/rows.h
 // say how; row.sum, row.max, row.write and row.add_to_columns are the same. Under rowwise() lies backend::launch_rows,
 // for an operator that prepares more than tensors. It may also give a functor segments of rows (Split), so that few
-// long rows keep all of the machine busy, and leave partial results for a second launch. What a functor reads for each
-// row besides its inputs is read ahead of its turn if it says what that is (row_values.h).
+// long rows keep all of the machine busy, and leave partial results for a second launch. What a functor reads
+// besides its inputs is read ahead, or kept, if it says what that is (row_values.h).
 #pragma once
 
 #include "arguments.h"

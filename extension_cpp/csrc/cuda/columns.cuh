@@ -32,8 +32,7 @@ void column_sums(
   with_access_width(inputs, extent.cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
     constexpr int V = kSummedAccesses<typename In::Element, N>;
-    const int lanes =
-        std::min(kWarp, row_lanes(ceil_div(extent.cols, N), V, kWarp, kLeastLanes<N, decltype(ragged)::value>));
+    const int lanes = row_lanes(ceil_div(extent.cols, N), V, kWarp, kLeastLanes<N, decltype(ragged)::value>);
     const int64_t segment = int64_t{lanes} * V * N;
     const int64_t segments = ceil_div(extent.cols, segment);
     const auto launch = [&](auto ahead) {

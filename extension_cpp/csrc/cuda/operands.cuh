@@ -80,7 +80,7 @@ __device__ Packed receive(const Requested& requested, bool repeat_first) {
   for (int j = 0; j < 8; ++j) {
     w[j] = requested.words[j];
   }
-  if (requested.misaligned != 0 || repeat_first) {
+  if (requested.misaligned != 0) {
 #pragma unroll
     for (int j = 0; j < 6; ++j) {
       w[j] = requested.misaligned & 8 ? w[j + 2] : w[j];

@@ -232,6 +232,8 @@ class KeptColumns {
 
   // Those of one: for each access, and at the edge.
   struct Each {
+    using IsKept = void;
+
     const Raw* raw;
     const Chunk<T, 1>* edge;
   };
@@ -244,7 +246,7 @@ class KeptColumns {
  private:
   template <class Column>
   __device__ int index(const Column& column) const {
-    if constexpr (is_parameter<Column>::value) {
+    if constexpr (std::is_same_v<Column, Parameter<T>>) {
 #pragma unroll
       for (int p = 0; p < P; ++p) {
         if (parameters_[p] == &column) {
@@ -265,11 +267,11 @@ class KeptColumns {
 template <class In, int N, int V, bool Ragged>
 class KeptColumns<In, N, V, Ragged, 0> {};
 
-// Whether a column operand is one that is kept: KeptColumns::Each.
+// Whether a column operand is one of those: KeptColumns::Each.
 template <class Column, class = void>
 constexpr bool is_kept = false;
 template <class Column>
-constexpr bool is_kept<Column, std::void_t<decltype(Column::edge)>> = true;
+constexpr bool is_kept<Column, typename Column::IsKept> = true;
 
 // Shared memory by its own addresses, of 32 bits.
 __device__ inline unsigned shared_address(const void* pointer) {
@@ -311,12 +313,13 @@ __device__ inline void load_shared(uint2& word, unsigned from) {
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(word.x), "=r"(word.y) : "r"(from) : "memory");
 }
 
+// Accesses that are copied without waiting.
+template <class In, int N>
+constexpr bool kMayRunAhead = sizeof(typename In::Element) * N >= 8;
+
 // Rows on their way to the registers, by way of shared memory, where each thread has slots of its own: two rows ahead,
 // or one where there is no room for two. The slots of a warp lie together, so that those of a thread are constants
 // apart and accesses meet no bank twice.
-template <class In, int N>
-constexpr bool kMayRunAhead = sizeof(typename In::Element) * N >= 8;  // of accesses that are copied without waiting
-
 template <class In, int N, int V, bool Ragged>
 class Queue {
   using T = typename In::Element;
@@ -336,8 +339,8 @@ class Queue {
   }
 
   // Sends for a row, if it exists; the order of calls is that of take().
-  __device__ void send(const In& inputs, const Span& span, bool exists, int lanes, int lane) {
-    if (exists) {
+  __device__ void send(const In& inputs, const Span& span, int lanes, int lane) {
+    if (span.exists) {
       Chunks::for_each(
           inputs, span, lanes, static_cast<unsigned>(lane),
           [&](size_t k, int v, const T* address) { copy_async<Word>(word(k, v), address); },

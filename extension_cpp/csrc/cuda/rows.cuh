@@ -16,14 +16,14 @@
 //   };
 //   cuda::launch_rows<T>(like, Softmax<T>{output}, std::array{input}, rows, cols);
 //
-// A short row is handled by part of a warp, a longer one by a block; there are so many of them that one computes while
-// others wait for memory. A row too long for registers is read again for each pass. Kernels that sum columns as well
-// keep the sums in registers, hence their blocks stay for many rows: while one is computed, the next two are on their
-// way, and so is what row_values.h says belongs to them. Accesses are of 16 bytes, but for float64, and for float32 and
-// short rows of half types that are not whole accesses or not aligned. A functor may also be given segments of rows
-// (Split), so that few long rows fill the GPU, and leave partial results for a second launch. The order of additions
-// depends on the shape, on how tensors are aligned and on the device: equal bits from run to run. benchmarks/NOTES.md
-// says why it is done so.
+// A short row is handled by part of a warp, a longer one by several warps; there are so many of them that one computes
+// while others wait for memory. A row too long for registers is read again for each pass. Kernels that sum columns as
+// well keep the sums in registers, hence their blocks stay for many rows: while one is computed, the next two are on
+// their way, and so is what row_values.h says belongs to them. Accesses are of 16 bytes, but for float64, and for
+// float32 and short rows of half types that are not whole accesses or not aligned. A functor may also be given segments
+// of rows (Split), so that few long rows fill the GPU, and leave partial results for a second launch. The order of
+// additions depends on the shape, on how tensors are aligned and on the device: equal bits from run to run.
+// benchmarks/NOTES.md says why it is done so.
 #pragma once
 
 #include "launch.cuh"
@@ -42,6 +42,7 @@ namespace extension_cpp::cuda {
 namespace detail {
 
 using extension_cpp::detail::call_with_row_values;
+using extension_cpp::detail::NoRowColumns;
 using extension_cpp::detail::NoRowValues;
 using extension_cpp::detail::row_values;
 using extension_cpp::detail::RowColumnsOf;
@@ -50,7 +51,7 @@ using extension_cpp::detail::RowColumnsOf;
 // for memory together. Of long rows twice as many.
 constexpr int kKeptBytes = 64;
 
-// Accesses of N elements to each of K inputs. (Single half numbers are of rows so short that they have a warp.)
+// Accesses of N elements to each of K inputs. (Single half numbers are of short rows.)
 template <class T, int N, size_t K>
 constexpr int kKeptAccesses = N * sizeof(T) < 4 ? 4 : std::max(1, kKeptBytes / static_cast<int>(N * sizeof(T) * K));
 
@@ -60,7 +61,7 @@ constexpr int kSummedAccesses = N > 1            ? 16 / N
                                 : sizeof(T) == 4 ? 8
                                                  : 4;
 
-// Of a block; with it the compiler may give a thread 128 registers.
+// Of a block; with it the compiler may give a thread of one that stays 128 registers.
 constexpr int kMaxThreads = 512;
 
 // Of blocks that keep a row, and of those that keep a long one, in 64 registers a thread.
@@ -98,7 +99,7 @@ struct Segments {
 
   int64_t count;
   int64_t cols;  // of a row
-  Split split;   // of few rows, hence into fewer than 2^31 segments
+  Split split;   // into fewer than 2^31 segments, which are of thousands of elements
 };
 
 // How often one that takes every `step`th of `count` has its turn.
@@ -109,7 +110,7 @@ __device__ inline int turns(int64_t count, int64_t step) {
 // The elements of a row that come before the first of an access, where one begins at element 0 of the matrix.
 template <int N>
 __device__ int head_of(int64_t offset) {
-  return -static_cast<int>(offset) & (N - 1);
+  return static_cast<int>(-static_cast<unsigned>(offset) & (N - 1));
 }
 
 // The span of this index. Where there is none, the first row, so that what belongs to it may be read, with no columns.
@@ -160,7 +161,8 @@ __global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(
   const KeptEdge<In, N, Ragged> edge(inputs, span, team.lane());
   using RowHere = Row<In, N, V, Ragged, 0, 0>;
   typename RowHere::Sums no_sums;
-  RowHere row(inputs, segments, span, first, kept, edge, {}, team, no_sums);
+  const typename RowHere::Columns no_columns{};
+  RowHere row(inputs, segments, span, first, kept, edge, no_columns, team, no_sums);
   call_with_row_values(f, row, values);
 }
 
@@ -286,7 +288,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
   const int all_turns = turns(left, stride);
   const int own_turns = has_tile ? turns(left - row_team, stride) : 0;
   const int64_t first_row = batch * extent.rows + (has_tile && left > 0 ? first : 0);
-  const int64_t first_offset = first_row * extent.cols + span.first_col;
   const int64_t row_step = stride * classes;
   const int64_t offset_step = row_step * extent.cols;
   const auto begin_turn = [&](Span& at, int turn) {
@@ -299,11 +300,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     begin_turn(at, turn);
   };
 
-  using RowColumns = typename RowColumnsOf<F>::type;
+  // Where there are registers for them.
+  constexpr bool kKeepColumns = V <= kSummedAccesses<typename In::Element, N>;
+  using RowColumns = std::conditional_t<kKeepColumns, typename RowColumnsOf<F>::type, NoRowColumns>;
   using RowHere = Row<In, N, V, Ragged, C, RowColumns::kCount>;
   typename RowHere::Sums sums = {};
   span.row = first_row + row_team * classes;
-  span.offset = first_offset + row_team * (classes * extent.cols);
+  span.offset = span.row * extent.cols + span.first_col;
   Span here = span;
   begin_turn(here, 0);
   // A team that has no row takes the block's first for reading what belongs to it.
@@ -321,8 +324,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     const auto values_here = values.at(turn, row_of);
     move(here, ++turn);
     const KeptEdge<In, N, Ragged> next_edge(inputs, here, team.lane());
-    const First<In> first(inputs, there);
-    RowHere row(inputs, split.segments, there, first, kept, edge, columns, team, sums);
+    const First<In> first_elements(inputs, there);
+    RowHere row(inputs, split.segments, there, first_elements, kept, edge, columns, team, sums);
     call_with_row_values(f, row, values_here);
     edge = next_edge;
   };
@@ -331,7 +334,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     Span next = here;
     int sent = 0;
     const auto send = [&] {
-      queue.send(inputs, next, next.exists, lanes, team.lane());
+      queue.send(inputs, next, lanes, team.lane());
       move(next, ++sent);
     };
     for (int k = 0; k < ahead; ++k) {
@@ -463,7 +466,7 @@ struct QueueSize {
 // Two rows ahead, or one, as a block may have memory, and at least what the kernel needs for other ends. None where a
 // device has no memory for one.
 template <class In, int N, int V, bool Ragged, class Kernel>
-QueueSize queue_size(Kernel* kernel, int block, size_t least = 0) {
+QueueSize queue_size(Kernel* kernel, int block, size_t least) {
   constexpr size_t kAlways = 40 * 1024;  // of any device, besides what kernels have of their own
   constexpr size_t kOwn = 4 * 1024;      // more than that
   const size_t row_bytes = Queue<In, N, V, Ragged>::kBytes * block;
@@ -483,7 +486,7 @@ QueueSize queue_size(Kernel* kernel, int block, size_t least = 0) {
 
 // The width of a block of teams.
 inline int block_of(int lanes) { return lanes * std::max(1, kBlock / lanes); }
-static_assert(kBlock / (2 * kWarp) <= kMaxTeams);
+static_assert(std::max(kBlock, kRowBlock) / (2 * kWarp) <= kMaxTeams);
 
 // False, and nothing done, where a device has no memory for a row ahead.
 template <int N, int V, bool Ragged, bool Ahead, class In, class F, class Out, size_t C>
@@ -596,7 +599,8 @@ inline Split split_few_rows(int64_t rows, int64_t cols, int64_t per_multiprocess
 }
 
 // launch_rows for a functor that calls row.add_to_columns: outputs[c][col] = the sum over the rows. Returns false, and
-// does nothing, where rows are too long for that. An output is a pointer or a SumOutput.
+// does nothing, where rows are too long for that, or long and few, or a device has too little memory. An output is a
+// pointer or a SumOutput.
 template <class T, size_t K, class F, class Out, size_t C>
 bool launch_rows_and_column_sums(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
@@ -611,17 +615,26 @@ bool launch_rows_and_column_sums(
   const auto from = detail::make_inputs(inputs);
   return detail::with_access_width(from, cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
+    constexpr bool kRagged = decltype(ragged)::value;
     constexpr int V = detail::kSummedAccesses<T, N>;
     const int64_t accesses = ceil_div(cols, N);
-    const int lanes =
-        detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, decltype(ragged)::value>);
-    if (accesses > int64_t{lanes} * V) {
-      return false;
-    }
-    return detail::with_ahead<detail::Inputs<T, K>, N, decltype(ragged)::value>(lanes, [&](auto ahead) {
-      return detail::launch_column_sums<N, V, decltype(ragged)::value, decltype(ahead)::value>(
+    const auto launch = [&](auto kept, auto ahead, int lanes) {
+      return detail::launch_column_sums<N, kept, kRagged, ahead>(
           like, f, from, {1, rows, cols}, Split::none(cols), lanes, outputs);
-    });
+    };
+    if (accesses <= int64_t{detail::kMaxThreads} * V) {
+      const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRagged>);
+      return detail::with_ahead<detail::Inputs<T, K>, N, kRagged>(
+          lanes, [&](auto ahead) { return launch(std::integral_constant<int, V>{}, ahead, lanes); });
+    }
+    // Long rows, if there are many: few keep too few multiprocessors busy. (Of float32 too much would be put aside.)
+    if constexpr (!kRagged && N > 1 && sizeof(T) == 2) {
+      constexpr std::integral_constant<int, 2 * V> more;
+      if (accesses <= int64_t{detail::kMaxThreads} * more && rows >= 4 * multiprocessors()) {
+        return launch(more, std::true_type{}, detail::row_lanes(accesses, more, detail::kMaxThreads));
+      }
+    }
+    return false;
   });
 }
 
