@@ -42,7 +42,6 @@ namespace extension_cpp::cuda {
 namespace detail {
 
 using extension_cpp::detail::call_with_row_values;
-using extension_cpp::detail::NoRowColumns;
 using extension_cpp::detail::NoRowValues;
 using extension_cpp::detail::row_values;
 using extension_cpp::detail::RowColumnsOf;
@@ -300,9 +299,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     begin_turn(at, turn);
   };
 
-  // Where there are registers for them.
-  constexpr bool kKeepColumns = V <= kSummedAccesses<typename In::Element, N>;
-  using RowColumns = std::conditional_t<kKeepColumns, typename RowColumnsOf<F>::type, NoRowColumns>;
+  using RowColumns = typename RowColumnsOf<F>::type;
   using RowHere = Row<In, N, V, Ragged, C, RowColumns::kCount>;
   typename RowHere::Sums sums = {};
   span.row = first_row + row_team * classes;
@@ -599,7 +596,7 @@ inline Split split_few_rows(int64_t rows, int64_t cols, int64_t per_multiprocess
 }
 
 // launch_rows for a functor that calls row.add_to_columns: outputs[c][col] = the sum over the rows. Returns false, and
-// does nothing, where rows are too long for that, or long and few, or a device has too little memory. An output is a
+// does nothing, where rows are too long for that, or a device has too little memory. An output is a
 // pointer or a SumOutput.
 template <class T, size_t K, class F, class Out, size_t C>
 bool launch_rows_and_column_sums(
@@ -618,23 +615,14 @@ bool launch_rows_and_column_sums(
     constexpr bool kRagged = decltype(ragged)::value;
     constexpr int V = detail::kSummedAccesses<T, N>;
     const int64_t accesses = ceil_div(cols, N);
-    const auto launch = [&](auto kept, auto ahead, int lanes) {
-      return detail::launch_column_sums<N, kept, kRagged, ahead>(
+    const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRagged>);
+    if (accesses > int64_t{lanes} * V) {
+      return false;
+    }
+    return detail::with_ahead<detail::Inputs<T, K>, N, kRagged>(lanes, [&](auto ahead) {
+      return detail::launch_column_sums<N, V, kRagged, decltype(ahead)::value>(
           like, f, from, {1, rows, cols}, Split::none(cols), lanes, outputs);
-    };
-    if (accesses <= int64_t{detail::kMaxThreads} * V) {
-      const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRagged>);
-      return detail::with_ahead<detail::Inputs<T, K>, N, kRagged>(
-          lanes, [&](auto ahead) { return launch(std::integral_constant<int, V>{}, ahead, lanes); });
-    }
-    // Long rows, if there are many: few keep too few multiprocessors busy. (Of float32 too much would be put aside.)
-    if constexpr (!kRagged && N > 1 && sizeof(T) == 2) {
-      constexpr std::integral_constant<int, 2 * V> more;
-      if (accesses <= int64_t{detail::kMaxThreads} * more && rows >= 4 * multiprocessors()) {
-        return launch(more, std::true_type{}, detail::row_lanes(accesses, more, detail::kMaxThreads));
-      }
-    }
-    return false;
+    });
   });
 }
 

@@ -89,7 +89,8 @@ class Team {
         return value;
       }
       // Teams do not wait for each other: each keeps to its own part, whatever its results are.
-      R* const results = reinterpret_cast<R*>(shared_.results[turn_] + number_ * (lanes_ / kWarp) * kMaxResults);
+      static_assert(kWarp % kMaxResults == 0);
+      R* const results = reinterpret_cast<R*>(shared_.results[turn_] + (number_ * lanes_ / (kWarp / kMaxResults)));
       // Two buffers in turn: a thread that is ahead writes the one that nobody reads any more.
       turn_ ^= 1;
       if (lane_ % kWarp == 0) {
