@@ -29,8 +29,10 @@
 #include "launch.cuh"
 #include "parameter.cuh"
 #include "partials.cuh"
+#include "queue.cuh"
 #include "row.cuh"
 #include "row_values.h"
+#include "span.cuh"
 #include "team.cuh"
 
 #include <algorithm>

@@ -1,0 +1,177 @@
+// What a thread keeps of rows, and of columns.
+#pragma once
+
+#include "parameter.cuh"
+#include "row_values.h"
+#include "span.cuh"
+#include "vector.cuh"
+
+#include <type_traits>
+
+namespace extension_cpp::cuda {
+
+namespace detail {
+
+// The same address, as a register of its own: one instruction then leads from it to that of a column, instead of four
+// that begin with the matrix.
+template <class T>
+__device__ T* in_register(T* address) {
+  asm("" : "+l"(address));
+  return address;
+}
+
+// V whole accesses to each of the inputs, as they are in memory: every `step`th from the one called `access` on.
+template <class In, int N, int V, bool Ragged>
+struct Kept {
+  using T = typename In::Element;
+  static constexpr size_t K = In::kCount;
+
+  Chunk<T, N> chunks[K][V > 0 ? V : 1];
+
+  template <class Index>
+  __device__ void read(const In& inputs, const Span& span, int step, Index access) {
+    for_each(
+        inputs, span, step, access, [&](size_t k, int v, const T* address) { chunks[k][v] = load_chunk<N>(address); },
+        [&](size_t k, int v, const Chunk<T, N>& chunk) { chunks[k][v] = chunk; });
+  }
+
+  // aligned(k, v, address) or shifted(k, v, chunk) for each access.
+  template <class Index, class Aligned, class Shifted>
+  __device__ static void for_each(
+      const In& inputs, const Span& span, int step, Index access, const Aligned& aligned, const Shifted& shifted) {
+    const int64_t cols = whole_cols<N, Ragged>(span);
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      const T* const row = in_register(inputs.row(k, span) + (Ragged ? span.head : 0));
+      const bool is_aligned = !Ragged || reinterpret_cast<uintptr_t>(row) % kAccessBytes == 0;
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const Place<N, Index> where(cols, access, step, v);
+        if (where.exists()) {
+          if (is_aligned) {
+            aligned(k, v, row + where.col);
+          } else if constexpr (Ragged) {
+            shifted(k, v, load_chunk_unaligned<N>(row + where.col));
+          }
+        }
+      }
+    }
+  }
+};
+
+// The same of the edges.
+template <class In, int N, bool Ragged>
+struct KeptEdge {
+  using T = typename In::Element;
+
+  Chunk<T, 1> elements[In::kCount];
+
+  __device__ KeptEdge(const In& inputs, const Span& span, int lane) {
+    const EdgePlace<N> edge(span, lane);
+    if (edge.is) {
+#pragma unroll
+      for (size_t k = 0; k < In::kCount; ++k) {
+        elements[k] = load_chunk<1>(inputs.row(k, span) + edge.col);
+      }
+    }
+  }
+};
+
+template <class In, int N>
+struct KeptEdge<In, N, false> {
+  __device__ KeptEdge(const In& /*inputs*/, const Span& /*span*/, int /*lane*/) {}
+};
+
+// What a thread keeps of P parameters, for the accesses that it has to every row.
+template <class In, int N, int V, bool Ragged, int P>
+class KeptColumns {
+  using T = typename In::Element;
+
+ public:
+  using Raw = RawValues<T, N>;
+
+  // `span` is that of the rows.
+  __device__ void read(const RowColumns<Parameter<T>, P>& columns, const Span& span, int step, int lane) {
+    all_ = true;
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      parameters_[p] = columns.parameters[p];
+      const T* data = parameters_[p]->same();
+      all_ = all_ && data != nullptr;
+      if (data == nullptr) {
+        continue;
+      }
+      data += span.first_col;
+      if constexpr (Ragged) {
+        const EdgePlace<N> edge(span, lane);
+        if (edge.is) {
+          edge_[p] = load_chunk<1>(data + edge.col);
+        }
+        data += span.head;
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const Place<N, unsigned> where(whole_cols<N, Ragged>(span), static_cast<unsigned>(lane), step, v);
+        if (where.exists()) {
+          if constexpr (Ragged) {
+            raw_[p][v].chunks[0] = load_chunk_unaligned<N>(data + where.col);
+          } else {
+            raw_[p][v] = Stored<T>{data}.template raw<N>(where.col);
+          }
+        }
+      }
+    }
+  }
+
+  // Whether all of these are kept. (Compilers see which is which.)
+  template <class... Columns>
+  __device__ bool has(const Columns&... columns) const {
+    return all_ && ((index(columns) < P) && ...);
+  }
+
+  // Those of one: for each access, and at the edge.
+  struct Each {
+    using IsKept = void;
+
+    const Raw* raw;
+    const Chunk<T, 1>* edge;
+  };
+
+  template <class Column>
+  __device__ Each of(const Column& column) const {
+    return {raw_[index(column)], &edge_[index(column)]};
+  }
+
+ private:
+  template <class Column>
+  __device__ int index(const Column& column) const {
+    if constexpr (std::is_same_v<Column, Parameter<T>>) {
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+        if (parameters_[p] == &column) {
+          return p;
+        }
+      }
+    }
+    return P;
+  }
+
+  bool all_;
+  const Parameter<T>* parameters_[P];
+  Raw raw_[P][V];
+  Chunk<T, 1> edge_[P];
+};
+
+// None.
+template <class In, int N, int V, bool Ragged>
+class KeptColumns<In, N, V, Ragged, 0> {};
+
+// Whether a column operand is one of those: KeptColumns::Each.
+template <class Column, class = void>
+constexpr bool is_kept = false;
+template <class Column>
+constexpr bool is_kept<Column, typename Column::IsKept> = true;
+
+}  // namespace detail
+
+}  // namespace extension_cpp::cuda

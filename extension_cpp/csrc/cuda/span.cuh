@@ -1,0 +1,113 @@
+// Where a row of a matrix lies, or a segment of one, and its accesses.
+#pragma once
+
+#include "launch.cuh"
+#include "vector.cuh"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+namespace extension_cpp::cuda {
+
+// Rows cut into segments of at most segment_cols columns, for functors that need to see no more than a segment.
+struct Split {
+  int64_t segments;
+  int64_t segment_cols;
+
+  static Split none(int64_t cols) { return {1, cols}; }
+
+  // Segments of whole accesses that fit the registers of a block, of so many inputs. (A little less for all took
+  // longer.)
+  static Split even(int64_t cols, int64_t inputs = 1) {
+    const int64_t segment = 8192 / inputs / kAccessBytes * kAccessBytes;
+    return {std::max<int64_t>(1, ceil_div(cols, segment)), std::min(cols, segment)};
+  }
+};
+
+namespace detail {
+
+// Where a row, or a segment of one, lies.
+struct Span {
+  int64_t row;
+  int64_t segment;
+  int64_t first_col;
+  int64_t offset;  // of its first element in the matrix
+  int64_t cols;
+  // Of ragged rows, which are not whole accesses: the elements before the first 16-byte boundary of an output that
+  // begins at one. They, and those that are left after the last whole access, are the edges.
+  int head;
+  bool exists;  // where there is no such row, a team only keeps the others company: cols is 0
+};
+
+// Matrices of the rows.
+template <class T, size_t K>
+struct Inputs {
+  using Element = T;
+  static constexpr size_t kCount = K;
+
+  const T* data[K];
+
+  __device__ const T* row(size_t k, const Span& span) const { return data[k] + span.offset; }
+};
+
+template <class T, size_t K>
+Inputs<T, K> make_inputs(const std::array<const T*, K>& inputs) {
+  Inputs<T, K> result;
+  std::copy_n(inputs.begin(), K, result.data);
+  return result;
+}
+
+// Matrices of the rows, or one row for all.
+template <class T, size_t K>
+struct MixedInputs {
+  using Element = T;
+  static constexpr size_t kCount = K;
+
+  const T* data[K];
+  bool one_row[K];
+
+  __device__ const T* row(size_t k, const Span& span) const {
+    return data[k] + (one_row[k] ? span.first_col : span.offset);
+  }
+};
+
+// Columns of a row that is kept: short.
+template <int V>
+using ColumnIndex = std::conditional_t<(V > 0), unsigned, int64_t>;
+
+// The columns of a span that are in whole accesses; they begin at its head.
+template <int N, bool Ragged>
+__device__ int64_t whole_cols(const Span& span) {
+  if constexpr (Ragged) {
+    return span.cols > span.head ? (span.cols - span.head) / N * N : 0;
+  } else {
+    return span.cols;
+  }
+}
+
+// The v-th whole access of a thread, which takes every `step`th from the one called `access` on.
+template <int N, class Index>
+struct Place {
+  Index col;  // from the head on
+  Index cols;
+
+  __device__ Place(int64_t whole_cols, Index access, int step, int v)
+      : col(access * N + static_cast<Index>(v * (step * N))), cols(static_cast<Index>(whole_cols)) {}
+
+  __device__ bool exists() const { return col < cols; }
+};
+
+// The element of the edges that is a thread's: there are fewer than 2 N, for the first threads of a team.
+template <int N>
+struct EdgePlace {
+  int64_t col;  // of the span
+  bool is;
+
+  __device__ EdgePlace(const Span& span, int lane)
+      : col(lane < span.head ? lane : whole_cols<N, true>(span) + lane), is(lane < 2 * N && col < span.cols) {}
+};
+
+}  // namespace detail
+
+}  // namespace extension_cpp::cuda
