@@ -68,6 +68,12 @@ struct MatrixInput {
   unsigned col_bytes;   // from column to column; 0: one value for a whole row
   unsigned held_bytes;  // where elements start, from a 16-byte boundary on, to lie in that one piece of 16
   int last_col;         // where the elements of a thread may start: further on they are in two rows
+
+  // Of an element that exists.
+  __device__ const char* address(int row, int col) const {
+    return data + static_cast<uint64_t>(static_cast<unsigned>(col)) * col_bytes +
+           static_cast<unsigned>(row) * row_bytes;
+  }
 };
 
 template <size_t K>
@@ -114,8 +120,7 @@ __global__ void __launch_bounds__(kBlock)
 #pragma unroll
   for (size_t k = 0; k < K; ++k) {
     const MatrixInput& input = matrix.inputs[k];
-    const char* const address = input.data + static_cast<uint64_t>(static_cast<unsigned>(col)) * input.col_bytes +
-                                static_cast<unsigned>(row) * input.row_bytes;
+    const char* const address = input.address(row, col);
     const bool asked = whole && col <= input.last_col;
     requested[k] = request(address, asked, asked && misalignment(address) > input.held_bytes);
   }
@@ -147,9 +152,7 @@ __global__ void __launch_bounds__(kBlock)
   unsigned misaligned[K];
 #pragma unroll
   for (size_t k = 0; k < K; ++k) {
-    const MatrixInput& input = matrix.inputs[k];
-    const char* const address = input.data + static_cast<uint64_t>(static_cast<unsigned>(col)) * input.col_bytes +
-                                static_cast<unsigned>(row) * input.row_bytes;
+    const char* const address = matrix.inputs[k].address(row, col);
     misaligned[k] = misalignment(address);
     packed[k] = request_piece(address);
   }

@@ -43,12 +43,12 @@ struct Kept {
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
       const T* const row = in_register(inputs.row(k, span) + (Ragged ? span.head : 0));
-      const bool is_aligned = !Ragged || reinterpret_cast<uintptr_t>(row) % kAccessBytes == 0;
+      const bool at_boundary = !Ragged || is_aligned(row);
 #pragma unroll
       for (int v = 0; v < V; ++v) {
         const Place<N, Index> where(cols, access, step, v);
         if (where.exists()) {
-          if (is_aligned) {
+          if (at_boundary) {
             aligned(k, v, row + where.col);
           } else if constexpr (Ragged) {
             shifted(k, v, load_chunk_unaligned<N>(row + where.col));

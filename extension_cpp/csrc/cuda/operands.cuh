@@ -15,7 +15,7 @@ constexpr int64_t kMost = int64_t{1} << 30;
 // Elements from the 16-byte boundary below an output to its first.
 template <class T>
 int elements_before(const T* output) {
-  return static_cast<int>(reinterpret_cast<uintptr_t>(output) % kAccessBytes / sizeof(T));
+  return static_cast<int>(misalignment(output) / sizeof(T));
 }
 
 // N elements as they are in memory. In words, not elements: compilers would keep each element in a register of its own.
@@ -28,10 +28,6 @@ struct Requested {
   unsigned words[8];
   unsigned misaligned;  // the address, from the first word on
 };
-
-inline __device__ unsigned misalignment(const void* address) {
-  return static_cast<unsigned>(reinterpret_cast<uintptr_t>(address)) % kAccessBytes;
-}
 
 // Asks for the piece that holds the address, and for the next; what is not asked for is undefined. In assembly, for
 // compilers move a load to its use, behind the wait for another operand.

@@ -199,7 +199,7 @@ class Row {
   // The first M of the values, in one access where it is aligned.
   template <int M>
   __device__ static void store_at(T* address, const Values<A, N>& values) {
-    if (M == N && (!Ragged || reinterpret_cast<uintptr_t>(address) % kAccessBytes == 0)) {
+    if (M == N && (!Ragged || is_aligned(address))) {
       store(address, values);
     } else {
 #pragma unroll

@@ -69,6 +69,10 @@ constexpr int kMaxThreads = 512;
 constexpr int kMaxRowThreads = 256;
 constexpr int kMaxLongRowThreads = 1024;
 
+// Of a block of several teams that does not stay. (Of one that stays, kBlock.)
+constexpr int kRowBlock = 128;
+static_assert(std::max(kBlock, kRowBlock) / (2 * kWarp) <= kMaxTeams);
+
 // Blocks that the compiler shall let run at once. Of a short row of one input, 48 registers will do; with 40 there are
 // too few, which costs a tenth.
 template <int Threads, class In>
@@ -296,7 +300,6 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     at.cols = at.exists ? span.cols : 0;
   };
   const auto move = [&](Span& at, int turn) {
-    at.row += row_step;
     at.offset += offset_step;
     begin_turn(at, turn);
   };
@@ -453,9 +456,6 @@ auto with_access_width(const In& inputs, int64_t cols, const F& launch) {
   }
 }
 
-// Of a block of several teams, in kernels that do not stay.
-constexpr int kRowBlock = 128;
-
 // Rows ahead, and the shared memory that they take.
 struct QueueSize {
   int ahead;
@@ -483,9 +483,8 @@ QueueSize queue_size(Kernel* kernel, int block, size_t least) {
   return {ahead, std::max(ahead * row_bytes, least)};
 }
 
-// The width of a block of teams.
-inline int block_of(int lanes) { return lanes * std::max(1, kBlock / lanes); }
-static_assert(std::max(kBlock, kRowBlock) / (2 * kWarp) <= kMaxTeams);
+// Teams of a block that has `threads`, or as many as one team has.
+inline int teams_of(int threads, int lanes) { return std::max(1, threads / lanes); }
 
 // False, and nothing done, where a device has no memory for a row ahead.
 template <int N, int V, bool Ragged, bool Ahead, class In, class F, class Out, size_t C>
@@ -494,8 +493,8 @@ bool launch_column_sums(
     const std::array<Out, C>& outputs) {
   using A = acc_t<typename In::Element>;
   const auto kernel = rows_and_column_sums_kernel<N, V, Ragged, Ahead, C, In, F, Out>;
-  const int block = block_of(lanes);
-  const int64_t teams = block / lanes;
+  const int teams = teams_of(kBlock, lanes);
+  const int block = teams * lanes;
   // Where there are few rows, a block takes several tiles.
   const int64_t tiles = extent.batch * split.segments;
   int64_t row_teams = teams;
@@ -541,14 +540,14 @@ bool launch_column_sums(
 }
 
 template <class In, class F, class Grid>
-void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& grid, const Split& split) {
+void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& grid, int64_t span_cols) {
   with_access_width(inputs, grid.cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
     constexpr bool kRagged = decltype(ragged)::value;
     constexpr int V = kKeptAccesses<typename In::Element, N, In::kCount>;
-    const int64_t accesses = ceil_div(split.segment_cols, N);
+    const int64_t accesses = ceil_div(span_cols, N);
     const auto launch = [&](auto* kernel, int lanes) {
-      const int teams = std::max(1, kRowBlock / lanes);
+      const int teams = teams_of(kRowBlock, lanes);
       const dim3 block(static_cast<unsigned>(lanes), static_cast<unsigned>(teams));
       const auto blocks = static_cast<unsigned>(ceil_div(grid.count, teams));
       launch_overlapped(kernel, blocks, block, 0, current_stream(like), f, inputs, grid);
@@ -577,7 +576,7 @@ void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& 
 template <class T, size_t K, class F>
 void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
   if (rows > 0) {
-    detail::launch_spans(like, f, detail::make_inputs(inputs), detail::WholeRows{rows, cols}, Split::none(cols));
+    detail::launch_spans(like, f, detail::make_inputs(inputs), detail::WholeRows{rows, cols}, cols);
   }
 }
 
@@ -588,7 +587,7 @@ void launch_segments(
     const Split& split) {
   if (rows > 0) {
     const detail::Segments segments{rows * split.segments, cols, split};
-    detail::launch_spans(like, f, detail::make_inputs(inputs), segments, split);
+    detail::launch_spans(like, f, detail::make_inputs(inputs), segments, split.segment_cols);
   }
 }
 
@@ -598,8 +597,8 @@ inline Split split_few_rows(int64_t rows, int64_t cols, int64_t per_multiprocess
 }
 
 // launch_rows for a functor that calls row.add_to_columns: outputs[c][col] = the sum over the rows. Returns false, and
-// does nothing, where rows are too long for that, or a device has too little memory. An output is a
-// pointer or a SumOutput.
+// does nothing, where rows are too long for that, or a device has too little memory. An output is a pointer or
+// a SumOutput.
 template <class T, size_t K, class F, class Out, size_t C>
 bool launch_rows_and_column_sums(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dispatch.h"
+#include "host_device.h"
 #include "values.h"
 
 #include <cuda_bf16.h>
@@ -16,7 +17,12 @@ constexpr int kAccessBytes = 16;
 template <class T>
 constexpr int kVector = kAccessBytes / static_cast<int>(sizeof(T));
 
-inline bool is_aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kAccessBytes == 0; }
+// The bytes from the 16-byte boundary below an address to it.
+HOST_DEVICE inline unsigned misalignment(const void* address) {
+  return static_cast<unsigned>(reinterpret_cast<uintptr_t>(address) % kAccessBytes);
+}
+
+HOST_DEVICE inline bool is_aligned(const void* address) { return misalignment(address) == 0; }
 
 using extension_cpp::Values;
 
@@ -139,7 +145,7 @@ __device__ detail::Chunk<T, N> load_chunk_unaligned(const T* address) {
     return load_chunk<1>(address);
   } else {
     static_assert(sizeof(T) * N == kAccessBytes);
-    const auto misaligned = static_cast<unsigned>(reinterpret_cast<uintptr_t>(address) % kAccessBytes);
+    const unsigned misaligned = misalignment(address);
     if (misaligned == 0) {
       return load_chunk<N>(address);
     }
