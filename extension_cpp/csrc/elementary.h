@@ -147,7 +147,7 @@ CPU_INLINE float log1p(float x) {
   const float g = rounding * power_of_two(static_cast<uint32_t>(157 - k)) * 0x1p-30f;
   const float f = (m - 1.f) + g;
   const float result = logarithm_or_special(u, logarithm(k, f, g - (f - (m - 1.f))));
-  return std::fabs(x) < 0x1p-25f ? x : result;
+  return std::copysign(result, x);  // of -0
 }
 
 CPU_INLINE float tanh(float x) {

@@ -39,8 +39,7 @@ def fused_layer_norm(
     return torch.ops.extension_cpp.fused_layer_norm(input, weight, bias, eps)[0]
 
 
-@torch.library.register_fake("extension_cpp::fused_layer_norm")
-def _(
+def _fake(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
 ) -> tuple[Tensor, Tensor, Tensor]:
     outputs = operator("extension_cpp::fused_layer_norm").fake(input, weight, bias, eps)
@@ -153,6 +152,7 @@ def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
     return (grad_input, grad_weight, grad_bias), (0, 0, 0)
 
 
+registration.register_fake("extension_cpp::fused_layer_norm", _fake)
 registration.register_fake("extension_cpp::fused_layer_norm_backward")
 registration.register_autograd(
     "extension_cpp::fused_layer_norm", _backward, setup_context=_setup_context

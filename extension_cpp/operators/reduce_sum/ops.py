@@ -48,8 +48,7 @@ def _check(input: Tensor, dim: Sequence[int] | None) -> None:
         checks.check_dims("reduce_sum", "dim", dim, input.dim())
 
 
-@torch.library.register_fake("extension_cpp::reduce_sum")
-def _(input: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
+def _fake(input: Tensor, dim: Sequence[int] | None = None, keepdim: bool = False) -> Tensor:
     _check(input, dim)
     reduced = _reduced_dims(input.dim(), dim)
     sizes = [1 if d in reduced else size for d, size in enumerate(input.shape)]
@@ -81,6 +80,7 @@ def _vmap(info, in_dims, input, dim, keepdim):
     return torch.ops.extension_cpp.reduce_sum(input, shifted, keepdim), 0
 
 
+registration.register_fake("extension_cpp::reduce_sum", _fake)
 registration.register_autograd("extension_cpp::reduce_sum", _backward, setup_context=_setup_context)
 registration.register_vmap("extension_cpp::reduce_sum", _vmap)
 # As torch.sum, which autocast leaves alone on the CPU.
