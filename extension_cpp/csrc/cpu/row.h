@@ -34,6 +34,19 @@ CPU_INLINE A larger(A a, A b) {
   return a > b || a != a ? a : b;  // NaN wins
 }
 
+// Static, as are the operators' own functions: gcc 14 fails to clone what other files could share.
+template <class Inputs, class Loop>
+CPU_CLONES CPU_FLATTEN static void for_range(const Inputs& all, const Loop& loop, int64_t begin, int64_t end) {
+  auto inputs = all.for_segments();
+  loop(inputs, begin, end);
+}
+
+// loop(inputs, begin, end), by as many threads as 0 ... size - 1 is worth.
+template <class Inputs, class Loop>
+void share_out(int64_t size, int64_t grain, const Inputs& inputs, const Loop& loop) {
+  parallel_for(0, size, grain, [&](int64_t begin, int64_t end) { for_range(inputs, loop, begin, end); });
+}
+
 // A row, or a segment of one. K inputs; C column sums. Shared: the passes over this row are shared out between threads;
 // else one thread has it. Either way long rows are cut into the same segments, and give the same bits.
 template <class T, size_t K, size_t C, bool Shared>
@@ -202,14 +215,12 @@ class Row {
       const int64_t segments = (cols_ + kSegment - 1) / kSegment;
       const std::unique_ptr<Result[]> buffer(new Result[segments]);
       Result* const results = buffer.get();
-      const auto* const of_each = &each;
-      const auto* const row = this;
-      parallel_for(0, segments, row_grain(kSegment), [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-        WideRows<T, K> rows = row->inputs_->for_segments();
+      const auto some = [&each, results, this](auto& inputs, int64_t begin, int64_t end) {
         for (int64_t segment = begin; segment < end; ++segment) {
-          results[segment] = row->of_segment(rows, segment * kSegment, *of_each);
+          results[segment] = of_segment(inputs, segment * kSegment, each);
         }
-      });
+      };
+      share_out(segments, row_grain(kSegment), *inputs_, some);
       std::for_each(results, results + segments, add);
       return results[0];
     } else {
@@ -230,12 +241,7 @@ class Row {
   template <class Loop>
   CPU_INLINE void for_columns(const Loop& loop) const {
     if constexpr (Shared) {
-      const auto* const all = &loop;
-      const auto* const row = this;
-      parallel_for(0, cols_, kGrain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-        WideRows<T, K> rows = row->inputs_->for_segments();
-        (*all)(rows, begin, end);
-      });
+      share_out(cols_, kGrain, *inputs_, loop);
     } else {
       loop(*inputs_, 0, cols_);
     }
