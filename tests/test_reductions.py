@@ -195,6 +195,24 @@ def test_long_sums_lose_no_accuracy(device, dim):
     torch.testing.assert_close(reduce_sum(half, dim), expected, rtol=0, atol=0)
 
 
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(70, 4096), (3, 50000), (200, 4095), (2, 70, 96)], ids=str)
+def test_sums_of_tensors_that_begin_anywhere(device, shape, dtype):
+    torch.manual_seed(0)
+    numel = torch.Size(shape).numel()
+    # Between numbers that would show in a sum. Whole numbers, of which every sum is exact.
+    memory = torch.full((numel + 24,), 1024.0)
+    values = torch.randint(-1, 3, (numel,))
+    for first in range(9):
+        memory[first : first + numel] = values
+        x = memory.to(device, dtype)[first : first + numel].view(shape)
+        for dim in (None, *range(len(shape))):
+            exact = x.double().sum() if dim is None else x.double().sum(dim)
+            assert torch.equal(reduce_sum(x, dim), exact.to(dtype)), (first, dim)
+        memory[first] = 1024.0
+
+
 def test_results_do_not_depend_on_the_number_of_threads():
     torch.manual_seed(0)
     threads = torch.get_num_threads()

@@ -20,7 +20,8 @@
 // say how; row.sum, row.max, row.write and row.add_to_columns are the same. Under rowwise() lies backend::launch_rows,
 // for an operator that prepares more than tensors. It may also give a functor segments of rows (Split), so that few
 // long rows keep all of the machine busy, and leave partial results for a second launch. What a functor reads
-// besides its inputs is read ahead, or kept, if it says what that is (row_values.h).
+// besides its inputs is read ahead, or kept, if it says what that is (row_values.h). One that says
+// `static constexpr bool kWritesRows = false;`, as a sum may, has its accesses aligned to what it reads.
 #pragma once
 
 #include "arguments.h"

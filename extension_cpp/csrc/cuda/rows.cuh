@@ -112,15 +112,25 @@ __device__ inline int turns(int64_t count, int64_t step) {
   return count > 0 ? static_cast<int>((count + step - 1) / step) : 0;
 }
 
-// The elements of a row that come before the first of an access, where one begins at element 0 of the matrix.
-template <int N>
-__device__ int head_of(int64_t offset) {
-  return static_cast<int>(-static_cast<unsigned>(offset) & (N - 1));
+template <class F, class = void>
+constexpr bool writes_rows = true;
+template <class F>
+constexpr bool writes_rows<F, std::enable_if_t<!F::kWritesRows>> = false;
+
+// The elements of a row that come before the first of an access, by the offset of its first. Accesses begin at
+// boundaries of what a functor writes, which begins at one; where it writes no rows, at those of its first input.
+template <int N, class F, class In>
+__device__ int head_of(const In& inputs, int64_t offset) {
+  auto at = static_cast<unsigned>(offset);
+  if constexpr (!writes_rows<F>) {
+    at += misalignment(inputs.data[0]) / static_cast<unsigned>(sizeof(typename In::Element));
+  }
+  return static_cast<int>(-at & (N - 1));
 }
 
 // The span of this index. Where there is none, the first row, so that what belongs to it may be read, with no columns.
-template <int N, bool Ragged, class Grid>
-__device__ Span span_at(const Grid& grid, int64_t index) {
+template <int N, bool Ragged, class F, class In, class Grid>
+__device__ Span span_at(const In& inputs, const Grid& grid, int64_t index) {
   Span span;
   span.exists = index < grid.count;
   span.row = span.exists ? index : 0;
@@ -138,7 +148,7 @@ __device__ Span span_at(const Grid& grid, int64_t index) {
   }
   span.offset = span.row * grid.cols + span.first_col;
   span.cols = span.exists ? span.cols : 0;
-  span.head = Ragged ? head_of<N>(span.offset) : 0;
+  span.head = Ragged ? head_of<N, F>(inputs, span.offset) : 0;
   return span;
 }
 
@@ -152,7 +162,7 @@ __global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(
   wait_for_previous();
   const auto lanes = static_cast<int>(blockDim.x);
   Team<A> team(lanes, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.y), shared);
-  const Span span = span_at<N, Ragged>(grid, int64_t{blockIdx.x} * blockDim.y + threadIdx.y);
+  const Span span = span_at<N, Ragged, F>(inputs, grid, int64_t{blockIdx.x} * blockDim.y + threadIdx.y);
   int64_t segments = 1;
   if constexpr (Grid::kCut) {
     segments = grid.split.segments;
@@ -282,7 +292,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
   span.segment = tile - batch * split.segments;
   // Segments are cut where accesses are. (Where rows begin at different places, no place is better than another.)
   const int head =
-      Ragged && classes * extent.cols % N == 0 ? head_of<N>((batch * extent.rows + first) * extent.cols) : 0;
+      Ragged && classes * extent.cols % N == 0 ? head_of<N, F>(inputs, (batch * extent.rows + first) * extent.cols) : 0;
   const int64_t begin = span.segment * split.segment_cols + head;
   const int64_t end = begin + split.segment_cols;
   span.first_col = span.segment > 0 ? begin : 0;

@@ -81,6 +81,8 @@ ReduceSumPlan plan_reduce_sum(IntArrayRef sizes, const OptionalIntArrayRef& dim,
 // In is T or acc_t<T>, and so is what the output holds.
 template <class In, class T>
 struct SumRow {
+  static constexpr bool kWritesRows = false;
+
   SumOutput<T> output;  // [rows, segments]
 
   template <class Row>
@@ -93,6 +95,8 @@ struct SumRow {
 };
 
 struct SumColumns {
+  static constexpr bool kWritesRows = false;
+
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     using A = typename Row::A;
