@@ -49,6 +49,7 @@ __device__ void for_own_elements(int64_t numel, int before, const At& at) {
 template <int N, class F, class T, size_t M, class... Operands>
 __global__ void __launch_bounds__(kBlock)
     elementwise_kernel(F f, int64_t numel, int before, PointerArray<T, M> outputs, Operands... operands) {
+  wait_for_previous();
   for_own_elements<N>(numel, before, [&](auto width, int64_t i) {
     constexpr int W = decltype(width)::value;
     const Values<acc_t<T>, W> inputs[] = {operands.template at<W>(i)...};
@@ -106,6 +107,7 @@ __device__ Packed gather(const MatrixInput& input, int row, int col, int cols, i
 template <class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(kBlock)
     matrix_kernel(F f, int numel, Divider by_cols, int before, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
+  wait_for_previous();
   constexpr int N = kVector<T>;
   const int i = (static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x)) * N - before;
   if (i >= numel) {
@@ -141,6 +143,7 @@ __global__ void __launch_bounds__(kBlock)
 template <class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(kBlock)
     aligned_matrix_kernel(F f, int numel, Divider by_cols, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
+  wait_for_previous();
   constexpr int N = kVector<T>;
   const int i = (static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x)) * N;
   if (i >= numel) {
@@ -208,13 +211,19 @@ void launch_matrix(
       }
       const auto blocks = static_cast<unsigned>(ceil_div(before + numel, kBlock * kVector<T>));
       if (aligned) {
-        aligned_matrix_kernel<<<blocks, kBlock, 0, stream>>>(f, numel, Divider(width), to, from);
+        launch_overlapped(
+            aligned_matrix_kernel<F, T, M, K>, blocks, kBlock, 0, stream, f, numel, Divider(width), to, from);
       } else {
-        matrix_kernel<<<blocks, kBlock, 0, stream>>>(f, numel, Divider(width), before, to, from);
+        launch_overlapped(
+            matrix_kernel<F, T, M, K>, blocks, kBlock, 0, stream, f, numel, Divider(width), before, to, from);
       }
     }
   }
 }
+
+// A type as often as there are indices.
+template <class U, size_t>
+using Same = U;
 
 template <class T, size_t M, class F, size_t... I>
 void elementwise(
@@ -228,13 +237,14 @@ void elementwise(
   }
   const auto blocks = static_cast<unsigned>(ceil_div(before + indexing.numel, int64_t{kBlock} * N));
   if (aligned_alike && indexing.all_linear()) {
-    elementwise_kernel<N><<<blocks, kBlock, 0, stream>>>(f, indexing.numel, before, outputs, Flat<T>{inputs[I]}...);
+    const auto kernel = elementwise_kernel<N, F, T, M, Same<Flat<T>, I>...>;
+    launch_overlapped(kernel, blocks, kBlock, 0, stream, f, indexing.numel, before, outputs, Flat<T>{inputs[I]}...);
   } else if (aligned_alike && is_matrix(indexing)) {
     launch_matrix(f, indexing, outputs, inputs, stream);
   } else if (!aligned_alike || !launch_tiles(f, indexing, outputs, inputs, stream)) {
-    strided_kernel<N><<<blocks, kBlock, 0, stream>>>(f, indexing, outputs, inputs[I]...);
+    const auto kernel = strided_kernel<N, F, T, M, Same<const T*, I>...>;
+    launch_overlapped(kernel, blocks, kBlock, 0, stream, f, indexing, outputs, inputs[I]...);
   }
-  CUDA_LAUNCH_CHECK();
 }
 
 }  // namespace detail

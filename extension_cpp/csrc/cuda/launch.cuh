@@ -1,9 +1,10 @@
-// Sizes of grids.
+// Grids and launches.
 #pragma once
 
 #include "torch_abi.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace extension_cpp::cuda {
 
@@ -29,15 +30,31 @@ __device__ inline void may_begin_next() {
 #endif
 }
 
+// Whether kernels of this library were compiled for what launch_overlapped() asks of the current device: they may have
+// been compiled for less than it is. All of them are, or none, so that one is asked, once for each device.
+inline bool may_overlap(const void* kernel) {
+  constexpr int kDevices = 64;
+  static std::atomic<signed char> known[kDevices];  // 0: not asked yet; 1: yes; -1: no
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  if (device < kDevices && known[device] != 0) {
+    return known[device] > 0;
+  }
+  cudaFuncAttributes attributes;
+  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  const bool may = attributes.ptxVersion >= 90;
+  if (device < kDevices) {
+    known[device] = may ? 1 : -1;
+  }
+  return may;
+}
+
 // kernel<<<grid, block, shared, stream>>>(arguments...), of a kernel that calls wait_for_previous(): its launch
 // overlaps with the kernel before (programmatic dependent launch), on devices of compute capability 9.0 and up.
 template <class... Parameters, class... Arguments>
 void launch_overlapped(
     void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
     const Arguments&... arguments) {
-  // What the code was compiled for, which may be less than the device is.
-  cudaFuncAttributes attributes;
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   cudaLaunchAttribute overlap;
   overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   overlap.val.programmaticStreamSerializationAllowed = 1;
@@ -47,7 +64,7 @@ void launch_overlapped(
   config.dynamicSmemBytes = shared;
   config.stream = stream;
   config.attrs = &overlap;
-  config.numAttrs = attributes.ptxVersion >= 90 ? 1 : 0;
+  config.numAttrs = may_overlap(reinterpret_cast<const void*>(kernel)) ? 1 : 0;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
 }
 

@@ -576,7 +576,9 @@ void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& 
       launch(rows_kernel<N, kMore, kRagged, kThreads, Grid, In, F>, lanes);
       return;
     }
-    launch(rows_kernel<N, 0, kRagged, kMaxThreads, Grid, In, F>, kMaxThreads);
+    if constexpr (N > 1 || sizeof(typename In::Element) > 2) {  // single half numbers are of short rows
+      launch(rows_kernel<N, 0, kRagged, kMaxThreads, Grid, In, F>, kMaxThreads);
+    }
   });
 }
 

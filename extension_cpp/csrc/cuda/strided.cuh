@@ -53,6 +53,7 @@ __device__ void strided_at(
 template <int N, class F, class T, size_t M, class... Inputs>
 __global__ void __launch_bounds__(kBlock) strided_kernel(
     F f, const Indexing<1 + sizeof...(Inputs)> indexing, PointerArray<T, M> outputs, Inputs... pointers) {
+  wait_for_previous();
   constexpr auto kInputs = std::make_index_sequence<sizeof...(Inputs)>();
   const T* const inputs[] = {pointers...};
   const int64_t i = (static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x) * N;

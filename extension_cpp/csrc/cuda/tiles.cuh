@@ -65,6 +65,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   constexpr int kColBytes = kColWords * kAccessBytes;
   static_assert(kColWords >= kTileWords, "place_in_column stays within the column");
   extern __shared__ uint4 tile_memory[];
+  wait_for_previous();
 
   const auto& indexing = tiles.indexing;
   auto tile = static_cast<int>(blockIdx.x);
@@ -255,7 +256,9 @@ bool launch_tiles(
   }
   tiles.along_cols = Divider(along_cols);
   tiles.along_rows = Divider(along_rows);
-  tile_kernel<<<static_cast<unsigned>(blocks), kBlock, transposed * kTileBytes, stream>>>(f, tiles, outputs);
+  launch_overlapped(
+      tile_kernel<F, T, M, K>, static_cast<unsigned>(blocks), kBlock, transposed * kTileBytes, stream, f, tiles,
+      outputs);
   return true;
 }
 
