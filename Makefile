@@ -29,7 +29,7 @@ CXX_SOURCES = $(shell find . \( -name '.?*' -o -name build \) -prune -o -name '*
 # The package is used from the source tree; tests, examples and benchmarks find it whichever folder they run in.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo test test-all test-slow test-aten sanitize bench build wheel check-cuda new-op lint format clean \
+.PHONY: help demo check test test-all test-slow test-aten sanitize bench build wheel check-cuda new-op lint format clean \
   .check-python
 
 help: ## list the targets
@@ -37,6 +37,9 @@ help: ## list the targets
 
 demo: build ## fused_op on real input: results, gradients, compiled, trained with, and its speed
 	"$(PYTHON)" examples/quickstart.py
+
+check: $(ENVIRONMENT) ## build what changed, then check one operator and time it: OP=name OPTIONS=--quick
+	@"$(PYTHON)" -m extension_cpp.testing "$$OP" $(OPTIONS)
 
 test: build ## the test suite, CUDA tests too where there is a GPU (6 minutes on 2 cores)
 	"$(PYTHON)" setup.py check_cuda --optional
@@ -106,4 +109,5 @@ clean: ## remove what builds and tests made; .venv stays
 
 .check-python:
 	@[ -n "$(PYTHON)" ] || { echo "make: PYTHON=$(GIVEN_PYTHON): no such command"; exit 1; }
-	@"$(PYTHON)" -c 'import torch' || { echo "make: $(PYTHON) has no torch; leave PYTHON out to use .venv"; exit 1; }
+	@"$(PYTHON)" -c 'import sys, importlib.util as i; sys.exit(i.find_spec("torch") is None)' || \
+	  { echo "make: $(PYTHON) has no torch; leave PYTHON out to use .venv"; exit 1; }

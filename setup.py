@@ -533,11 +533,13 @@ class CheckCuda(Command):
 
     description = "compile the CUDA sources without linking them"
     user_options: ClassVar[list[tuple[str, str | None, str]]] = [
-        ("optional", None, "where there is no nvcc, say so and succeed")
+        ("optional", None, "where there is no nvcc, say so and succeed"),
+        ("operator=", None, "those of one operator alone"),
     ]
 
     def initialize_options(self) -> None:
         self.optional = False
+        self.operator: str | None = None
 
     def finalize_options(self) -> None:
         pass
@@ -569,14 +571,16 @@ class CheckCuda(Command):
             "-D__CUDA_NO_HALF2_OPERATORS__",
             *nvcc_flags(config, gencode_flags(";".join(CHECK_TARGETS))),
         ]
-        files = cuda_sources()
+        folder = f"{PACKAGE}/operators/{self.operator}/" if self.operator else ""
+        files = [file for file in cuda_sources() if file.startswith(folder)]
         with ThreadPoolExecutor(jobs(config)) as pool:
             compiled = list(pool.map(lambda file: self.compile(file, command), files))
         failed = [file for file, ok in zip(files, compiled, strict=True) if not ok]
         if failed:
             raise fail(f"{len(failed)} of {len(files)} CUDA sources do not compile: {failed}")
         targets = " and ".join(CHECK_TARGETS)
-        print(f"{PACKAGE}: all CUDA sources ({len(files)}) compile for {targets}")
+        whose = f" of {self.operator}" if self.operator else ""
+        print(f"{PACKAGE}: all CUDA sources{whose} ({len(files)}) compile for {targets}")
 
     def compile(self, source: str, command: list[str]) -> bool:
         target = (ROOT / "build" / "check-cuda" / source).with_suffix(".o")

@@ -16,14 +16,14 @@ RECORDED = ("torch", "abi", "min_torch", "cuda", "architectures", "reason", "deb
 failure: ImportError | None = None
 
 
-def running_as_program() -> bool:
-    """Whether Python is importing the package for `python -m extension_cpp`."""
+def running_as_program(module: str) -> bool:
+    """Whether Python is importing the package for `python -m MODULE`."""
     # While Python looks for __main__, sys.argv[0] is "-m"; the module is named just before the
     # program's own arguments.
     if sys.argv[:1] != ["-m"]:
         return False
-    module = sys.orig_argv[-len(sys.argv)]
-    return module == __package__ or (module[0] == "-" and module.endswith(f"m{__package__}"))
+    given = sys.orig_argv[-len(sys.argv)]
+    return given == module or (given[0] == "-" and given.endswith(f"m{module}"))
 
 
 def build_info() -> dict[str, Any]:

@@ -11,14 +11,23 @@ own::
     def test_my_op():
         check(spec)
 
+`python -m extension_cpp.testing OP` builds what changed, says what is wrong with one operator, and
+times it; `--help` says more.
+
 This module needs neither pytest nor expecttest; `check_properties` alone needs hypothesis.
 """
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
+import sys
 from collections.abc import Sequence
+
+if __name__ == "__main__":
+    # Before the rest, which it imports while the libraries are built.
+    from extension_cpp.command import program
+
+    sys.exit(program.main())
 
 from extension_cpp.battery.autocast import check_autocast
 from extension_cpp.battery.bytes_moved import check_traffic
@@ -41,7 +50,7 @@ from extension_cpp.battery.registrations import (
     check_namespace,
     check_registrations,
 )
-from extension_cpp.battery.registry import CHECKS
+from extension_cpp.battery.registry import CHECKS, default_checks
 from extension_cpp.battery.samples import DEFAULT_SHAPES, BadInput, Make, Sample, Traffic
 from extension_cpp.battery.side_effects import check_side_effects
 from extension_cpp.battery.signature import check_signature
@@ -133,9 +142,7 @@ def check(
         AssertionError: with a paragraph for every failed check.
         ValueError: if there is no check of a name.
     """
-    if checks is None:
-        hypothesis = importlib.util.find_spec("hypothesis") is not None
-        checks = [name for name in CHECKS if hypothesis or name != "check_properties"]
+    checks = default_checks() if checks is None else checks
     unknown = set(checks) - CHECKS.keys()
     if unknown:
         raise ValueError(f"no check is called {sorted(unknown)}; there are {sorted(CHECKS)}")

@@ -108,8 +108,7 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
     folder = repository.folder(schema.name).relative_to(repository.root)
     return changes, (
         f"\nNext: what to edit is marked EDIT: (grep -rn EDIT: {folder}). It works as it is:\n"
-        "    make build\n"
-        f'    make test TESTS="tests/test_operators.py -k [{schema.name}-"\n'
+        f"    make check OP={schema.name}\n"
         f"    python templates/new_op.py --remove {schema.name}"
     )
 

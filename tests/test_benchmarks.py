@@ -19,6 +19,7 @@ import ahead
 import cases
 import contenders
 import correctness
+import glance
 import limits
 import machine
 import report
@@ -913,3 +914,19 @@ sys.exit(run.main(["--list", "--device", "cpu"]))
 """
     result = python("-c", code, cwd=ROOT, env={"PYTHONPATH": str(ROOT)})
     assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_a_glance_at_one_operator(quick, monkeypatch):
+    """What `python -m extension_cpp.testing` shows."""
+    monkeypatch.setattr(glance, "SMALL_SHAPES" if quick else "SHAPES", {"cpu": (32, 48)})
+    # Compiling takes seconds for each.
+    for spec in SPECS if quick else SPECS[:2]:
+        found = glance.times(spec, "cpu", quick)
+        passes = [row["pass"] for row in found["rows"]]
+        assert passes in (["forward", "both"], ["forward"]), spec
+        assert not any(row["failed"] for row in found["rows"]), spec
+        names = {"ours", "eager"} if quick else {"ours", "eager", "compile"}
+        assert all(row["us"].keys() == names for row in found["rows"]), spec
+    only_cuda = dataclasses.replace(SPECS[0], devices=("cuda",))
+    assert glance.times(only_cuda, "cpu") == {"rows": [], "why": "it does not run on cpu"}

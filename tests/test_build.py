@@ -511,6 +511,10 @@ def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
     assert check() == ["both.cpp", "one_cuda.cu", "two_cuda.cu"]
 
     one.write_text("broken\n")
+    alone = python("setup.py", "-q", "check_cuda", "--operator=two", cwd=project, env=env)
+    assert alone.returncode == 0
+    assert alone.stdout.endswith("all CUDA sources of two (1) compile for 8.0 and 9.0\n")
+    assert failure(project, "check_cuda", "--operator=one", **env).startswith("1 of 1 CUDA sources")
     message = failure(project, "check_cuda", **env)
     assert message.endswith(
         "1 of 3 CUDA sources do not compile: ['extension_cpp/operators/one/one_cuda.cu']"

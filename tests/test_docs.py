@@ -9,6 +9,7 @@ import pytest
 from scratch import ROOT, python, run
 
 DOCUMENTS = (
+    "AGENTS.md",
     "README.md",
     "QUICKSTART.md",
     "DEVELOPMENT.md",
@@ -20,9 +21,10 @@ DOCUMENTS = (
 # Commands too costly or too special to run here: the file that runs them, word for word.
 RUN_ELSEWHERE = {
     "make demo": ".ci/run",
+    "make lint": ".ci/run",
     "make test": ".ci/run",
+    "make check OP=fused_op OPTIONS=--quick": "tests/test_templates_built.py",
     "make bench OPTIONS=--list": "tests/test_benchmarks.py",
-    "make build": "tests/test_packaging.py",
     "EXTENSION_CPP_ABI=aten make build": "tests/test_packaging.py",
     "pip install --no-build-isolation .": "tests/test_packaging.py",
     "pip install --no-build-isolation -e .": "tests/test_packaging.py",
@@ -110,3 +112,7 @@ def test_links_lead_somewhere(document: str):
     links = re.findall(r"\]\((?!https?://)([^)#]+)", prose)
     folder = (ROOT / document).parent
     assert [link for link in links if not (folder / link).exists()] == []
+
+
+def test_the_page_for_coding_tools_is_a_page():
+    assert len((ROOT / "AGENTS.md").read_text().splitlines()) <= 60

@@ -159,6 +159,24 @@ def test_removing_everything_restores_the_repository(tmp_path: Path) -> None:
     assert git(root, "status", "--porcelain") == ""
 
 
+def checks_what_was_edited(project: Path) -> None:
+    """`make check` builds first: of what it tests nothing is older than its source."""
+    source = project / "my_kernels/operators/fused_op/fused_op.cpp"
+    text = source.read_text()
+    command = "make check OP=fused_op OPTIONS=--quick"
+    settings = {"PYTHONPATH": str(project), "USE_CUDA": "0", "PYTHON": sys.executable}
+    for right, wrong, says in (
+        ("{grad * scale}", "{grad}", "FAIL  fused_op: backward differs from the reference"),
+        ("operator()", "operator(", "fused_op: the build failed\n"),
+        ("", "", " compiled, "),
+    ):
+        assert right in text
+        source.write_text(text.replace(right, wrong, 1))
+        result = run("sh", "-ec", command, cwd=project, env=settings)
+        assert (result.returncode == 0) == (right == wrong), result.stdout
+        assert says in result.stdout
+
+
 def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     root = under_git(copy_repository(tmp_path / "origin"))
     project = tmp_path / "my_kernels"
@@ -170,6 +188,7 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     tool(project, *added)
     build(project)
     succeed(sys.executable, "examples/quickstart.py", cwd=project)
+    checks_what_was_edited(project)
     battery(project, "[fused_op- and not compiled")
     # As all that was made here is built with optimisation.
     battery(project, f"({select([*map(name, added)])}) and ({FORMULAS})")

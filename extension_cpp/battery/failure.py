@@ -37,9 +37,7 @@ def fail(
 
 def _place(spec: OpSpec, see: str, device: str) -> str:
     file = inspect.getsourcefile(inspect.unwrap(spec.function)) or "?"
-    path = Path(file)
-    with contextlib.suppress(ValueError):
-        path = path.relative_to(Path.cwd())
+    path = shown_path(Path(file))
     suffix = "_cuda.cu" if device.startswith("cuda") else "_cpu.cpp"
     candidates = [path.with_name(spec.name + end) for end in (suffix, ".cpp")]
     kernel = next((file for file in candidates if file.exists()), path)
@@ -50,6 +48,13 @@ def _place(spec: OpSpec, see: str, device: str) -> str:
         "python": str(path),
         "spec": f"the spec of {name_of(spec.function)}",
     }.get(see, see)
+
+
+def shown_path(path: Path) -> Path:
+    """From the working directory, where it lies there."""
+    with contextlib.suppress(ValueError):
+        return path.relative_to(Path.cwd())
+    return path
 
 
 def name_of(function: Callable[..., Any]) -> str:

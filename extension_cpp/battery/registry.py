@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -52,3 +53,9 @@ def register(
         return run
 
     return add
+
+
+def default_checks() -> list[str]:
+    """All checks: without hypothesis, all but `check_properties`."""
+    hypothesis = importlib.util.find_spec("hypothesis") is not None
+    return [name for name in CHECKS if hypothesis or name != "check_properties"]

@@ -1,0 +1,1 @@
+"""`python -m extension_cpp.testing`: builds what changed, checks one operator, and times it."""
