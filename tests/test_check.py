@@ -10,7 +10,7 @@ from mutants import broken
 from scratch import ROOT, python
 
 from extension_cpp import testing
-from extension_cpp.command import build, program, text, worker
+from extension_cpp.command import build, program, tasks, text
 
 # Operators in a package of their own, as people have them: PACKAGE:NAME.
 SPECS = {
@@ -173,14 +173,14 @@ def spec_named(name):
 
 def test_the_quick_look_is_a_part_of_all():
     spec = spec_named("fused_op")
-    every, skipped = worker.plan(spec, worker.Request("fused_op"))
-    quick, _ = worker.plan(spec, worker.Request("fused_op", quick=True))
+    every, skipped = tasks.plan(spec, tasks.Request("fused_op"))
+    quick, _ = tasks.plan(spec, tasks.Request("fused_op", quick=True))
     pairs = {(task.name, task.device) for task in every}
     assert {(task.name, task.device) for task in quick} < pairs
     assert {"forward", "backward", "strides"} < {task.name for task in quick}
     # Nothing is left out without a word.
     named = {name for name, _ in pairs} | {outcome.name for outcome in skipped}
-    assert named == set(worker.names())
+    assert named == set(tasks.names())
 
 
 @pytest.mark.slow
@@ -193,8 +193,8 @@ def test_the_quick_look_finds_nearly_every_mutant(monkeypatch):
             continue
         # As it was made in this process already, where test_battery.py ran before.
         fresh = type(f"Quick{mutant.__name__}", (mutant,), {})
-        tasks, _ = worker.plan(fresh().spec(), worker.Request(mutant.name, quick=True))
-        if not any(worker.outcome(task).result == "fail" for task in tasks):
+        found, _ = tasks.plan(fresh().spec(), tasks.Request(mutant.name, quick=True))
+        if not any(tasks.outcome(task).result == "fail" for task in found):
             not_found.append(mutant.caught_by)
     # These compile, or take long.
     assert sorted(not_found) == [

@@ -98,10 +98,10 @@ def examine(
     # OpenMP's threads wait for each other without working, which other processes can do meanwhile.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     try:
-        from extension_cpp.command import worker  # torch, too
+        from extension_cpp.command import tasks, worker  # torch, too
 
-        if unknown := set(arguments.only) - set(worker.names()):
-            names = ", ".join(sorted(worker.names()))
+        if unknown := set(arguments.only) - set(tasks.names()):
+            names = ", ".join(sorted(tasks.names()))
             parser.error(f"no check '{', '.join(sorted(unknown))}'; there are: {names}")
         problem = build.wait(say) if build else ""
     except BaseException:
@@ -117,20 +117,20 @@ def examine(
     report["versions"] = {
         "extension_cpp": extension_cpp.__version__,
         "python": platform.python_version(),
-        "torch": worker.torch.__version__,
+        "torch": tasks.torch.__version__,
     }
     report["checks"] = []
     say(text.header(report))
     if problem:
         return
-    request = worker.Request(
+    request = tasks.Request(
         arguments.operator, tuple(arguments.only), arguments.quick, arguments.verbose
     )
     count = min(WORKERS, len(os.sched_getaffinity(0)))
     with worker.Workers(request, count) as workers:
         try:
             plan = workers.plan()
-            if isinstance(plan, worker.Outcome):
+            if isinstance(plan, tasks.Outcome):
                 report["checks"].append(dataclasses.asdict(plan))
                 say(text.outcome(report["checks"][-1]))
                 return
@@ -144,7 +144,7 @@ def examine(
                 if wrong:
                     report["checks"].append(dataclasses.asdict(wrong))
             report["ok"] = all(c["result"] in ("pass", "skipped") for c in report["checks"])
-        except worker.UsageError as error:
+        except tasks.UsageError as error:
             parser.error(str(error))
         except KeyboardInterrupt:
             raise KeyboardInterrupt(f"during {', '.join(workers.doing)}") from None
