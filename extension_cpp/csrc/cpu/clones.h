@@ -30,9 +30,18 @@
 #define CPU_INDEPENDENT_LOOP
 #endif
 
-#if defined(__GNUC__)
-#define CPU_INLINE __attribute__((always_inline)) inline
+// Not taken apart before it is vectorised.
+#if defined(__GNUC__) && !defined(__clang__)
+#define CPU_ROLLED_LOOP _Pragma("GCC unroll 1")
 #else
+#define CPU_ROLLED_LOOP
+#endif
+
+#if defined(__GNUC__)
+#define CPU_INLINE_LAMBDA __attribute__((always_inline))
+#define CPU_INLINE CPU_INLINE_LAMBDA inline
+#else
+#define CPU_INLINE_LAMBDA
 #define CPU_INLINE inline
 #endif
 

@@ -80,10 +80,11 @@ struct ColumnSums {
 template <class T, size_t K, size_t C, class F>
 CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile, acc_t<T>* const* sums) {
   const auto [f, inputs, cols] = *static_cast<const ColumnSums<T, K, F>*>(call);
-  WideRows<T, K> values(inputs, tile.width, 0);
+  const int64_t last_row = tile.first_row + tile.rows;
+  WideRows<T, K> values(inputs, tile.width, tile.width == cols ? last_row * cols : 0);
   acc_t<T> acc[C * kTileCols] = {};  // [C, width]
-  for (int64_t row = tile.first_row; row < tile.first_row + tile.rows; ++row) {
-    Row<T, K, C, false> part(values, row, row, cols, tile.first_col, tile.width, acc);
+  for (int64_t row = tile.first_row; row < last_row; ++row) {
+    Row<T, K, C, RowKind::kWhole> part(values, row, row, cols, tile.first_col, tile.width, acc);
     call_with_row_values(f, part);
   }
   for (size_t c = 0; c < C; ++c) {
@@ -192,7 +193,7 @@ struct ColumnFormula {
   void add_copies(
       int64_t rows, int64_t width, MatrixRows<const T> (&from)[K], MatrixRows<T> (&to)[R], A* const* sums) const {
     constexpr int64_t kCopied = 2 * kTileCols;
-    A values[K + R][kCopied];
+    alignas(64) A values[K + R][kCopied];
     MatrixRows<const A> wide_from[K];
     MatrixRows<A> wide_to[R];
     for (int64_t most = kCopied / width; rows > 0; rows -= most) {

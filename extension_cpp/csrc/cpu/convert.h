@@ -40,6 +40,8 @@ inline bool can_half_vectors() {
 
 #if HAS_HALF_VECTORS
 
+constexpr int kToNearestEven = 0;
+
 // Inlined into functions for instruction sets that have these, as those of CPU_CLONES for newer processors.
 #define HALF_INSTRUCTIONS __attribute__((target("avx2,f16c"))) inline
 
@@ -57,7 +59,6 @@ HALF_INSTRUCTIONS void widen_vector(const Half* from, float* to) {
 HALF_INSTRUCTIONS void narrow_vector(const float* from, Half* to) {
   FloatVector wide;
   std::memcpy(&wide, from, sizeof(wide));
-  constexpr int kToNearestEven = 0;
   const HalfVector half = __builtin_ia32_vcvtps2ph256(wide, kToNearestEven);
   std::memcpy(static_cast<void*>(to), &half, sizeof(half));
 }

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -47,9 +48,12 @@ void share_out(int64_t size, int64_t grain, const Inputs& inputs, const Loop& lo
   parallel_for(0, size, grain, [&](int64_t begin, int64_t end) { for_range(inputs, loop, begin, end); });
 }
 
-// A row, or a segment of one. K inputs; C column sums. Shared: the passes over this row are shared out between threads;
-// else one thread has it. Either way long rows are cut into the same segments, and give the same bits.
-template <class T, size_t K, size_t C, bool Shared>
+// How a row is worked on. One thread has it, whole; fewer than kShortRow columns number by number. Or the passes over
+// it are shared out between threads. Either way long rows are cut into the same segments, and give the same bits.
+enum class RowKind { kShort, kWhole, kShared };
+
+// A row, or a segment of one. K inputs; C column sums.
+template <class T, size_t K, size_t C, RowKind kKind>
 class Row {
  public:
   using A = acc_t<T>;
@@ -88,68 +92,49 @@ class Row {
   template <class F, class... Columns>
   CPU_INLINE auto sum(const F& f, const Columns&... columns) const {
     using R = decltype(call(f, Inputs(), 0, 0, columns...));
-    constexpr size_t S = ResultCounts<R>::results;
-    using Sums = std::array<A, S>;
+    constexpr int S = ResultCounts<R>::results;
     double long_sums[S] = {};
-    Sums sums = over_segments<Sums>(
-        [&](const Inputs& inputs, int64_t first, int64_t count) {
-          return sum_over<A, S>(count, [&](int64_t j, A(&terms)[S]) {
-            const auto values = as_values(call(f, inputs, first, j, columns...));
-            for (size_t s = 0; s < S; ++s) {
-              terms[s] += values[static_cast<int>(s)];
-            }
+    Values<A, S> sums = over_segments<Values<A, S>>(
+        [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
+          return reduce(count, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, S> {
+            return as_values(call(f, inputs, first, j, columns...));
           });
         },
-        [&](const Sums& terms) {
-          for (size_t s = 0; s < S; ++s) {
+        [&](const Values<A, S>& terms) CPU_INLINE_LAMBDA {
+          for (int s = 0; s < S; ++s) {
             long_sums[s] += static_cast<double>(terms[s]);
           }
         });
-    if (cols_ > kSegment) {
-      std::transform(long_sums, long_sums + S, sums.begin(), [](double sum) { return static_cast<A>(sum); });
+    for (int s = 0; s < S && cols_ > kSegment; ++s) {
+      sums[s] = static_cast<A>(long_sums[s]);
     }
     if constexpr (std::is_same_v<R, A>) {
       return sums[0];
     } else {
-      R result;
-      std::copy_n(sums.begin(), S, result.values);
-      return result;
+      return sums;
     }
   }
 
   // The largest f(inputs..., columns...) of the row; NaN if there is one.
   template <class F, class... Columns>
   CPU_INLINE A max(const F& f, const Columns&... columns) const {
-    A largest = -std::numeric_limits<A>::infinity();
+    constexpr A kLeast = -std::numeric_limits<A>::infinity();
+    A largest = kLeast;
     const A only = over_segments<A>(
-        [&](const Inputs& inputs, int64_t first, int64_t count) {
-          constexpr int kLanes = 32;
-          A lanes[kLanes];
-          std::fill_n(lanes, kLanes, -std::numeric_limits<A>::infinity());
-          int64_t j = 0;
-          for (; j + kLanes <= count; j += kLanes) {
-            CPU_INDEPENDENT_LOOP
-            for (int lane = 0; lane < kLanes; ++lane) {
-              lanes[lane] = larger(lanes[lane], call(f, inputs, first, j + lane, columns...));
-            }
-          }
-          for (; j < count; ++j) {
-            lanes[0] = larger(lanes[0], call(f, inputs, first, j, columns...));
-          }
-          for (int lane = 1; lane < kLanes; ++lane) {
-            lanes[0] = larger(lanes[0], lanes[lane]);
-          }
-          return lanes[0];
+        [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
+          return reduce(count, kLeast, larger<A>, [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
+            return as_values(call(f, inputs, first, j, columns...));
+          })[0];
         },
-        [&](A segment) { largest = larger(largest, segment); });
+        [&](A segment) CPU_INLINE_LAMBDA { largest = larger(largest, segment); });
     return cols_ > kSegment ? largest : only;
   }
 
   // output[row, col] = f(inputs..., columns...) for every element.
   template <class F, class... Columns>
   CPU_INLINE void write(T* output /* [rows, cols] */, const F& f, const Columns&... columns) const {
-    for_columns([&](WideRows<T, K>& rows, int64_t begin, int64_t end) {
-      for_blocks(rows, begin, end, output, [&](const Inputs& inputs, int64_t first, int64_t j) {
+    for_columns([&](WideRows<T, K>& rows, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
+      for_blocks(rows, begin, end, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
         return call(f, inputs, first, j, columns...);
       });
     });
@@ -158,12 +143,10 @@ class Row {
   // Adds f(inputs..., columns...), Values of C numbers, to the sums of the element's column.
   template <class F, class... Columns>
   CPU_INLINE void add_to_columns(const F& f, const Columns&... columns) const {
+    // By segments of a known length, even if there is one: sums of 64 columns would take twice as long by for_parts().
     for (int64_t segment = 0; segment < cols_; segment += kSegment) {
-      of_segment(*inputs_, segment, [&](const Inputs& inputs, int64_t first, int64_t count) {
-        CPU_INDEPENDENT_LOOP
-        for (int64_t j = 0; j < count; ++j) {
-          add(first + j, call(f, inputs, first, j, columns...));
-        }
+      of_segment(*inputs_, segment, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
+        for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { add(first + j, call(f, inputs, first, j, columns...)); });
       });
     }
   }
@@ -171,7 +154,7 @@ class Row {
   // write(output, f, columns...) and add_to_columns(g) in one pass.
   template <class F, class G, class... Columns>
   CPU_INLINE void write_and_add_to_columns(T* output, const F& f, const G& g, const Columns&... columns) const {
-    for_blocks(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) {
+    for_blocks(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
       add(first + j, call(g, inputs, first, j));
       return call(f, inputs, first, j, columns...);
     });
@@ -182,7 +165,7 @@ class Row {
   using Inputs = std::array<const typename WideRows<T, K>::Element*, K>;
 
   CPU_INLINE void add(int64_t j, const Values<A, static_cast<int>(C)>& terms) const {
-    static_assert(C > 0 && !Shared, "launch_rows_and_column_sums");
+    static_assert(C > 0 && kKind != RowKind::kShared, "launch_rows_and_column_sums");
     for (size_t c = 0; c < C; ++c) {
       column_sums_[c * cols_ + j] += terms[static_cast<int>(c)];
     }
@@ -211,11 +194,11 @@ class Row {
   // order.
   template <class Result, class Each, class Add>
   CPU_INLINE Result over_segments(const Each& each, const Add& add) const {
-    if constexpr (Shared) {
+    if constexpr (kKind == RowKind::kShared) {
       const int64_t segments = (cols_ + kSegment - 1) / kSegment;
       const std::unique_ptr<Result[]> buffer(new Result[segments]);
       Result* const results = buffer.get();
-      const auto some = [&each, results, this](auto& inputs, int64_t begin, int64_t end) {
+      const auto some = [&each, results, this](auto& inputs, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
         for (int64_t segment = begin; segment < end; ++segment) {
           results[segment] = of_segment(inputs, segment * kSegment, each);
         }
@@ -223,6 +206,8 @@ class Row {
       share_out(segments, row_grain(kSegment), *inputs_, some);
       std::for_each(results, results + segments, add);
       return results[0];
+    } else if constexpr (kKind == RowKind::kShort) {
+      return of_segment(*inputs_, 0, each);
     } else {
       for (int64_t first = 0;; first += kSegment) {
         const Result result = of_segment(*inputs_, first, each);
@@ -237,10 +222,32 @@ class Row {
     }
   }
 
+  template <class Combine, class F>
+  CPU_INLINE static auto reduce(int64_t count, A start, const Combine& combine, const F& f) {
+    if constexpr (kKind == RowKind::kShort) {
+      return reduce_short_row(count, start, combine, f);
+    } else {
+      return reduce_over(0, count, start, combine, f);
+    }
+  }
+
+  // each(j) for columns 0 ... count - 1, in any order.
+  template <class Each>
+  CPU_INLINE static void for_each(int64_t count, const Each& each) {
+    if constexpr (kKind == RowKind::kShort) {
+      for_short_row(count, each);
+    } else {
+      CPU_INDEPENDENT_LOOP
+      for (int64_t j = 0; j < count; ++j) {
+        each(j);
+      }
+    }
+  }
+
   // loop(rows, begin, end) for all columns of the row.
   template <class Loop>
   CPU_INLINE void for_columns(const Loop& loop) const {
-    if constexpr (Shared) {
+    if constexpr (kKind == RowKind::kShared) {
       share_out(cols_, kGrain, *inputs_, loop);
     } else {
       loop(*inputs_, 0, cols_);
@@ -250,26 +257,31 @@ class Row {
   // output[row, first + j] = f(inputs, first, j) for columns begin ... end - 1.
   template <class F>
   CPU_INLINE void for_blocks(WideRows<T, K>& rows, int64_t begin, int64_t end, T* output, const F& f) const {
-    for (int64_t first = begin; first < end; first += kSegment) {
-      const int64_t count = std::min(kSegment, end - first);
-      const Inputs inputs = rows.at(offset_ + first, count);
-      T* const out = output + offset_ + first;
-      if constexpr (!WideRows<T, K>::kCopies) {
-        CPU_INDEPENDENT_LOOP
-        for (int64_t j = 0; j < count; ++j) {
-          out[j] = static_cast<T>(f(inputs, first, j));
-        }
+    T* const out = output + offset_;
+    for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
+      if constexpr (kKind == RowKind::kShort || !WideRows<T, K>::kCopies) {
+        for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { out[first + j] = static_cast<T>(f(inputs, first, j)); });
       } else {
         constexpr int64_t kBlock = 512;
-        A values[kBlock];
+        alignas(64) A values[kBlock];
         for (int64_t block = 0; block < count; block += kBlock) {
           const int64_t width = std::min(kBlock, count - block);
-          CPU_INDEPENDENT_LOOP
-          for (int64_t j = 0; j < width; ++j) {
-            values[j] = f(inputs, first, block + j);
-          }
-          narrow(values, out + block, width);
+          for_each(width, [&](int64_t j) CPU_INLINE_LAMBDA { values[j] = f(inputs, first, block + j); });
+          narrow(values, out + first + block, width);
         }
+      }
+    });
+  }
+
+  // each(inputs, first, count) for columns begin ... end - 1: all at once, or as many as are copied.
+  template <class Each>
+  CPU_INLINE void for_parts(WideRows<T, K>& rows, int64_t begin, int64_t end, const Each& each) const {
+    if constexpr (kKind == RowKind::kShort || !WideRows<T, K>::kCopies) {
+      each(rows.at(offset_ + begin, end - begin), begin, end - begin);
+    } else {
+      for (int64_t first = begin; first < end; first += kSegment) {
+        const int64_t count = std::min(kSegment, end - first);
+        each(rows.at(offset_ + first, count), first, count);
       }
     }
   }

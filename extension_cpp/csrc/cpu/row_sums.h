@@ -1,10 +1,10 @@
-// Sums along a row on the CPU.
+// Sums along a row on the CPU, and what else its elements are reduced to.
 #pragma once
 
 #include "cpu/clones.h"
+#include "values.h"
 
 #include <algorithm>
-#include <array>
 
 namespace extension_cpp::cpu {
 
@@ -14,50 +14,102 @@ constexpr int64_t kSegment = 16384;
 // Rows for one thread at least, where a thread takes whole rows: the grain of a parallel_for over rows.
 inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cols)); }
 
-// result[k] = sum over j in [0, n) of what f(j, acc) adds to acc[k].
+// lanes[0], ..., lanes[kLanes - 1] together, by halves.
+template <int kLanes, class A, class Combine>
+CPU_INLINE A fold(A* lanes, const Combine& combine) {
+  if constexpr (kLanes == 1) {
+    return lanes[0];
+  } else {
+    for (int lane = 0; lane < kLanes / 2; ++lane) {
+      lanes[lane] = combine(lanes[lane], lanes[lane + kLanes / 2]);
+    }
+    return fold<kLanes / 2>(lanes, combine);
+  }
+}
+
+// Columns of rows so short that they are worked on number by number: fewer than these.
+constexpr int64_t kShortRow = 8;
+
+// each(j) for columns 0 ... count - 1 of a short row. That there are few lets the compiler make one piece of it, where
+// it would otherwise ask for vectors first.
+template <class Each>
+CPU_INLINE void for_short_row(int64_t count, const Each& each) {
+  for (int64_t j = 0; j < kShortRow - 1; ++j) {
+    if (j == count) {
+      break;
+    }
+    each(j);
+  }
+}
+
+// result[k] = f(j)[k] for the columns j of a short row together, by combine(a, b), which leaves b as it is where a is
+// `start`.
+template <class A, class Combine, class F>
+CPU_INLINE auto reduce_short_row(int64_t count, A start, const Combine& combine, const F& f) {
+  using Result = decltype(f(count));
+  constexpr int K = ResultCounts<Result>::results;
+  Result result;
+  std::fill_n(result.values, K, start);
+  for_short_row(count, [&](int64_t j) CPU_INLINE_LAMBDA {
+    const Result terms = f(j);
+    for (int k = 0; k < K; ++k) {
+      result[k] = combine(result[k], terms[k]);
+    }
+  });
+  return result;
+}
+
+// The same of any row, for all j in [begin, end).
 //
 // Compilers keep the order in which floating-point numbers are added, unless the source says otherwise: hence many
-// accumulators side by side, which become vector registers. Inlined, so that a caller marked CPU_CLONES compiles it for
-// each instruction set.
-template <class A, size_t K, class F>
-CPU_INLINE std::array<A, K> sum_over(int64_t n, const F& f) {
-  constexpr int kLanes = 32;
-  if (n < kLanes) {
-    A acc[K] = {};
-    for (int64_t j = 0; j < n; ++j) {
-      f(j, acc);
+// accumulators side by side, which become vector registers, and fewer for what they leave over. Inlined, so that a
+// caller marked CPU_CLONES compiles it for each instruction set.
+template <int kLanes = 32, class A, class Combine, class F>
+CPU_INLINE auto reduce_over(int64_t begin, int64_t end, A start, const Combine& combine, const F& f) {
+  using Result = decltype(f(begin));
+  constexpr int K = ResultCounts<Result>::results;
+  Result result;
+  std::fill_n(result.values, K, start);
+  int64_t j = begin;
+  if (end - j >= kLanes) {
+    A lanes[K][kLanes];
+    for (int k = 0; k < K; ++k) {
+      std::fill_n(lanes[k], kLanes, start);
     }
-    std::array<A, K> result;
-    std::copy_n(acc, K, result.begin());
-    return result;
-  }
-  A acc[K][kLanes] = {};
-  int64_t j = 0;
-  for (; j + kLanes <= n; j += kLanes) {
-    CPU_INDEPENDENT_LOOP
-    for (int lane = 0; lane < kLanes; ++lane) {
-      A terms[K] = {};
-      f(j + lane, terms);
-      for (size_t k = 0; k < K; ++k) {
-        acc[k][lane] += terms[k];
+    for (; end - j >= kLanes; j += kLanes) {
+      const auto add_lane = [&](int lane) CPU_INLINE_LAMBDA {
+        const Result terms = f(j + lane);
+        for (int k = 0; k < K; ++k) {
+          lanes[k][lane] = combine(lanes[k][lane], terms[k]);
+        }
+      };
+      if constexpr (kLanes > kShortRow) {
+        CPU_INDEPENDENT_LOOP
+        for (int lane = 0; lane < kLanes; ++lane) {
+          add_lane(lane);
+        }
+      } else {
+        CPU_INDEPENDENT_LOOP
+        CPU_ROLLED_LOOP
+        for (int lane = 0; lane < kLanes; ++lane) {
+          add_lane(lane);
+        }
       }
     }
-  }
-  for (int lane = 0; j < n; ++j, ++lane) {
-    A terms[K] = {};
-    f(j, terms);
-    for (size_t k = 0; k < K; ++k) {
-      acc[k][lane] += terms[k];
+    for (int k = 0; k < K; ++k) {
+      result[k] = fold<kLanes>(lanes[k], combine);
     }
   }
-  std::array<A, K> result;
-  for (size_t k = 0; k < K; ++k) {
-    for (int half = kLanes / 2; half > 0; half /= 2) {
-      for (int lane = 0; lane < half; ++lane) {
-        acc[k][lane] += acc[k][lane + half];
-      }
+  if (j < end) {
+    Result rest;
+    if constexpr (kLanes > kShortRow) {
+      rest = reduce_over<kShortRow>(j, end, start, combine, f);
+    } else {
+      rest = reduce_short_row(end - j, start, combine, [&](int64_t k) CPU_INLINE_LAMBDA { return f(j + k); });
     }
-    result[k] = acc[k][0];
+    for (int k = 0; k < K; ++k) {
+      result[k] = combine(result[k], rest[k]);
+    }
   }
   return result;
 }

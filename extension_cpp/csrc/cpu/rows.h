@@ -38,12 +38,12 @@ void launch_segments(
   const F* const each = &f;
   const int64_t grain = row_grain(split.segment_cols);
   parallel_for(0, rows * split.segments, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-    detail::WideRows<T, K> values(inputs, split.segment_cols, split.segments == 1 ? end * cols : 0);
+    detail::WideRows<T, K> values(inputs, split.segment_cols, 0);
     int64_t index = begin / split.segments;
     int64_t first_col = (begin - index * split.segments) * split.segment_cols;
     for (int64_t segment_index = begin; segment_index < end; ++segment_index) {
       const int64_t count = std::min(split.segment_cols, cols - first_col);
-      detail::Row<T, K, 0, false> row(values, index, segment_index, cols, first_col, count, nullptr);
+      detail::Row<T, K, 0, detail::RowKind::kWhole> row(values, index, segment_index, cols, first_col, count, nullptr);
       detail::call_with_row_values(*each, row);
       first_col += count;
       if (first_col >= cols) {
@@ -54,19 +54,54 @@ void launch_segments(
   });
 }
 
+namespace detail {
+
+template <RowKind kKind, class T, size_t K, class F>
+void launch_whole_rows(const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
+  const F* const each = &f;
+  parallel_for(0, rows, row_grain(cols), [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+    WideRows<T, K> values(inputs, cols, end * cols);
+    for (int64_t index = begin; index < end; ++index) {
+      Row<T, K, 0, kKind> row(values, index, index, cols, 0, cols, nullptr);
+      call_with_row_values(*each, row);
+    }
+  });
+}
+
+}  // namespace detail
+
 // f(row) for every row.
 template <class T, size_t K, class F>
-void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
-  if (!detail::few_long_rows(rows, cols)) {
-    launch_segments<T>(like, f, inputs, rows, cols, Split::none(cols));
-    return;
-  }
-  detail::WideRows<T, K> values(inputs, 0, 0);  // of which each thread has its own for segments
-  for (int64_t index = 0; index < rows; ++index) {
-    detail::Row<T, K, 0, true> row(values, index, index, cols, 0, cols, nullptr);
-    detail::call_with_row_values(f, row);
+void launch_rows(
+    const Tensor& /*like*/, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
+  using detail::RowKind;
+  if (cols < kShortRow) {
+    detail::launch_whole_rows<RowKind::kShort>(f, inputs, rows, cols);
+  } else if (!detail::few_long_rows(rows, cols)) {
+    detail::launch_whole_rows<RowKind::kWhole>(f, inputs, rows, cols);
+  } else {
+    detail::WideRows<T, K> values(inputs, 0, 0);  // of which each thread has its own for segments
+    for (int64_t index = 0; index < rows; ++index) {
+      detail::Row<T, K, 0, RowKind::kShared> row(values, index, index, cols, 0, cols, nullptr);
+      detail::call_with_row_values(f, row);
+    }
   }
 }
+
+namespace detail {
+
+// sums[c][col] = the sum over rows begin ... end - 1.
+template <RowKind kKind, class T, size_t K, size_t C, class F>
+CPU_CLONES CPU_FLATTEN void add_rows(
+    const F& f, WideRows<T, K>& inputs, int64_t begin, int64_t end, int64_t cols, acc_t<T>* sums /* [C, cols] */) {
+  std::fill_n(sums, static_cast<int64_t>(C) * cols, acc_t<T>(0));
+  for (int64_t index = begin; index < end; ++index) {
+    Row<T, K, C, kKind> row(inputs, index, index, cols, 0, cols, sums);
+    call_with_row_values(f, row);
+  }
+}
+
+}  // namespace detail
 
 // launch_rows for a functor that adds to columns: outputs[c][col] = the sum over the rows. Returns false, and does
 // nothing, where there are few long rows. An output is a pointer or a SumOutput.
@@ -86,18 +121,13 @@ bool launch_rows_and_column_sums(
   const int64_t size = static_cast<int64_t>(C) * cols;
   const std::unique_ptr<A[]> buffer(new A[blocks * size]);
   A* const partials = buffer.get();  // [blocks, C, cols]
-  const F* const each = &f;
   const int64_t grain = std::max<int64_t>(1, row_grain(cols) / block_rows);
-  parallel_for(0, blocks, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+  const auto add_rows = cols < kShortRow ? detail::add_rows<detail::RowKind::kShort, T, K, C, F>
+                                         : detail::add_rows<detail::RowKind::kWhole, T, K, C, F>;
+  parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
     detail::WideRows<T, K> values(inputs, cols, std::min(rows, end * block_rows) * cols);
     for (int64_t block = begin; block < end; ++block) {
-      A* const sums = partials + block * size;
-      std::fill_n(sums, size, A(0));
-      const int64_t last_row = std::min(rows, (block + 1) * block_rows);
-      for (int64_t index = block * block_rows; index < last_row; ++index) {
-        detail::Row<T, K, C, false> row(values, index, index, cols, 0, cols, sums);
-        detail::call_with_row_values(*each, row);
-      }
+      add_rows(f, values, block * block_rows, std::min(rows, (block + 1) * block_rows), cols, partials + block * size);
     }
   });
   const auto targets = detail::sum_targets<A>(outputs);

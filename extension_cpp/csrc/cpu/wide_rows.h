@@ -27,7 +27,8 @@ class WideRows {
     if constexpr (kCopies) {
       constexpr int64_t kAhead = 2048;
       capacity_ = std::min(kSegment, cols < kAhead ? kAhead / std::max<int64_t>(1, cols) * cols : cols);
-      copies_.reset(new Element[K * capacity_]);
+      lines_ = (capacity_ + kLine - 1) / kLine;
+      copies_.reset(new Line[K * lines_]);
     }
   }
 
@@ -42,7 +43,7 @@ class WideRows {
         hold(begin, count);
       }
       for (size_t k = 0; k < K; ++k) {
-        values[k] = copies_.get() + static_cast<int64_t>(k) * capacity_ + (begin - held_begin_);
+        values[k] = copy(k) + (begin - held_begin_);
       }
     } else {
       for (size_t k = 0; k < K; ++k) {
@@ -53,11 +54,19 @@ class WideRows {
   }
 
  private:
+  static constexpr int64_t kLine = 64 / sizeof(Element);
+  // Of the cache: vectors that lie across two are slow to store.
+  struct alignas(64) Line {
+    Element values[kLine];
+  };
+
+  Element* copy(size_t k) { return copies_[static_cast<int64_t>(k) * lines_].values; }
+
   void hold(int64_t begin, int64_t count) {
     held_begin_ = begin;
     held_end_ = std::max(begin + count, std::min(begin + capacity_, end_));
     for (size_t k = 0; k < K; ++k) {
-      widen(inputs_[k] + begin, copies_.get() + static_cast<int64_t>(k) * capacity_, held_end_ - begin);
+      widen(inputs_[k] + begin, copy(k), held_end_ - begin);
     }
   }
 
@@ -66,7 +75,8 @@ class WideRows {
   int64_t capacity_ = 0;
   int64_t held_begin_ = 0;
   int64_t held_end_ = 0;
-  std::unique_ptr<Element[]> copies_;  // [K, capacity]
+  int64_t lines_ = 0;
+  std::unique_ptr<Line[]> copies_;  // [K, lines]
 };
 
 }  // namespace extension_cpp::cpu::detail

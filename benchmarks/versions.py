@@ -1,0 +1,98 @@
+"""Times calls of two checkouts of this package, each with its own build, in turns.
+
+    python benchmarks/versions.py ../before . "reduce_sum(x, [1], False)" --shapes 131072x8
+
+In a call `x` and `y` are tensors of the shape, `row` is one of its columns; what stands before the
+last semicolon is done once. One thread, its own processor time, medians; last, the second's over
+the first's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+OPERATORS: tuple[str, ...] = (
+    "reduce_sum",
+    "fused_layer_norm",
+    "fused_layer_norm_backward",
+    "fused_op",
+)
+OPERATORS += ("fused_op_backward", "relu", "square", "mymul", "mymuladd", "affine")
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+ROUNDS = 15
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("checkouts", nargs=2, type=Path)
+    parser.add_argument("call")
+    parser.add_argument("--shapes", nargs="+", default=["131072x8", "1024x1024"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    arguments = parser.parse_args()
+    for shape in arguments.shapes:
+        for dtype in arguments.dtypes:
+            workers = [start(each, arguments.call, shape, dtype) for each in arguments.checkouts]
+            rounds = [[ask(worker) for worker in workers] for _ in range(ROUNDS)]
+            before, after = (statistics.median(times) for times in zip(*rounds, strict=True))
+            times = f"{before * 1e6:10.1f} us {after * 1e6:10.1f} us {after / before:6.2f}"
+            print(f"{shape:>14} {dtype:>8} {times}")
+            for worker in workers:
+                worker.kill()
+
+
+def start(checkout: Path, *call: str) -> subprocess.Popen[str]:
+    command = [sys.executable, str(Path(__file__).resolve()), "--worker", *call]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        command, cwd=checkout, env={"PYTHONPATH": "."}, stdin=pipe, stdout=pipe, text=True
+    )
+
+
+def ask(worker: subprocess.Popen[str]) -> float:
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write("\n")
+    worker.stdin.flush()
+    return float(worker.stdout.readline())
+
+
+def work(call: str, shape: str, dtype: str) -> None:
+    import torch
+
+    import extension_cpp  # noqa: F401
+
+    torch.set_num_threads(1)
+    names: dict[str, Any]
+    sizes = [int(size) for size in shape.split("x")]
+    x, y, row = (
+        (torch.rand(size) * 4 - 2).to(getattr(torch, dtype)) for size in (sizes, sizes, sizes[-1:])
+    )
+    names = {name: getattr(torch.ops.extension_cpp, name) for name in OPERATORS}
+    names.update(x=x, y=y, row=row)
+    *before, last = call.split(";")
+    with torch.inference_mode():
+        exec(";".join(before), names)
+        code = compile(last.strip(), "call", "eval")
+        eval(code, names)
+        for _ in sys.stdin:
+            times = []
+            for _ in range(7):
+                begin = time.thread_time()
+                eval(code, names)
+                times.append(time.thread_time() - begin)
+            print(statistics.median(times), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--worker"]:
+        work(*sys.argv[2:])
+    else:
+        main()
