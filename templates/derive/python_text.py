@@ -1,0 +1,119 @@
+"""Functions in Python, on tensors: what the derivatives of the backward follow from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from schema import words
+
+from .body import Body, Branch
+from .graph import Node
+from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form
+from .printing import Language, Printer
+from .refusal import NotDerived
+
+# On numbers.
+OF_NUMBERS = {
+    "abs": Form("abs({0})"),
+    "not": Form("not {0}", CHOICE, (WHOLE,)),
+    "rsqrt": Form("1 / math.sqrt({0})", PRODUCT),
+    "sigmoid": Form("1 / (1 + math.exp(-{0}))", PRODUCT, (SIGN,)),
+    "exp2": Form("2 ** {0}", PRODUCT, (WHOLE,)),
+    "where": Form("{1} if {0} else {2}", CHOICE, (OR, OR, OR)),
+    "to_real": Form("float({0})"),
+    "detach": Form("{0}"),
+    "sign": Form("math.copysign(1, {0})"),
+}
+IN_MATH = words(
+    "exp expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc floor ceil trunc atan2 hypot copysign fmod remainder isnan isinf isfinite"
+)
+SAME = words("add sub mul div neg lt le gt ge eq ne and or reciprocal pow")
+
+
+class Python(Language):
+    reserved = words(
+        "and as assert async await break class continue def del elif else except finally for from "
+        "global if import in is lambda nonlocal not or pass raise return try while with yield "
+        "None True False torch math F ctx dtype abs float"
+    )
+
+    def constant(self, value: float | bool) -> str:
+        if isinstance(value, bool):
+            return str(value)
+        if not math.isfinite(value):
+            return "math.nan" if math.isnan(value) else f"{'-' if value < 0 else ''}math.inf"
+        return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+
+    def form(self, node: Node) -> Form:
+        if node.op == "where" and node.args[0].is_number:
+            return OF_NUMBERS["where"]
+        if node.op == "where" and node.args[1].is_number and node.args[2].is_number:
+            # Of two numbers alone, PyTorch makes a tensor of its default dtype.
+            return Form(f"torch.where({{0}}, torch.full_like({self.like}, {{1}}), {{2}})")
+        if node.op == "to_real":
+            return Form(f"{{0}}.to({self.like}.dtype)", WHOLE, (WHOLE,))
+        if node.is_number and node.op not in SAME:
+            if node.op in OF_NUMBERS:
+                return OF_NUMBERS[node.op]
+            if node.op in IN_MATH:
+                text = ", ".join(f"{{{k}}}" for k in range(len(node.args)))
+                return Form(f"math.{node.op}({text})")
+            raise NotDerived(
+                f"{node.op} of number arguments alone is not derived; make it a tensor"
+            )
+        if node.op == "softplus" and [a.value for a in node.args[1:]] == [1.0, 20.0]:
+            return Form("F.softplus({0})")
+        return OPERATIONS[node.op].python
+
+    def __init__(self, spelled: Mapping[str, str], like: str) -> None:
+        super().__init__(spelled)
+        self.like = like
+
+
+def function(
+    name: str,
+    parameters: Sequence[str],
+    body: Body,
+    names: Mapping[Node, str],
+    spelling: Mapping[str, str],
+    like: str,
+) -> str:
+    """A function of tensors and numbers.
+
+    Args:
+        name: its name.
+        parameters: as they are spelled.
+        body: what it returns.
+        names: of the author, for parts of it.
+        spelling: of the arguments.
+        like: a tensor of the dtype and shape of the results.
+    """
+    lines = statements(body, names, spelling, like, parameters)
+    return "\n".join(
+        [f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in lines), ""]
+    )
+
+
+def statements(
+    body: Body,
+    names: Mapping[Node, str],
+    spelling: Mapping[str, str],
+    like: str,
+    taken: Sequence[str],
+) -> list[str]:
+    if isinstance(body, Branch):
+        yes = statements(body.yes, names, spelling, like, taken)
+        return [
+            f"if {spelling[body.switch]}:",
+            *(f"    {line}" for line in yes),
+            *statements(body.no, names, spelling, like, taken),
+        ]
+    text = Printer(Python(spelling, like), names, taken).text(body)
+    lines = [f"{name} = {expression}" for _, name, expression in text.statements]
+    results = [
+        f"torch.full_like({like}, {result})" if node.is_number else result
+        for node, result in zip(body, text.results, strict=True)
+    ]
+    return [*lines, f"return {', '.join(results)}"]
