@@ -77,8 +77,8 @@ wheel: $(ENVIRONMENT) ## a wheel in dist/
 check-cuda: $(ENVIRONMENT) ## compile the CUDA sources for two architectures; needs nvcc, no GPU
 	"$(PYTHON)" setup.py check_cuda
 
-new-op: $(ENVIRONMENT) ## an operator from SCHEMA="name(Tensor x, ...) -> Tensor" (templates/README.md)
-	@"$(PYTHON)" templates/new_op.py "$$SCHEMA" $(OPTIONS)
+new-op: $(ENVIRONMENT) ## an operator from FROM=file.py:function or SCHEMA="name(Tensor x, ...) -> Tensor" (templates/README.md)
+	@"$(PYTHON)" templates/new_op.py "$$SCHEMA" $(if $(FROM),--from "$(FROM)") $(OPTIONS)
 
 lint: $(ENVIRONMENT) ## the form of all sources, and types
 	"$(PYTHON)" -m ruff check .

@@ -134,14 +134,14 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
     repository.check_free([definition.name])
     derived = assemble(definition)
     repository.check_free([schema.partition("(")[0] for schema in derived.schemas])
-    changes = repository.add(derived.name, derived.files, derived.schemas)
+    changes = repository.add(definition.name, derived.files, derived.schemas)
     if options.dry_run:
         return changes, ""
     return changes, (
         "\nNext: it agrees with its definition, and there is nothing to edit:\n"
         "    make build\n"
-        f'    make test TESTS="tests/test_operators.py -k [{derived.name}-"\n'
-        f"    python templates/new_op.py --remove {derived.name}"
+        f'    make test TESTS="tests/test_operators.py -k [{definition.name}-"\n'
+        f"    python templates/new_op.py --remove {definition.name}"
     )
 
 

@@ -203,9 +203,9 @@ def add(a: Node, b: Node) -> Node:
     if is_const(b, 0):
         return a
     if a.op == b.op == "where" and a.args[0] is b.args[0]:
-        for x, y in ((a, b), (b, a)):
-            if is_const(x.args[2], 0) and is_const(y.args[1], 0):
-                return where(x.args[0], x.args[1], y.args[2])
+        for one, other in ((a, b), (b, a)):
+            if is_const(one.args[2], 0) and is_const(other.args[1], 0):
+                return where(one.args[0], one.args[1], other.args[2])
     if not (a.is_gradient and b.is_gradient):
         return plus(a, b)
     x, y = product(a), product(b)

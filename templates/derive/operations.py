@@ -50,7 +50,7 @@ class Operation:
     python: Form
     cpp: Form | None = None
     derivative: Derivative | None = None
-    lowered: Callable[..., Node] | None = None
+    lowered: Callable[..., Node | None] | None = None
     word: str = ""
 
 
@@ -62,7 +62,7 @@ def define(
     python: Form,
     cpp: Form | None = None,
     derivative: Derivative | None = None,
-    lowered: Callable[..., Node] | None = None,
+    lowered: Callable[..., Node | None] | None = None,
     word: str = "",
 ) -> None:
     OPERATIONS[name] = Operation(python, cpp, derivative, lowered, word or name)
@@ -191,8 +191,9 @@ define("round", Form("torch.round({0})"), Form("std::nearbyint({0})"))
 
 
 def atan2_derivative(g: Node, out: Node, y: Node, x: Node) -> tuple[Node, Node]:
-    square = make("reciprocal", x * x + y * y)
-    return g * x * square, -(g * y * square)
+    square = x * x + y * y
+    inverse = where(make("eq", square, const(0)), 0, make("reciprocal", square))
+    return g * x * inverse, -(g * y * inverse)
 
 
 RECIPROCAL = Form("1 / {0}", PRODUCT, (SIGN,))
@@ -210,8 +211,11 @@ def pow_derivative(g: Node, out: Node, x: Node, p: Node) -> tuple[Node | None, N
     to_x = where(make("eq", p, const(0)), 0, g * p * make("pow", x, p - 1))
     if p.is_number:
         return to_x, None
-    at_zero = make("and", make("eq", x, const(0)), make("ge", p, const(0)))
-    return to_x, g * where(at_zero, 0, out * make("log", x))
+    to_p = out * make("log", x)
+    if not is_const(x):
+        at_zero = make("and", make("eq", x, const(0)), make("ge", p, const(0)))
+        to_p = where(at_zero, 0, to_p)
+    return to_x, g * to_p
 
 
 def power(x: Node, p: Node) -> Node:
@@ -378,25 +382,19 @@ whole(
     ),
     word="clamped",
 )
-# As clamp, but for the gradient at the bounds, which is none, and of NaN.
+# As clamp, but for the gradient at the bounds, which is none.
 whole(
     *("hardtanh", "F.hardtanh({0}, {1}, {2})", limited),
     lambda g, out, x, low, high: (
-        where(either(compare("le", x, low), compare("ge", x, high)), 0, g),
+        where(both(make("gt", x, low), make("lt", x, high)), g, 0),
         None,
         None,
     ),
     word="clamped",
 )
-
-
-# e^x where no x > 0 is taken: in Python, where both sides of a `where` are differentiated, an
+# x, where no x > 0 is taken: in Python, where both sides of a `where` are differentiated, an
 # overflow on the side that is not taken would be NaN in the derivative.
-whole(
-    *("exp_of_negative", "torch.exp(torch.clamp({0}, max=0))"),
-    lambda x: make("exp", x),
-    word="exp",
-)
+whole("not_positive", "torch.clamp({0}, max=0)", lambda x: x)
 
 
 def softplus(x: Node, beta: Node, threshold: Node) -> Node:
@@ -427,7 +425,7 @@ def elu_lowered(x: Node, alpha: Node, scale: Node, input_scale: Node) -> Node:
 def elu_derivative(
     g: Node, out: Node, x: Node, alpha: Node, scale: Node, input_scale: Node
 ) -> tuple[Node | None, ...]:
-    slope = input_scale * alpha * scale * make("exp_of_negative", input_scale * x)
+    slope = input_scale * alpha * scale * make("exp", input_scale * make("not_positive", x))
     return where(compare("le", x, 0), g * slope, g * scale), None, None, None
 
 
@@ -456,23 +454,24 @@ def hardswish_derivative(g: Node, out: Node, x: Node) -> tuple[Node]:
 whole("hardswish", "F.hardswish({0})", hardswish, hardswish_derivative)
 
 
-def within(x: Node, bound: Node) -> Node:
-    return both(compare("ge", x, -bound), make("le", x, bound))
+def beyond(x: Node, bound: Node) -> Node:
+    return either(make("lt", x, -bound), make("gt", x, bound))
 
 
 def softshrink(x: Node, bound: Node) -> Node:
+    # NaN stays NaN.
     below = where(make("lt", x, -bound), x + bound, 0 * x)
     return where(make("gt", x, bound), x - bound, below)
 
 
 whole(
     *("softshrink", "F.softshrink({0}, {1})", softshrink),
-    lambda g, out, x, bound: (where(within(x, bound), 0, g), None),
+    lambda g, out, x, bound: (where(beyond(x, bound), g, 0), None),
 )
 whole(
     *("hardshrink", "F.hardshrink({0}, {1})"),
-    lambda x, bound: where(within(x, bound), 0, x),
-    lambda g, out, x, bound: (where(within(x, bound), 0, g), None),
+    lambda x, bound: where(both(compare("ge", x, -bound), make("le", x, bound)), 0, x),
+    lambda g, out, x, bound: (where(beyond(x, bound), g, 0), None),
 )
 whole(
     *("threshold", "torch.threshold({0}, {1}, {2})"),
@@ -510,17 +509,56 @@ def times_log(log: str) -> Callable[[Node, Node], Node]:
     return lambda x, y: where(make("isnan", y), y, where(compare("eq", x, 0), 0, x * make(log, y)))
 
 
-def is_there(x: Node) -> Node:
-    return make("to_real", compare("ne", x, 0))
+def times_log_derivative(op: str, pole: float) -> Derivative:
+    def derivative(g: Node, out: Node, x: Node, y: Node) -> tuple[Node, Node]:
+        no_slope = both(compare("eq", x, 0), compare("le", y, pole))
+        return where(no_slope, 0, make(op, g, y)), g * x / (y - pole)
+
+    return derivative
 
 
 whole(
     *("xlogy", "torch.xlogy({0}, {1})", times_log("log")),
-    lambda g, out, x, y: (g * make("xlogy", is_there(x), y), g * x / y),
+    times_log_derivative("xlogy", 0),
 )
 whole(
     *("xlog1py", "torch.special.xlog1py({0}, {1})", times_log("log1p")),
-    lambda g, out, x, y: (g * make("xlog1py", is_there(x), y), g * x / (y + 1)),
+    times_log_derivative("xlog1py", -1),
+)
+
+
+def logit(x: Node, low: Node, high: Node) -> Node:
+    if is_bounded(low, high):
+        x = where(make("lt", x, low), low, where(make("gt", x, high), high, x))
+    return make("log", x / (1 - x))
+
+
+def is_bounded(low: Node, high: Node) -> bool:
+    return not (is_const(low, 0) and is_const(high, 1))
+
+
+def logit_derivative(g: Node, out: Node, x: Node, low: Node, high: Node) -> tuple[Node | None, ...]:
+    outside = either(make("lt", x, low), make("gt", x, high))
+    slope = make("reciprocal", x * (1 - x))
+    if is_bounded(low, high):
+        return where(outside, 0, g * slope), None, None
+    return where(outside, const(math.nan), g * make("abs", slope)), None, None
+
+
+whole(
+    *("logit", "torch.logit({0}, {1})"),
+    logit,
+    logit_derivative,
+)
+whole(
+    *("lerp", "torch.lerp({0}, {1}, {2})"),
+    # From the nearer end, as PyTorch.
+    lambda start, end, weight: where(
+        compare("lt", make("abs", weight), 0.5),
+        start + weight * (end - start),
+        end - (end - start) * (1 - weight),
+    ),
+    lambda g, out, start, end, weight: (g * (1 - weight), g * weight, g * (end - start)),
 )
 
 
@@ -614,8 +652,11 @@ def smooth_l1_derivative(
 
 
 whole(
-    *("smooth_l1", 'F.smooth_l1_loss({0}, {1}, reduction="none", beta={2})'),
-    *(smooth_l1, smooth_l1_derivative, "loss"),
+    "smooth_l1",
+    'F.smooth_l1_loss({0}, {1}, reduction="none", beta={2})',
+    smooth_l1,
+    smooth_l1_derivative,
+    word="loss",
 )
 whole(
     "binary_cross_entropy_with_logits",

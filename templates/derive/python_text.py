@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from schema import words
 
 from .body import Body, Branch
-from .graph import Node
+from .graph import Node, is_const
 from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form
 from .printing import Language, Printer
 from .refusal import NotDerived
@@ -23,11 +23,14 @@ OF_NUMBERS = {
     "where": Form("{1} if {0} else {2}", CHOICE, (OR, OR, OR)),
     "to_real": Form("float({0})"),
     "detach": Form("{0}"),
+    "round": Form("round({0})"),
+    "floor_divide": Form("{0} // {1}", PRODUCT, (PRODUCT, SIGN)),
+    "remainder": Form("{0} % {1}", PRODUCT, (PRODUCT, SIGN)),
     "sign": Form("math.copysign(1, {0})"),
 }
 IN_MATH = words(
     "exp expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc floor ceil trunc atan2 hypot copysign fmod remainder isnan isinf isfinite"
+    "atanh erf erfc floor ceil trunc atan2 hypot copysign fmod isnan isinf isfinite"
 )
 SAME = words("add sub mul div neg lt le gt ge eq ne and or reciprocal pow")
 
@@ -65,6 +68,9 @@ class Python(Language):
             )
         if node.op == "softplus" and [a.value for a in node.args[1:]] == [1.0, 20.0]:
             return Form("F.softplus({0})")
+        if node.op == "logit":
+            bounds = "" if node.args[1].value == 0 else ", {1}"
+            return Form(f"torch.logit({{0}}{bounds})")
         return OPERATIONS[node.op].python
 
     def __init__(self, spelled: Mapping[str, str], like: str) -> None:
@@ -113,7 +119,9 @@ def statements(
     text = Printer(Python(spelling, like), names, taken).text(body)
     lines = [f"{name} = {expression}" for _, name, expression in text.statements]
     results = [
-        f"torch.full_like({like}, {result})" if node.is_number else result
+        (f"torch.zeros_like({like})" if is_const(node, 0) else f"torch.full_like({like}, {result})")
+        if node.is_number
+        else result
         for node, result in zip(body, text.results, strict=True)
     ]
     return [*lines, f"return {', '.join(results)}"]

@@ -261,7 +261,7 @@ class Recorder(TorchFunctionMode):
             return self.same("detach", tensor)
         raise unknown(name)
 
-    def same(self, name: str, tensor: Traced, *_: Any) -> Traced:
+    def same(self, name: str, tensor: Any, *_: Any) -> Traced:
         if name == "detach":
             return Traced.of(make("detach", tensor.node), is_own=False)
         if name == "clone":
@@ -360,8 +360,10 @@ def trace(
         arguments[name] = Traced.of(make("tensor", value=name), is_own=False)
     for name, value in numbers.items():
         node = make("number", value=name)
-        of = Integer.of if isinstance(value, int) else Real.of
-        arguments[name] = of(node, value)  # type: ignore[operator]
+        if isinstance(value, int):
+            arguments[name] = Integer.of(node, value)
+        else:
+            arguments[name] = Real.of(node, value)
     traced_file.append(file)
     try:
         with torch.enable_grad(), Recorder(dtype), math_of_numbers(), Names(file) as names:

@@ -171,9 +171,12 @@ def _addcdiv(x: Any, y: Any, z: Any, *, value: Any = 1) -> Node:
 
 @says("lerp")
 def _lerp(start: Any, end: Any, weight: Any) -> Node:
-    # From the nearer end, as PyTorch.
-    start, end, weight = real(start), real(end), real(weight)
-    return make("add", start, make("mul", weight, make("sub", end, start)))
+    return make("lerp", real(start), real(end), real(weight))
+
+
+@says("ldexp")
+def _ldexp(x: Any, exponent: Any) -> Node:
+    return make("mul", real(x), make("pow", const(2), real(exponent)))
 
 
 @says("deg2rad")
@@ -193,8 +196,9 @@ def _frac(x: Any) -> Node:
 
 @says("logit", "special_logit")
 def _logit(x: Any, eps: Any = None) -> Node:
-    x = real(x) if eps is None else _clamp(x, eps, make("sub", const(1), lift(eps)))
-    return make("log", make("div", x, make("sub", const(1), x)))
+    if eps is None:
+        return make("logit", real(x), const(0), const(1))
+    return make("logit", real(x), lift(eps), 1 - lift(eps))
 
 
 @says("special_ndtr")
@@ -438,12 +442,6 @@ def _kl_div(x: Any, y: Any, reduction: str = "mean", log_target: bool = False, *
     return make("sub", make("xlogy", y, y), make("mul", y, x))
 
 
-@says("soft_margin_loss")
-def _soft_margin_loss(x: Any, y: Any, reduction: str = "mean", **rest: Any) -> Node:
-    unreduced(reduction, **rest)
-    return make("log1p", make("exp", make("mul", make("neg", real(y)), real(x))))
-
-
 @says("poisson_nll_loss")
 def _poisson_nll_loss(
     x: Any,
@@ -540,6 +538,16 @@ KINDS: list[tuple[str, str, str]] = [
         "heaviside",
         "{} has no derivative in PyTorch",
         "say it with torch.where",
+    ),
+    (
+        "prelu",
+        "{} looks up its weight by channel",
+        "say it as torch.where(x > 0, x, weight * x)",
+    ),
+    (
+        "soft_margin_loss multilabel_soft_margin_loss hinge_embedding_loss margin_ranking_loss",
+        "{} has no derivative by its target in PyTorch",
+        "say it in the operations that it is made of",
     ),
     (
         "hardsigmoid",
