@@ -208,7 +208,13 @@ def snake(x: Tensor, a: float) -> Tensor:
     return x + torch.sin(a * x) ** 2 / a
 
 
-def softcap(x: Tensor, cap: float) -> Tensor:
+def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
+    """Limits `x` smoothly to (-cap, cap).
+
+    Args:
+        x: logits.
+        cap: the bound.
+    """
     return cap * torch.tanh(x / cap)
 
 
@@ -338,8 +344,8 @@ def geglu(x: Tensor, y: Tensor) -> Tensor:
     return F.gelu(x) * y
 
 
-def swish_gate(x: Tensor, y: Tensor) -> Tensor:
-    return F.silu(x) * y
+def swish_gate(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
 
 
 def glu2(x: Tensor, y: Tensor) -> Tensor:

@@ -31,11 +31,15 @@ def assemble(definition: Definition) -> Assembled:
     """
     variants = derive(definition)
     plan = Plan(definition, variants, verify(definition, variants))
-    files = {
+    files = {name: format_text(name, text) for name, text in texts(plan).items()}
+    return Assembled(files, [op.schema for op in plan.declared])
+
+
+def texts(plan: Plan) -> dict[str, str]:
+    """The files, not yet formatted."""
+    return {
         "__init__.py": "",
         f"{plan.name}.cpp": cpp_file(plan),
         "ops.py": ops_file(plan),
         "spec.py": spec_file(plan),
     }
-    formatted = {name: format_text(name, text) for name, text in files.items()}
-    return Assembled(formatted, [op.schema for op in plan.declared])
