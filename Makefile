@@ -42,6 +42,7 @@ test: build ## the test suite, CUDA tests too where there is a GPU (6 minutes on
 	"$(PYTHON)" setup.py check_cuda --optional
 	"$(PYTHON)" -m pytest -q $(JOBS) -m "not slow" $(TESTS)
 
+test-all: export EVERY_DERIVED = 1
 test-all: test test-slow test-aten sanitize ## everything: also wheels, the aten build, sanitizers
 
 test-slow: build

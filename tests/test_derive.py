@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "templates"))
 
 import derived_functions
 import new_op
+import repository
 from derive import operations, verify
 from derive.assemble import assemble, texts
 from derive.definition import read
@@ -27,6 +28,7 @@ from derive.differentiate import gradients
 from derive.graph import const, make, where
 from derive.plan import Plan
 from derive.refusal import NotDerived
+from formatting import format_text
 from schema import Refusal
 
 FUNCTIONS = [
@@ -65,6 +67,12 @@ def formulas(define):
         return repr((*variant.forward, *variant.gradients))
 
     return derive_text
+
+
+def planned(definition):
+    """What is printed of a definition that agrees with what was derived of it."""
+    variants = derive(definition)
+    return Plan(definition, variants, verify.verify(definition, variants))
 
 
 # ----- arithmetic that simplifies
@@ -212,10 +220,8 @@ def test_saved(expression, saved, define):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_derived(name):
-    definition = read(f"{derived_functions.__file__}:{name}")
-    variants = derive(definition)
-    plan = Plan(definition, variants, verify.verify(definition, variants))
-    assert all(texts(plan)[file] for file in (f"{name}.cpp", "ops.py", "spec.py"))
+    written = texts(planned(read(f"{derived_functions.__file__}:{name}")))
+    assert all(written[file] for file in (f"{name}.cpp", "ops.py", "spec.py"))
 
 
 def test_a_wrong_derivative_is_noticed(define, monkeypatch):
@@ -414,7 +420,7 @@ def test_an_operator_is_written_and_taken_out(checkout, capsys):
     new_op.main(["--from", place, "--dry-run"], checkout)
     assert git(checkout, "status", "--porcelain") == ""
     new_op.main(["--from", place], checkout)
-    folder = checkout / "extension_cpp/operators/softcap"
+    folder = checkout / "extension_cpp" / "operators" / "softcap"
     names = {path.name for path in folder.iterdir()}
     assert names == {"__init__.py", "softcap.cpp", "ops.py", "spec.py"}
     assert "EDIT:" not in "".join(path.read_text() for path in folder.iterdir())
@@ -433,7 +439,9 @@ def test_names_that_mean_something_else_in_cpp(define):
     source = "def exp(x: Tensor, double: float, errno: float) -> Tensor:\n"
     source += "    std = torch.exp(x * double)\n    return std * std + errno\n"
     files = assemble(read(define(source, "exp"))).files
-    assert_expected_inline(files["exp.cpp"].partition("Tensor exp(")[0], """\
+    assert_expected_inline(
+        files["exp.cpp"].partition("Tensor exp(")[0],
+        """\
 // exp of each element
 #include "elementwise.h"
 
@@ -483,7 +491,8 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("exp", TORCH_BOX(&extension_cpp::op_exp));
   m.impl("exp_backward", TORCH_BOX(&extension_cpp::exp_backward));
 }
-""")
+""",
+    )
 
 
 # ----- what is printed
@@ -492,15 +501,19 @@ GOLDEN = Path(derived_functions.__file__)
 
 
 def printed(name, file):
-    return assemble(read(f"{GOLDEN}:{name}")).files[file]
+    """A file of the operator, the same whatever the package is called."""
+    text = texts(planned(read(f"{GOLDEN}:{name}")))[file]
+    return format_text(file, text.replace(repository.PACKAGE, "package"))
 
 
 def test_softcap_cpp():
-    assert_expected_inline(printed("softcap", "softcap.cpp"), """\
+    assert_expected_inline(
+        printed("softcap", "softcap.cpp"),
+        """\
 // Limits x smoothly to (-cap, cap)
 #include "elementwise.h"
 
-namespace extension_cpp {
+namespace package {
 namespace {
 
 const Operator kSoftcap{"softcap(Tensor x, float cap=30.0) -> Tensor", "*shape -> *shape"};
@@ -531,28 +544,30 @@ Tensor softcap_backward(const Tensor& grad_output, const Tensor& x, double cap) 
 }
 
 }  // namespace
-}  // namespace extension_cpp
+}  // namespace package
 
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kSoftcap.schema());
-  m.def(extension_cpp::kSoftcapBackward.schema());
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kSoftcap.schema());
+  m.def(package::kSoftcapBackward.schema());
 }
 
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("softcap", TORCH_BOX(&extension_cpp::softcap));
-  m.impl("softcap_backward", TORCH_BOX(&extension_cpp::softcap_backward));
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("softcap", TORCH_BOX(&package::softcap));
+  m.impl("softcap_backward", TORCH_BOX(&package::softcap_backward));
 }
-""")
+""",
+    )
 
 
 def test_softcap_ops():
-    assert_expected_inline(printed("softcap", "ops.py"), """\
+    assert_expected_inline(
+        printed("softcap", "ops.py"),
+        """\
 \"\"\"softcap: limits `x` smoothly to (-cap, cap).\"\"\"
 
 import torch
+from package import checks, registration
 from torch import Tensor
-
-from extension_cpp import checks, registration
 
 
 def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
@@ -573,7 +588,7 @@ def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
         TypeError: a tensor for `cap` whose derivative would be lost.
     \"\"\"
     checks.check_number("softcap", "cap", cap)
-    return torch.ops.extension_cpp.softcap(x, cap)
+    return torch.ops.package.softcap(x, cap)
 
 
 def _setup_context(ctx, inputs, output):
@@ -583,7 +598,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     (x,) = ctx.saved_tensors
-    return torch.ops.extension_cpp.softcap_backward(grad_output, x, ctx.cap), None
+    return torch.ops.package.softcap_backward(grad_output, x, ctx.cap), None
 
 
 def _backward_in_torch(grad_output, x, cap):
@@ -591,21 +606,23 @@ def _backward_in_torch(grad_output, x, cap):
     return grad_output * (1 - tanh * tanh)
 
 
-registration.register_fake("extension_cpp::softcap")
-registration.register_fake("extension_cpp::softcap_backward")
-registration.register_autograd("extension_cpp::softcap", _backward, setup_context=_setup_context)
-registration.register_autograd("extension_cpp::softcap_backward", reference=_backward_in_torch)
-registration.register_vmap("extension_cpp::softcap")
-registration.register_vmap("extension_cpp::softcap_backward")
-""")
+registration.register_fake("package::softcap")
+registration.register_fake("package::softcap_backward")
+registration.register_autograd("package::softcap", _backward, setup_context=_setup_context)
+registration.register_autograd("package::softcap_backward", reference=_backward_in_torch)
+registration.register_vmap("package::softcap")
+registration.register_vmap("package::softcap_backward")
+""",
+    )
 
 
 def test_softcap_spec():
-    assert_expected_inline(printed("softcap", "spec.py"), """\
+    assert_expected_inline(
+        printed("softcap", "spec.py"),
+        """\
 import torch
+from package.testing import OpSpec
 from torch import Tensor
-
-from extension_cpp.testing import OpSpec
 
 
 def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
@@ -619,15 +636,18 @@ def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
 
 
 spec = OpSpec(name="softcap", reference=softcap)
-""")
+""",
+    )
 
 
 def test_tanh_gelu_cpp():
-    assert_expected_inline(printed("tanh_gelu", "tanh_gelu.cpp"), """\
+    assert_expected_inline(
+        printed("tanh_gelu", "tanh_gelu.cpp"),
+        """\
 // tanh_gelu of each element
 #include "elementwise.h"
 
-namespace extension_cpp {
+namespace package {
 namespace {
 
 const Operator kTanhGelu{"tanh_gelu(Tensor x) -> Tensor", "*shape -> *shape"};
@@ -660,26 +680,29 @@ Tensor tanh_gelu_backward(const Tensor& grad_output, const Tensor& x) {
 }
 
 }  // namespace
-}  // namespace extension_cpp
+}  // namespace package
 
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kTanhGelu.schema());
-  m.def(extension_cpp::kTanhGeluBackward.schema());
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kTanhGelu.schema());
+  m.def(package::kTanhGeluBackward.schema());
 }
 
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("tanh_gelu", TORCH_BOX(&extension_cpp::tanh_gelu));
-  m.impl("tanh_gelu_backward", TORCH_BOX(&extension_cpp::tanh_gelu_backward));
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("tanh_gelu", TORCH_BOX(&package::tanh_gelu));
+  m.impl("tanh_gelu_backward", TORCH_BOX(&package::tanh_gelu_backward));
 }
-""")
+""",
+    )
 
 
 def test_gate_cpp():
-    assert_expected_inline(printed("swish_gate", "swish_gate.cpp"), """\
+    assert_expected_inline(
+        printed("swish_gate", "swish_gate.cpp"),
+        """\
 // silu(gate) * up
 #include "elementwise.h"
 
-namespace extension_cpp {
+namespace package {
 namespace {
 
 const Operator kSwishGate{"swish_gate(Tensor gate, Tensor up) -> Tensor", "..., ... -> ..."};
@@ -707,29 +730,31 @@ std::tuple<Tensor, Tensor> swish_gate_backward(const Tensor& grad_output, const 
 }
 
 }  // namespace
-}  // namespace extension_cpp
+}  // namespace package
 
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kSwishGate.schema());
-  m.def(extension_cpp::kSwishGateBackward.schema());
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kSwishGate.schema());
+  m.def(package::kSwishGateBackward.schema());
 }
 
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("swish_gate", TORCH_BOX(&extension_cpp::swish_gate));
-  m.impl("swish_gate_backward", TORCH_BOX(&extension_cpp::swish_gate_backward));
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("swish_gate", TORCH_BOX(&package::swish_gate));
+  m.impl("swish_gate_backward", TORCH_BOX(&package::swish_gate_backward));
 }
-""")
+""",
+    )
 
 
 def test_gate_ops():
-    assert_expected_inline(printed("swish_gate", "ops.py"), """\
+    assert_expected_inline(
+        printed("swish_gate", "ops.py"),
+        """\
 \"\"\"swish_gate: `silu(gate) * up`.\"\"\"
 
 import torch
+from package import registration
+from package.broadcasting import summed_gradients
 from torch import Tensor
-
-from extension_cpp import registration
-from extension_cpp.broadcasting import summed_gradients
 
 
 def swish_gate(gate: Tensor, up: Tensor) -> Tensor:
@@ -750,7 +775,7 @@ def swish_gate(gate: Tensor, up: Tensor) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     \"\"\"
-    return torch.ops.extension_cpp.swish_gate(gate, up)
+    return torch.ops.package.swish_gate(gate, up)
 
 
 def _setup_context(ctx, inputs, output):
@@ -762,7 +787,7 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, grad_output):
     gate, up = ctx.saved_tensors
     return summed_gradients(
-        torch.ops.extension_cpp.swish_gate_backward, ctx.shapes, grad_output, gate, up
+        torch.ops.package.swish_gate_backward, ctx.shapes, grad_output, gate, up
     )
 
 
@@ -771,21 +796,24 @@ def _backward_in_torch(grad_output, gate, up):
     return grad_output * up * sigmoid * (1 + gate * (1 - sigmoid)), grad_output * (gate * sigmoid)
 
 
-registration.register_fake("extension_cpp::swish_gate")
-registration.register_fake("extension_cpp::swish_gate_backward")
-registration.register_autograd("extension_cpp::swish_gate", _backward, setup_context=_setup_context)
-registration.register_autograd("extension_cpp::swish_gate_backward", reference=_backward_in_torch)
-registration.register_vmap("extension_cpp::swish_gate")
-registration.register_vmap("extension_cpp::swish_gate_backward")
-""")
+registration.register_fake("package::swish_gate")
+registration.register_fake("package::swish_gate_backward")
+registration.register_autograd("package::swish_gate", _backward, setup_context=_setup_context)
+registration.register_autograd("package::swish_gate_backward", reference=_backward_in_torch)
+registration.register_vmap("package::swish_gate")
+registration.register_vmap("package::swish_gate_backward")
+""",
+    )
 
 
 def test_optional_tensor_and_switch_cpp():
-    assert_expected_inline(printed("scaled_exp", "scaled_exp.cpp"), """\
+    assert_expected_inline(
+        printed("scaled_exp", "scaled_exp.cpp"),
+        """\
 // scaled_exp of each element
 #include "elementwise.h"
 
-namespace extension_cpp {
+namespace package {
 namespace {
 
 const Operator kScaledExp{"scaled_exp(Tensor x, Tensor? scale=None, bool negative=False) -> Tensor", "..., ... -> ..."};
@@ -872,31 +900,33 @@ Tensor scaled_exp_without_scale_backward(const Tensor& grad_output, const Tensor
 }
 
 }  // namespace
-}  // namespace extension_cpp
+}  // namespace package
 
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kScaledExp.schema());
-  m.def(extension_cpp::kScaledExpBackward.schema());
-  m.def(extension_cpp::kScaledExpWithoutScaleBackward.schema());
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kScaledExp.schema());
+  m.def(package::kScaledExpBackward.schema());
+  m.def(package::kScaledExpWithoutScaleBackward.schema());
 }
 
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("scaled_exp", TORCH_BOX(&extension_cpp::scaled_exp));
-  m.impl("scaled_exp_backward", TORCH_BOX(&extension_cpp::scaled_exp_backward));
-  m.impl("scaled_exp_without_scale_backward", TORCH_BOX(&extension_cpp::scaled_exp_without_scale_backward));
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("scaled_exp", TORCH_BOX(&package::scaled_exp));
+  m.impl("scaled_exp_backward", TORCH_BOX(&package::scaled_exp_backward));
+  m.impl("scaled_exp_without_scale_backward", TORCH_BOX(&package::scaled_exp_without_scale_backward));
 }
-""")
+""",
+    )
 
 
 def test_optional_tensor_and_switch_ops():
-    assert_expected_inline(printed("scaled_exp", "ops.py"), """\
+    assert_expected_inline(
+        printed("scaled_exp", "ops.py"),
+        """\
 \"\"\"scaled_exp: scaled_exp of each element.\"\"\"
 
 import torch
+from package import registration
+from package.broadcasting import summed_gradients
 from torch import Tensor
-
-from extension_cpp import registration
-from extension_cpp.broadcasting import summed_gradients
 
 
 def scaled_exp(x: Tensor, scale: Tensor | None = None, negative: bool = False) -> Tensor:
@@ -918,7 +948,7 @@ def scaled_exp(x: Tensor, scale: Tensor | None = None, negative: bool = False) -
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     \"\"\"
-    return torch.ops.extension_cpp.scaled_exp(x, scale, negative)
+    return torch.ops.package.scaled_exp(x, scale, negative)
 
 
 def _setup_context(ctx, inputs, output):
@@ -932,12 +962,12 @@ def _backward(ctx, grad_output):
     x, scale = ctx.saved_tensors
     if not ctx.has_scale:
         return (
-            torch.ops.extension_cpp.scaled_exp_without_scale_backward(grad_output, x, ctx.negative),
+            torch.ops.package.scaled_exp_without_scale_backward(grad_output, x, ctx.negative),
             None,
             None,
         )
     return *summed_gradients(
-        torch.ops.extension_cpp.scaled_exp_backward, ctx.shapes, grad_output, x, scale, ctx.negative
+        torch.ops.package.scaled_exp_backward, ctx.shapes, grad_output, x, scale, ctx.negative
     ), None
 
 
@@ -957,15 +987,16 @@ def _backward_without_scale_in_torch(grad_output, x, negative):
     return grad_output * y
 
 
-registration.register_fake("extension_cpp::scaled_exp")
-registration.register_fake("extension_cpp::scaled_exp_backward")
-registration.register_fake("extension_cpp::scaled_exp_without_scale_backward")
-registration.register_autograd("extension_cpp::scaled_exp", _backward, setup_context=_setup_context)
-registration.register_autograd("extension_cpp::scaled_exp_backward", reference=_backward_in_torch)
+registration.register_fake("package::scaled_exp")
+registration.register_fake("package::scaled_exp_backward")
+registration.register_fake("package::scaled_exp_without_scale_backward")
+registration.register_autograd("package::scaled_exp", _backward, setup_context=_setup_context)
+registration.register_autograd("package::scaled_exp_backward", reference=_backward_in_torch)
 registration.register_autograd(
-    "extension_cpp::scaled_exp_without_scale_backward", reference=_backward_without_scale_in_torch
+    "package::scaled_exp_without_scale_backward", reference=_backward_without_scale_in_torch
 )
-registration.register_vmap("extension_cpp::scaled_exp")
-registration.register_vmap("extension_cpp::scaled_exp_backward")
-registration.register_vmap("extension_cpp::scaled_exp_without_scale_backward")
-""")
+registration.register_vmap("package::scaled_exp")
+registration.register_vmap("package::scaled_exp_backward")
+registration.register_vmap("package::scaled_exp_without_scale_backward")
+""",
+    )

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from naming import camel
-
 from . import cpp_text
 from .derived import Variant
-from .plan import Backward, Plan, suffix
+from .plan import Backward, Plan
 from .saved import OUTPUT
 
 MEMBERS = {"float": "A", "int": "A", "bool": "bool"}
@@ -47,14 +45,10 @@ def headline(plan: Plan) -> str:
     return first.removeprefix("Computes ").rstrip(".").replace("`", "")
 
 
-def struct(plan: Plan, variant: Variant) -> str:
-    return camel(f"{plan.name}{suffix(variant)}")
-
-
 def forward_functor(plan: Plan, variant: Variant) -> str:
     numbers = {a.name: MEMBERS[a.type] for a in plan.numbers_of(variant)}
     formula = (variant.tensors, numbers, variant.forward, variant.names)
-    return cpp_text.functor(struct(plan, variant), *formula, plan.in_cpp)
+    return cpp_text.functor(plan.struct(variant), *formula, plan.in_cpp)
 
 
 def backward_functor(plan: Plan, backward: Backward) -> str:
@@ -71,7 +65,7 @@ def forward_host(plan: Plan) -> str:
     head = f"Tensor {plan.host}({parameters}) {{"
     if len(plan.variants) == 1:
         arguments = ", ".join(plan.in_cpp[a.name] for a in plan.arguments)
-        call = f"elementwise<{struct(plan, plan.variants[0])}>({plan.own.constant}, {arguments})"
+        call = f"elementwise<{plan.struct(plan.variants[0])}>({plan.own.constant}, {arguments})"
         return f"{head} return {call}; }}"
     tensors = ", ".join(plan.in_cpp[name] for name in plan.tensors)
     *conditional, last = plan.variants
@@ -101,7 +95,7 @@ def into_output(plan: Plan, variant: Variant) -> str:
     ]
     numbers = [plan.in_cpp[a.name] for a in plan.numbers_of(variant)]
     arguments = ", ".join([OUTPUT, *tensors, *numbers])
-    return f"elementwise_into<{struct(plan, variant)}>({arguments});"
+    return f"elementwise_into<{plan.struct(variant)}>({arguments});"
 
 
 def backward_host(plan: Plan, backward: Backward) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from instantiate import PACKAGE
 from naming import camel, declared
@@ -36,6 +36,11 @@ class Declared:
         self.constant = f"k{camel(name)}"
 
 
+def functor_name(name: str, taken: Collection[str]) -> str:
+    """The name of an operator's functor, beside those of the headers."""
+    return f"Op{camel(name)}" if camel(name) in taken else camel(name)
+
+
 class Backward(Declared):
     """The operator that computes gradients of a variant.
 
@@ -49,7 +54,7 @@ class Backward(Declared):
         name = f"{plan.name}{suffix(variant)}_backward"
         used = variant.uses(variant.backward)
         self.variant = variant
-        self.struct = camel(name)
+        self.struct = functor_name(name, plan.taken)
         self.tensors = [GRADIENT, *variant.saved]
         self.numbers = [a for a in plan.settings if a.name in used]
         count = len(variant.computed)
@@ -82,6 +87,7 @@ class Plan:
         broadcasts: whether the tensors may have different shapes.
         backwards: one for each variant that has gradients to compute.
         own: the operator itself.
+        taken: what the headers declare.
         in_cpp: the arguments' names in C++.
         host: the C++ function that is the operator's kernel.
         summary: what it computes, a sentence or more.
@@ -98,16 +104,16 @@ class Plan:
         self.optional = definition.named("Tensor?")
         self.tensors = variants[0].tensors
         self.broadcasts = len(self.tensors) > 1 and verified.broadcasts
+        headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
+        self.taken = set().union(*map(declared, headers))
         self.backwards = [Backward(self, v) for v in variants if v.computed]
         shape = "..." if self.broadcasts else "*shape"
         line = f"{', '.join([shape] * len(self.tensors))} -> {shape}"
         self.own = Declared(self.name, definition.schema.text, line)
-        headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
         names = [a.name for a in self.arguments]
         self.in_cpp = cpp_text.spelled(names, taken=[GRADIENT, OUTPUT, "inputs"])
         self.in_cpp |= {GRADIENT: GRADIENT, OUTPUT: OUTPUT}
-        taken = set().union(*map(declared, headers))
-        self.host = f"op_{self.name}" if self.name in taken else self.name
+        self.host = f"op_{self.name}" if self.name in self.taken else self.name
         text, self.described = summary(definition)
         self.summary = text or f"Computes {self.formula}."
 
@@ -125,6 +131,10 @@ class Plan:
         if returned is None or has_locals:
             return f"{self.name} of each element"
         return f"`{re.sub(r'(torch.nn.functional|torch|F|math)[.]', '', returned[1])}`"
+
+    def struct(self, variant: Variant) -> str:
+        """The functor of a variant."""
+        return functor_name(f"{self.name}{suffix(variant)}", self.taken)
 
     def numbers_of(self, variant: Variant) -> list[Argument]:
         used = variant.uses(variant.forward)

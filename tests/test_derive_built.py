@@ -1,0 +1,43 @@
+"""templates/derive: operators of many definitions are built, and pass as they were made."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from scratch import copy_repository
+from test_templates_built import FLOAT32, battery, build, git, select, succeed, tool, under_git
+
+pytestmark = pytest.mark.slow
+
+LIST = Path(__file__).with_name("derived_functions.py")
+FUNCTIONS = re.findall(r"^def (\w+)\(", LIST.read_text(), re.M)
+# `make test-all` builds all of them, which takes ten minutes on two cores.
+EVERY = bool(os.environ.get("EVERY_DERIVED"))
+# One of each kind at least.
+SHARE = [
+    *("softcap", "swish_gate", "tanh_gelu", "scaled_exp", "tanh_affine", "scaled_bias_relu"),
+    *("added", "rounded", "log", "integer_power", "between_tensors", "focal", "atan2", "select"),
+    *("softplus_bt", "elu_a", "counted", "stopped", "maximum", "remainder"),
+]
+VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
+# What takes long, of those that differ most: a number, tensors that broadcast, an optional one.
+WHOLE = ["softcap", "swish_gate", "scaled_exp", "scaled_bias_relu"]
+
+
+def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:
+    root = under_git(copy_repository(tmp_path))
+    folders = [p.name for p in (root / "extension_cpp/operators").iterdir() if p.is_dir()]
+    tool(root, *(["--remove", name] for name in folders if name != "__pycache__"))
+    names = FUNCTIONS if EVERY else SHARE
+    git(root, "add", "--all")
+    tool(root, *(["--from", f"{LIST}:{name}"] for name in names))
+    for command in (["ruff", "check"], ["ruff", "format", "--check"]):
+        succeed(sys.executable, "-m", *command, "--no-cache", "extension_cpp", cwd=root)
+    build(root, DEBUG="1")
+    succeed(sys.executable, "-m", "mypy", "extension_cpp", cwd=root)
+    battery(root, f"({select(names)}) and ({VALUES})")
+    battery(root, f"({select(WHOLE if EVERY else WHOLE[2:3])}) and {FLOAT32}")
+    tool(root, *(["--remove", name] for name in names))
+    assert git(root, "diff", "--stat") == ""
