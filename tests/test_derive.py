@@ -327,7 +327,39 @@ REFUSED = {
     "class": ("f = torch.nn.ReLU", "that is a torch.nn.Module"),
     "object": ("f = 3", "that is a int, not a function"),
     "variadic": ("def f(*x: Tensor) -> Tensor:\n    return x[0]", "'*x: torch.Tensor' is not"),
-    "builtin": ("def f(x: Tensor) -> Tensor:\n    return x", ""),
+    "keyword": (
+        "def f(x: Tensor, *, a: float) -> Tensor:\n    return x * a",
+        "'a' can be given by keyword alone",
+    ),
+    "optional first": (
+        "def f(y: Tensor | None, x: Tensor) -> Tensor:\n    return x if y is None else x * y",
+        "'y' may be None, and the first tensor says what the result is like",
+    ),
+    "no tensor": (
+        "def f(a: float) -> Tensor:\n    return torch.full((), a)",
+        "no argument of type",
+    ),
+    "a name of ours": (
+        "def f(x: Tensor, ctx: float) -> Tensor:\n    return x * ctx",
+        "'ctx' is used",
+    ),
+    "not carried": (
+        """
+if True:
+    scale = 2.0
+def f(x: Tensor) -> Tensor:
+    return x * scale
+""",
+        "'scale' is not defined by a statement of its own",
+    ),
+    "beside": (
+        "import helpers\ndef f(x: Tensor) -> Tensor:\n    return helpers.twice(x)",
+        "'import helpers' is found beside the file alone",
+    ),
+    "state": (
+        "seen = []\ndef f(x: Tensor) -> Tensor:\n    seen.append(1)\n    return x * len(seen)",
+        "what the function keeps outside of itself",
+    ),
     "own gradient": (
         """
 class Odd(torch.autograd.Function):
@@ -340,19 +372,19 @@ class Odd(torch.autograd.Function):
 def f(x: Tensor) -> Tensor:
     return Odd.apply(x)
 """,
-        "",
+        "what was derived does not agree with the definition: the gradient of x",
     ),
     "no second derivative": (
         TENSOR + "F.hardsigmoid(x)",
         "hardsigmoid has no second derivative in PyTorch",
     ),
 }
-del REFUSED["builtin"]
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_refused(case, define):
+def test_refused(case, define, tmp_path):
     source, message = REFUSED[case]
+    (tmp_path / "helpers.py").write_text("def twice(x):\n    return x * 2\n")
     with pytest.raises(Refusal) as refused:
         assemble(read(define(source)))
     text = str(refused.value)
@@ -369,6 +401,38 @@ def test_the_line_of_the_definition_is_named(define):
         f"{file}:9: 'return torch.cumsum(y, 0)': cumsum looks at more than one element; "
         "row-wise functions are not derived yet; start from --template rowwise"
     )
+
+
+def test_the_reference_takes_along_what_it_uses(define):
+    source = """
+UNUSED = 1
+SCALE = 2.0
+
+
+# Twice as much.
+def twice(x: Tensor) -> Tensor:
+    return x * SCALE
+
+
+def f(x: "Tensor") -> Tensor:
+    return twice(x) + math.pi
+"""
+    assert_expected_inline(read(define(source)).source, """\
+import math
+from torch import Tensor
+
+
+SCALE = 2.0
+
+
+# Twice as much.
+def twice(x: Tensor) -> Tensor:
+    return x * SCALE
+
+
+def f(x: "Tensor") -> Tensor:
+    return twice(x) + math.pi
+""")
 
 
 # ----- the command

@@ -29,6 +29,9 @@ class Cpp(Language):
         is_integer = value == int(value) and abs(value) < 1e15 and repr(value) != "-0.0"
         return f"A({int(value) if is_integer else repr(value)})"
 
+    def is_taken(self, name: str) -> bool:
+        return super().is_taken(name) or is_macro(name)
+
     def form(self, node: Node) -> Form:
         form = OPERATIONS[node.op].cpp
         assert form is not None, f"{node.op} was not lowered"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import contextlib
 import importlib.util
 import inspect
@@ -14,6 +15,7 @@ import types
 import typing
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,12 @@ def read(place: str) -> Definition:
                 f"the argument's name '{argument.name}' is used by the generated code: "
                 "choose another name"
             )
+    (first, *_) = [a for a in schema.arguments if a.is_tensor]
+    if first.type != "Tensor":
+        raise NotDerived(
+            f"--from {place}: '{first.name}' may be None, and the first tensor says what the "
+            "result is like; put another first"
+        )
     return Definition(place, file, function, schema, source_of(function, file))
 
 
@@ -127,13 +135,15 @@ def schema_text(function: Callable[..., Any], place: str) -> str:
         hints = typing.get_type_hints(function)
     except Exception as error:
         raise NotDerived(f"--from {place}: the annotations do not evaluate: {error}") from None
-    arguments, by_keyword = [], False
+    arguments: list[str] = []
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise NotDerived(f"--from {place}: '{parameter}' is not supported: list the arguments")
-        if parameter.kind == parameter.KEYWORD_ONLY and not by_keyword:
-            by_keyword = True
-            arguments.append("*")
+        if parameter.kind == parameter.KEYWORD_ONLY:
+            raise NotDerived(
+                f"--from {place}: '{parameter.name}' can be given by keyword alone, which is not "
+                "derived; leave out the '*'"
+            )
         arguments.append(argument_text(parameter, hints, place))
     if hints.get("return", Tensor) is not Tensor:
         raise NotDerived(f"--from {place}: {name} must return Tensor, one and no more")
@@ -174,7 +184,11 @@ def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: st
 
 
 def source_of(function: Callable[..., Any], file: Path) -> str:
-    """The function as the person wrote it, after what it uses of its file."""
+    """The function as the person wrote it, after what it uses of its file.
+
+    Raises:
+        NotDerived: it uses what would not be there in another file.
+    """
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)
     statements = {name: node for node in tree.body for name in names_bound(node)}
@@ -182,6 +196,11 @@ def source_of(function: Callable[..., Any], file: Path) -> str:
 
     def need(name: str) -> None:
         node = statements.get(name)
+        if node is None and name in function.__globals__ and not hasattr(builtins, name):
+            raise NotDerived(
+                f"{file}: '{name}' is not defined by a statement of its own, so that it cannot be "
+                "taken along into spec.py; define it above the function"
+            )
         if node is None or node in needed:
             return
         needed.append(node)
@@ -189,21 +208,31 @@ def source_of(function: Callable[..., Any], file: Path) -> str:
             need(used)
 
     need(function.__name__)
-    imports = [import_text(node, needed) for node in tree.body if is_import(node, needed)]
+    imports = [node for node in tree.body if node in needed and isinstance(node, IMPORTS)]
+    for node in imports:
+        check_import(node, file)
     rest = [node for node in tree.body if node in needed and not isinstance(node, IMPORTS)]
-    pieces = [source(text, node) for node in rest]
-    return "\n".join(filter(None, imports)) + "\n\n\n" + "\n\n\n".join(pieces) + "\n"
+    future = [node for node in tree.body if getattr(node, "module", None) == "__future__"]
+    head = "\n".join(map(ast.unparse, [*future, *imports]))
+    return head + "\n\n\n" + "\n\n\n".join(source(text, node) for node in rest) + "\n"
+
+
+def check_import(node: ast.Import | ast.ImportFrom, file: Path) -> None:
+    """Refuses a module that is found beside the file alone."""
+    modules = [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        modules = [node.module or ""]
+    for module in modules:
+        root = module.partition(".")[0]
+        level = getattr(node, "level", 0)
+        if level or not (root in sys.stdlib_module_names or PathFinder.find_spec(root)):
+            raise NotDerived(
+                f"{file}:{node.lineno}: '{ast.unparse(node)}' is found beside the file alone, and "
+                "not from spec.py; move what the function uses of it into the file"
+            )
 
 
 IMPORTS = (ast.Import, ast.ImportFrom)
-
-
-def is_import(node: ast.stmt, needed: list[ast.stmt]) -> bool:
-    return isinstance(node, IMPORTS) and node in needed
-
-
-def import_text(node: ast.stmt, needed: list[ast.stmt]) -> str:
-    return ast.unparse(node)
 
 
 def source(text: str, node: ast.stmt) -> str:
@@ -227,13 +256,14 @@ def names_bound(node: ast.stmt) -> Iterator[str]:
                 yield name.id
 
 
-def names_used(node: ast.stmt) -> Iterator[str]:
+def names_used(node: ast.AST) -> Iterator[str]:
     for name in ast.walk(node):
         if isinstance(name, ast.Name):
             yield name.id
         elif isinstance(name, ast.Constant) and isinstance(name.value, str):
-            # Of an annotation in quotation marks, or of any with `from __future__`.
-            yield from re.findall(r"\w+", name.value)
+            # It may be an annotation in quotation marks.
+            with contextlib.suppress(SyntaxError):
+                yield from names_used(ast.parse(name.value, mode="eval").body)
 
 
 def summary(definition: Definition) -> tuple[str, dict[str, str]]:

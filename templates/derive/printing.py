@@ -33,6 +33,9 @@ class Language:
     def __init__(self, spelled: Mapping[str, str]) -> None:
         self.spelled = spelled  # the names of the arguments
 
+    def is_taken(self, name: str) -> bool:
+        return name in self.reserved
+
     def constant(self, value: float | bool) -> str:
         raise NotImplementedError
 
@@ -54,7 +57,7 @@ class Printer:
     ) -> None:
         self.language = language
         self.names = names
-        self.taken = {*taken, *language.spelled.values(), *language.reserved}
+        self.taken = {*taken, *language.spelled.values()}
         self.bound: dict[Node, str] = {}
 
     def text(self, results: Sequence[Node]) -> Text:
@@ -116,7 +119,7 @@ class Printer:
 
     def fresh(self, wanted: str) -> str:
         name, k = wanted, 2
-        while name in self.taken:
+        while name in self.taken or self.language.is_taken(name):
             name, k = f"{wanted}{'_' if wanted[-1].isdigit() else ''}{k}", k + 1
         self.taken.add(name)
         return name

@@ -47,7 +47,8 @@ class Python(Language):
             return str(value)
         if not math.isfinite(value):
             return "math.nan" if math.isnan(value) else f"{'-' if value < 0 else ''}math.inf"
-        return str(int(value)) if value == int(value) and abs(value) < 1e15 else repr(value)
+        is_integer = value == int(value) and abs(value) < 1e15 and repr(value) != "-0.0"
+        return str(int(value)) if is_integer else repr(value)
 
     def form(self, node: Node) -> Form:
         if node.op == "where" and node.args[0].is_number:

@@ -182,6 +182,22 @@ def as_node(value: Any) -> Any:
     return const(value) if type(value) in (int, float) else value
 
 
+MAKING_CONSTANTS = ("tensor", "as_tensor", "scalar_tensor")
+CONVERSIONS = ("to", "type", "type_as", "float", "double")
+SAME = ("clone", "detach", "positive", "contiguous")
+# Of two tensors they are elementwise.
+OF_TWO = {"max": "maximum", "min": "minimum"}
+
+
+def in_place(name: str) -> tuple[str, bool]:
+    """The function that a name stands for, and whether its result is written to its operand."""
+    if name.startswith("__i") and name[3:-2] in VOCABULARY:
+        return name[3:-2], True
+    if name.endswith("_") and name[:-1] in VOCABULARY:
+        return name[:-1], True
+    return name, False
+
+
 class Recorder(TorchFunctionMode):
     """Records calls of torch's functions, on tensors of a nominal dtype."""
 
@@ -196,56 +212,42 @@ class Recorder(TorchFunctionMode):
         name = function.__name__
         if name == "__get__":
             return self.attribute(function.__self__.__name__, *args)
-        if name.startswith("_set_grad_enabled"):
+        if name == "_set_grad_enabled":
             return function(*args, **kwargs)
-        if not any(isinstance(a, (Traced, Real, Integer)) for a in (*args, *kwargs.values())):
-            if name in ("tensor", "as_tensor", "scalar_tensor") and not kwargs.get("dtype"):
+        given = (*args, *kwargs.values())
+        if not any(isinstance(a, (Traced, Real, Integer)) for a in given):
+            if name in MAKING_CONSTANTS and not kwargs.get("dtype"):
                 return function(*args, **kwargs).to(torch.float64)
             raise unknown(name)
-        if name in ("max", "min"):
-            if len(args) + len(kwargs) != 2 or not isinstance([*args, *kwargs.values()][1], Tensor):
-                raise unknown(name)
-            name = {"max": "maximum", "min": "minimum"}[name]
-        if kwargs.pop("inplace", False):
-            name += "_"
-        if name in ("tensor", "as_tensor", "scalar_tensor"):
+        if name in MAKING_CONSTANTS:
             return Traced.of(as_node(args[0]))
-        if name in ("full", "__deepcopy__"):
-            raise unknown(name)
-        if name in ("to", "type", "type_as", "float", "double"):
+        if name in CONVERSIONS:
             return self.converted(name, *args, **kwargs)
-        if name in ("clone", "detach", "positive", "alias", "requires_grad_", "contiguous"):
-            return self.same(name, *args)
-        if name in ("copy_", "fill_", "zero_", "__setitem__", "set_", "data"):
-            raise refuse(f"{name} writes to a tensor", instead="assign the new value to a name")
-        written = None
-        if name.endswith("_") and not name.endswith("__"):
-            name, written = name[:-1], self.writable(args[0])
-        elif name.startswith("__i") and name not in (
-            "__invert__",
-            "__iter__",
-            "__int__",
-            "__index__",
-        ):
-            name, written = f"{name[3:-2]}", self.writable(args[0])
-        if kwargs.get("out") is not None:
+        if name in SAME:
+            return self.same(name, args[0])
+        if name in OF_TWO:
+            if len(given) != 2 or not isinstance(given[1], Tensor):
+                raise unknown(name)
+            name = OF_TWO[name]
+        if kwargs.pop("out", None) is not None:
             raise refuse("out= writes to a tensor", instead="assign the result to a name")
-        kwargs.pop("out", None)
-        if name not in VOCABULARY:
-            raise unknown(name)
-        nodes = [as_node(a) for a in args]
-        try:
-            node = VOCABULARY[name](*nodes, **{k: as_node(v) for k, v in kwargs.items()})
-        except TypeError as error:
-            if isinstance(error, NotDerived):
-                raise
-            raise refuse(f"{name} is called in a way that is not derived") from None
-        if not torch.is_grad_enabled():
-            node = make("detach", node)
+        name, writes = in_place(name)
+        written = self.writable(args[0]) if kwargs.pop("inplace", False) or writes else None
+        node = self.computed(name, args, kwargs)
         if written is not None:
             written.node = node
             return written
         return Traced.of(node)
+
+    def computed(self, name: str, args: Any, kwargs: dict[str, Any]) -> Node:
+        if name not in VOCABULARY:
+            raise unknown(name)
+        operands = [as_node(a) for a in args]
+        try:
+            node = VOCABULARY[name](*operands, **{k: as_node(v) for k, v in kwargs.items()})
+        except TypeError:
+            raise refuse(f"{name} is called in a way that is not derived") from None
+        return node if torch.is_grad_enabled() else make("detach", node)
 
     def writable(self, tensor: Traced) -> Traced:
         if not tensor.is_own:
@@ -255,13 +257,11 @@ class Recorder(TorchFunctionMode):
     def attribute(self, name: str, tensor: Tensor) -> Any:
         if name == "dtype":
             return self.dtype
-        if name == "requires_grad":
-            return True
         if name == "data":
             return self.same("detach", tensor)
         raise unknown(name)
 
-    def same(self, name: str, tensor: Any, *_: Any) -> Traced:
+    def same(self, name: str, tensor: Any) -> Traced:
         if name == "detach":
             return Traced.of(make("detach", tensor.node), is_own=False)
         if name == "clone":

@@ -488,7 +488,7 @@ KINDS: list[tuple[str, str, str]] = [
         "start from --template kernel",
     ),
     (
-        "__getitem__ __setitem__ index_select gather take scatter select narrow chunk split unbind "
+        "__getitem__ index_select gather take scatter select narrow chunk split unbind "
         "masked_select nonzero roll flip index_add tril triu glu pixel_shuffle take_along_dim "
         "diagonal scatter_add index_fill masked_scatter",
         "{} picks elements out, and each result is made of the elements in its own place",
@@ -529,10 +529,15 @@ KINDS: list[tuple[str, str, str]] = [
         BY_HAND,
     ),
     (
-        "zeros ones full tensor arange linspace empty zeros_ as_tensor new_zeros new_ones new_full "
+        "zeros ones full tensor arange linspace empty as_tensor new_zeros new_ones new_full "
         "new_tensor scalar_tensor empty_like new_empty from_numpy eye",
         "{} makes a tensor",
         "write the number itself, or make the tensor an argument",
+    ),
+    (
+        "copy_ fill_ zero_ __setitem__ set_ requires_grad_ data grad backward",
+        "{} changes a tensor",
+        "assign the new value to a name",
     ),
     (
         "heaviside",
