@@ -417,7 +417,9 @@ def twice(x: Tensor) -> Tensor:
 def f(x: "Tensor") -> Tensor:
     return twice(x) + math.pi
 """
-    assert_expected_inline(read(define(source)).source, """\
+    assert_expected_inline(
+        read(define(source)).source,
+        """\
 import math
 from torch import Tensor
 
@@ -432,7 +434,8 @@ def twice(x: Tensor) -> Tensor:
 
 def f(x: "Tensor") -> Tensor:
     return twice(x) + math.pi
-""")
+""",
+    )
 
 
 # ----- the command
