@@ -21,12 +21,11 @@ import derived_functions
 import new_op
 import repository
 from derive import operations, verify
-from derive.assemble import assemble, texts
+from derive.assemble import assemble, planned, texts
 from derive.definition import read
 from derive.derived import derive
 from derive.differentiate import gradients
 from derive.graph import const, make, where
-from derive.plan import Plan
 from derive.refusal import NotDerived
 from formatting import format_text
 from schema import Refusal
@@ -67,12 +66,6 @@ def formulas(define):
         return repr((*variant.forward, *variant.gradients))
 
     return derive_text
-
-
-def planned(definition):
-    """What is printed of a definition that agrees with what was derived of it."""
-    variants = derive(definition)
-    return Plan(definition, variants, verify.verify(definition, variants))
 
 
 # ----- arithmetic that simplifies
@@ -256,6 +249,19 @@ def test_a_form_that_loses_accuracy_is_noticed(define, monkeypatch):
     definition = read(define(source))
     with pytest.raises(NotDerived, match="does not agree with the definition"):
         verify.verify(definition, derive(definition))
+
+
+def test_infinity_meets_zero_as_in_pytorch(define):
+    """Factored, the gradient of s would be infinite where PyTorch's is NaN."""
+    source = """
+def f(x: Tensor, s: Tensor, weight: Tensor) -> Tensor:
+    z = x * torch.exp(-s)
+    return (0.5 * z * z + s) * weight
+"""
+    definition = read(define(source))
+    with pytest.raises(verify.Disagrees, match="is inf instead of nan"):
+        verify.verify(definition, derive(definition))
+    assert planned(definition).variants
 
 
 # ----- what is refused

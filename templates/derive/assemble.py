@@ -12,7 +12,7 @@ from .derived import derive
 from .ops_file import ops_file
 from .plan import Plan
 from .spec_file import spec_file
-from .verify import verify
+from .verify import Disagrees, verify
 
 
 @dataclass
@@ -29,10 +29,19 @@ def assemble(definition: Definition) -> Assembled:
     Raises:
         NotDerived: that cannot be done; says why.
     """
-    variants = derive(definition)
-    plan = Plan(definition, variants, verify(definition, variants))
+    plan = planned(definition)
     files = {name: format_text(name, text) for name, text in texts(plan).items()}
     return Assembled(files, [op.schema for op in plan.declared])
+
+
+def planned(definition: Definition) -> Plan:
+    """What is to be printed, once it agrees with the definition."""
+    try:
+        variants = derive(definition)
+        return Plan(definition, variants, verify(definition, variants))
+    except Disagrees:
+        variants = derive(definition, factored=False)
+        return Plan(definition, variants, verify(definition, variants))
 
 
 def texts(plan: Plan) -> dict[str, str]:

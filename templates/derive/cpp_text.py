@@ -56,6 +56,18 @@ def lowered(body: Body) -> Body:
     return each(lambda leaf: tuple(lower(node, done) for node in leaf), body)
 
 
+def words_of(body: Body) -> dict[Node, str]:
+    """What choices are called in C++ that are one function in PyTorch."""
+    done: dict[Node, Node] = {}
+    for node in nodes_of(body):
+        lower(node, done)
+    return {
+        new: OPERATIONS[old.op].word
+        for old, new in done.items()
+        if new.op == "where" and new is not old and OPERATIONS[old.op].lowered
+    }
+
+
 def lowered_names(names: Mapping[Node, str]) -> dict[Node, str]:
     done: dict[Node, Node] = {}
     return {node: name for old, name in names.items() if (node := lower(old, done)).args}
@@ -79,6 +91,7 @@ def functor(
         names: of the author, for parts of it.
         spelling: of all arguments.
     """
+    words = words_of(body)
     body = lowered(body)
     used = inputs_of(nodes_of(body)) | switches_of(body)
     # Of one that is not used, the name is a comment.
@@ -89,7 +102,7 @@ def functor(
     result = "A" if count == 1 else f"Values<A, {count}>"
     members = "".join(f"  {kind} {spelling[name]};\n" for name, kind in numbers.items())
     head = f"  HOST_DEVICE {result} operator()({parameters}) const {{"
-    lines = statements(body, lowered_names(names), spelling)
+    lines = statements(body, lowered_names(names), words, spelling)
     call = f"{head} {lines[0]} }}" if len(lines) == 1 else ""
     if not call or len(call) > WIDTH:
         call = "\n".join([head, *(f"    {line}" for line in lines), "  }"])
@@ -103,16 +116,18 @@ def _leaf_counts(body: Body) -> Iterable[tuple[Node, ...]]:
     return [body]
 
 
-def statements(body: Body, names: Mapping[Node, str], spelling: Mapping[str, str]) -> list[str]:
+def statements(
+    body: Body, names: Mapping[Node, str], words: Mapping[Node, str], spelling: Mapping[str, str]
+) -> list[str]:
     if isinstance(body, Branch):
-        yes = statements(body.yes, names, spelling)
+        yes = statements(body.yes, names, words, spelling)
         return [
             f"if ({spelling[body.switch]}) {{",
             *(f"  {line}" for line in yes),
             "}",
-            *statements(body.no, names, spelling),
+            *statements(body.no, names, words, spelling),
         ]
-    text = Printer(Cpp(spelling), names).text(body)
+    text = Printer(Cpp(spelling), names, words=words).text(body)
     lines = [
         f"const {'bool' if node.is_bool else 'A'} {name} = {expression};"
         for node, name, expression in text.statements

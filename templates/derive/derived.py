@@ -11,7 +11,7 @@ import torch
 from .body import Body, Branch, Leaf, branched, each, leaves, nodes_of, switches_of
 from .definition import Definition
 from .differentiate import gradients
-from .graph import GRADIENT, Node, inputs_of, make
+from .graph import GRADIENT, Node, add, inputs_of, make, plus
 from .refusal import NotDerived
 from .saved import on_output, saved_tensors
 from .trace import trace
@@ -67,8 +67,14 @@ class Variant:
         return inputs_of(nodes_of(body)) | switches_of(body)
 
 
-def derive(definition: Definition) -> list[Variant]:
+def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     """The variants of a definition: the one with all tensors first.
+
+    Args:
+        definition: of what.
+        factored: whether sums of gradients have what is common to their terms outside. That is
+            shorter; but of a sum in which an infinity meets a zero it may be right where PyTorch
+            has NaN.
 
     Raises:
         NotDerived: it cannot be derived.
@@ -84,7 +90,7 @@ def derive(definition: Definition) -> list[Variant]:
         [name for name, is_given in zip(optional, flags, strict=True) if is_given]
         for flags in itertools.product((True, False), repeat=len(optional))
     ]
-    variants = [derive_variant(definition, names, switches) for names in given]
+    variants = [derive_variant(definition, names, switches, factored) for names in given]
     used = set().union(*(v.uses(v.forward) for v in variants))
     for argument in definition.schema.arguments:
         if argument.name not in used:
@@ -95,7 +101,9 @@ def derive(definition: Definition) -> list[Variant]:
     return variants
 
 
-def derive_variant(definition: Definition, given: list[str], switches: list[str]) -> Variant:
+def derive_variant(
+    definition: Definition, given: list[str], switches: list[str], factored: bool
+) -> Variant:
     optional = definition.named("Tensor?")
     tensors = [n for n in definition.named("Tensor", "Tensor?") if n in given or n not in optional]
     absent = [name for name in optional if name not in given]
@@ -114,7 +122,8 @@ def derive_variant(definition: Definition, given: list[str], switches: list[str]
         return (node,)
 
     forward = branched(switches, leaf)
-    backward = each(lambda results: tuple(gradients(results[0], tensors)), forward)
+    added = add if factored else plus
+    backward = each(lambda results: tuple(gradients(results[0], tensors, added)), forward)
     variant = Variant(tensors, absent, forward, backward, names)
     if not isinstance(forward, Branch) and not isinstance(backward, Branch):
         of_output = on_output(forward[0], backward)

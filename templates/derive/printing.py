@@ -50,13 +50,19 @@ class Printer:
         language: in which.
         names: those that the definition has for its values, by node.
         taken: the names of all else.
+        words: what nodes are called that have no name, where it is not the operation's word.
     """
 
     def __init__(
-        self, language: Language, names: Mapping[Node, str], taken: Iterable[str] = ()
+        self,
+        language: Language,
+        names: Mapping[Node, str],
+        taken: Iterable[str] = (),
+        words: Mapping[Node, str] | None = None,
     ) -> None:
         self.language = language
         self.names = names
+        self.words = words or {}
         self.taken = {*taken, *language.spelled.values()}
         self.bound: dict[Node, str] = {}
 
@@ -127,7 +133,7 @@ class Printer:
     def word(self, node: Node) -> str:
         if node in self.names:
             return self.names[node]
-        word = OPERATIONS[node.op].word
+        word = self.words.get(node, OPERATIONS[node.op].word)
         if node.op == "mul" and node.args[0] is node.args[1]:
             return (
                 f"{self.expression(node.args[0])}_squared" if self.has_name(node.args[0]) else word

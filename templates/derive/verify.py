@@ -36,6 +36,10 @@ class Undefined(NotDerived):
     """The definition does not take some values of its arguments."""
 
 
+class Disagrees(NotDerived):
+    """What was derived is not what the definition computes."""
+
+
 @dataclass
 class Verified:
     """What was found out about a definition.
@@ -83,9 +87,9 @@ class Checked:
         absent = dict.fromkeys(self.variant.absent)
         return self.definition.function(**tensors, **self.numbers, **absent)
 
-    def fail(self, what: str) -> NotDerived:
+    def fail(self, what: str) -> Disagrees:
         absent = "".join(f", {name}=None" for name in self.variant.absent)
-        return NotDerived(
+        return Disagrees(
             f"{self.definition.place}: what was derived does not agree with the definition: "
             f"{what}{absent}; start from --template elementwise"
         )
