@@ -133,10 +133,6 @@ def deg2rad(x: Tensor) -> Tensor:
     return torch.deg2rad(x)
 
 
-def sinc(x: Tensor) -> Tensor:
-    return torch.sinc(x)
-
-
 def logit(x: Tensor) -> Tensor:
     return torch.logit(x)
 
@@ -220,10 +216,6 @@ def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
 
 def gaussian_pdf(x: Tensor, mu: float, sigma: float) -> Tensor:
     return torch.exp(-0.5 * ((x - mu) / sigma) ** 2) / (sigma * math.sqrt(2 * math.pi))
-
-
-def ste_clip(x: Tensor, lo: float, hi: float) -> Tensor:
-    return x + (x.clamp(lo, hi) - x).detach()
 
 
 def exp_or_sin(x: Tensor, f: bool) -> Tensor:
@@ -327,10 +319,6 @@ def squared_relu(x: Tensor) -> Tensor:
 
 def quick_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
-
-
-def straight_through(x: Tensor) -> Tensor:
-    return x + (torch.round(x) - x).detach()
 
 
 # ----- Gates, of tensors that broadcast
@@ -599,7 +587,5 @@ def in_place(x: Tensor, y: Tensor) -> Tensor:
     return total
 
 
-def stopped(x: Tensor, y: Tensor) -> Tensor:
-    with torch.no_grad():
-        gate = torch.sigmoid(y)
-    return x * gate + y
+def between_numbers(x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
+    return torch.maximum(torch.minimum(x, torch.tensor(high)), torch.tensor(low))

@@ -19,7 +19,7 @@ EVERY = bool(os.environ.get("EVERY_DERIVED"))
 SHARE = [
     *("softcap", "swish_gate", "tanh_gelu", "scaled_exp", "tanh_affine", "scaled_bias_relu"),
     *("added", "rounded", "log", "integer_power", "between_tensors", "focal", "atan2", "select"),
-    *("softplus_bt", "elu_a", "counted", "stopped", "maximum", "remainder"),
+    *("softplus_bt", "elu_a", "counted", "maximum", "remainder"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # What takes long, of those that differ most: a number, tensors that broadcast, an optional one.

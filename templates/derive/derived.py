@@ -11,7 +11,7 @@ import torch
 from .body import Body, Branch, Leaf, branched, each, leaves, nodes_of, switches_of
 from .definition import Definition
 from .differentiate import gradients
-from .graph import GRADIENT, Node, add, inputs_of, make, plus
+from .graph import GRADIENT, Node, add, const, inputs_of, make, plus
 from .refusal import NotDerived
 from .saved import on_output, saved_tensors
 from .trace import trace
@@ -46,17 +46,20 @@ class Variant:
     @property
     def passed_on(self) -> list[str]:
         """The tensors whose gradient is that of the output, as it is."""
-        as_it_is = make("tensor", value=GRADIENT)
-        return [
-            name
-            for k, name in enumerate(self.tensors)
-            if all(leaf[k] is as_it_is for leaf in leaves(self.gradients))
-        ]
+        return self.whose_gradient_is(make("tensor", value=GRADIENT))
 
     @property
     def computed(self) -> list[str]:
-        """The tensors whose gradients the backward operator computes."""
-        return [name for name in self.tensors if name not in self.passed_on]
+        """The tensors whose gradients the backward operator computes: the rest have none."""
+        others = {*self.passed_on, *self.whose_gradient_is(const(0))}
+        return [name for name in self.tensors if name not in others]
+
+    def whose_gradient_is(self, node: Node) -> list[str]:
+        return [
+            name
+            for k, name in enumerate(self.tensors)
+            if all(leaf[k] is node for leaf in leaves(self.gradients))
+        ]
 
     @property
     def backward(self) -> Body:

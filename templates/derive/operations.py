@@ -137,7 +137,6 @@ define(
     Form("{0} ? A(1) : A(0)", CHOICE, (OR,)),
     word="flag",
 )
-define("detach", Form("{0}.detach()", WHOLE, (WHOLE,)), Form("{0}"), word="constant")
 
 # ----- functions that C++ has, too
 
@@ -572,20 +571,6 @@ whole(
     *("entr", "torch.special.entr({0})", entr),
     lambda g, out, x: (g * (-make("log", x) - 1),),
 )
-
-
-def sinc(x: Node) -> Node:
-    angle = math.pi * x
-    return where(compare("eq", x, 0), 1, make("sin", angle) / angle)
-
-
-def sinc_derivative(g: Node, out: Node, x: Node) -> tuple[Node]:
-    angle = math.pi * x
-    slope = (angle * make("cos", angle) - make("sin", angle)) / (angle * x)
-    return (where(compare("eq", x, 0), 0, g * slope),)
-
-
-whole("sinc", "torch.sinc({0})", sinc, sinc_derivative)
 
 
 def remainder(x: Node, y: Node) -> Node:

@@ -179,7 +179,8 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     names = [a.name for a in plan.arguments]
     operator = plan.backward_of(variant)
     if operator is None:
-        return [f"return {', '.join(results.get(name, 'None') for name in names)}"]
+        comment = [] if results else ["# It is zero everywhere."]
+        return [*comment, f"return {', '.join(results.get(name, 'None') for name in names)}"]
     function = f"torch.ops.extension_cpp.{operator.name}"
     arguments = ", ".join([*operator.tensors, *(context(a.name) for a in operator.numbers)])
     call = f"{function}({arguments})"
@@ -187,10 +188,11 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     if plan.broadcasts and len(variant.tensors) > 1:
         call = f"summed_gradients({function}, {shapes_of(plan, variant)}, {arguments})"
         is_tuple = True
-    rest = names[len(variant.computed) :]
-    if names[: len(variant.computed)] == variant.computed and not results:
-        nones = "".join(", None" for _ in rest)
-        return [f"return {'*' if is_tuple and nones else ''}{call}{nones}"]
+    if plan.tensors == variant.computed == names or (
+        names[:1] == variant.computed and not is_tuple
+    ):
+        nones = "".join(", None" for _ in names[len(variant.computed) :])
+        return [f"return {call}{nones}"]
     gradients = [f"grad_{name}" for name in variant.computed]
     results |= dict(zip(variant.computed, gradients, strict=True))
     targets = unpacked(gradients) if is_tuple else gradients[0]

@@ -115,7 +115,7 @@ class Printer:
 
     def is_plain(self, node: Node) -> bool:
         """Whether it is as short as a name, and costs next to nothing."""
-        if node.op in ("neg", "not", "detach"):
+        if node.op in ("neg", "not"):
             return not node.args[0].args
         return (
             node.op in ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne")

@@ -22,7 +22,6 @@ OF_NUMBERS = {
     "exp2": Form("2 ** {0}", PRODUCT, (WHOLE,)),
     "where": Form("{1} if {0} else {2}", CHOICE, (OR, OR, OR)),
     "to_real": Form("float({0})"),
-    "detach": Form("{0}"),
     "round": Form("round({0})"),
     "floor_divide": Form("{0} // {1}", PRODUCT, (PRODUCT, SIGN)),
     "remainder": Form("{0} % {1}", PRODUCT, (PRODUCT, SIGN)),
@@ -32,6 +31,8 @@ IN_MATH = words(
     "exp expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh erf erfc floor ceil trunc atan2 hypot copysign fmod isnan isinf isfinite"
 )
+# Of these PyTorch takes tensors alone.
+OF_TENSORS = words("maximum minimum fmax fmin atan2 hypot logaddexp logaddexp2")
 SAME = words("add sub mul div neg lt le gt ge eq ne and or reciprocal pow")
 
 
@@ -72,7 +73,14 @@ class Python(Language):
         if node.op == "logit":
             bounds = "" if node.args[1].value == 0 else ", {1}"
             return Form(f"torch.logit({{0}}{bounds})")
-        return OPERATIONS[node.op].python
+        form = OPERATIONS[node.op].python
+        if node.op in OF_TENSORS and any(arg.is_number for arg in node.args):
+            wrapped = [
+                f"torch.full_like({self.like}, {{{k}}})" if arg.is_number else f"{{{k}}}"
+                for k, arg in enumerate(node.args)
+            ]
+            return Form(form.text.format(*wrapped))
+        return form
 
     def __init__(self, spelled: Mapping[str, str], like: str) -> None:
         super().__init__(spelled)

@@ -184,7 +184,7 @@ def as_node(value: Any) -> Any:
 
 MAKING_CONSTANTS = ("tensor", "as_tensor", "scalar_tensor")
 CONVERSIONS = ("to", "type", "type_as", "float", "double")
-SAME = ("clone", "detach", "positive", "contiguous")
+SAME = ("clone", "positive", "contiguous")
 # Of two tensors they are elementwise.
 OF_TWO = {"max": "maximum", "min": "minimum"}
 
@@ -212,8 +212,11 @@ class Recorder(TorchFunctionMode):
         name = function.__name__
         if name == "__get__":
             return self.attribute(function.__self__.__name__, *args)
-        if name == "_set_grad_enabled":
-            return function(*args, **kwargs)
+        if name in ("_set_grad_enabled", "detach", "detach_"):
+            raise refuse(
+                "a part without a gradient makes the gradient another than the derivative, and no "
+                "check of derivatives takes that"
+            )
         given = (*args, *kwargs.values())
         if not any(isinstance(a, (Traced, Real, Integer)) for a in given):
             if name in MAKING_CONSTANTS and not kwargs.get("dtype"):
@@ -244,10 +247,9 @@ class Recorder(TorchFunctionMode):
             raise unknown(name)
         operands = [as_node(a) for a in args]
         try:
-            node = VOCABULARY[name](*operands, **{k: as_node(v) for k, v in kwargs.items()})
+            return VOCABULARY[name](*operands, **{k: as_node(v) for k, v in kwargs.items()})
         except TypeError:
             raise refuse(f"{name} is called in a way that is not derived") from None
-        return node if torch.is_grad_enabled() else make("detach", node)
 
     def writable(self, tensor: Traced) -> Traced:
         if not tensor.is_own:
@@ -257,16 +259,10 @@ class Recorder(TorchFunctionMode):
     def attribute(self, name: str, tensor: Tensor) -> Any:
         if name == "dtype":
             return self.dtype
-        if name == "data":
-            return self.same("detach", tensor)
         raise unknown(name)
 
     def same(self, name: str, tensor: Any) -> Traced:
-        if name == "detach":
-            return Traced.of(make("detach", tensor.node), is_own=False)
-        if name == "clone":
-            return Traced.of(tensor.node)
-        return tensor
+        return Traced.of(tensor.node) if name == "clone" else tensor
 
     def converted(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Traced:
         wanted = {"float": torch.float32, "double": torch.float64}.get(name)
@@ -366,7 +362,7 @@ def trace(
             arguments[name] = Real.of(node, value)
     traced_file.append(file)
     try:
-        with torch.enable_grad(), Recorder(dtype), math_of_numbers(), Names(file) as names:
+        with Recorder(dtype), math_of_numbers(), Names(file) as names:
             result = function(**arguments)
     finally:
         traced_file.pop()

@@ -50,7 +50,7 @@ def call(op: str) -> Callable[..., Node]:
 
 for _name in [
     *FUNCTIONS,
-    *words("neg round mul sign relu reciprocal isnan isinf isfinite signbit sinc"),
+    *words("neg round mul sign relu reciprocal isnan isinf isfinite signbit"),
     *words("atan2 hypot copysign fmod maximum minimum fmax fmin remainder"),
     *words("logaddexp logaddexp2 xlogy"),
 ]:
@@ -85,7 +85,6 @@ for _other, _name in {
     "special_erf": "erf",
     "special_erfc": "erfc",
     "special_round": "round",
-    "special_sinc": "sinc",
     "special_xlogy": "xlogy",
     "special_xlog1py": "xlog1py",
     "special_entr": "entr",
@@ -524,8 +523,8 @@ KINDS: list[tuple[str, str, str]] = [
         "lgamma digamma polygamma mvlgamma erfinv i0 special_i0 special_i0e special_i1 special_i1e "
         "special_ndtri special_log_ndtr special_erfcx special_gammaln special_psi special_digamma "
         "special_bessel_j0 special_bessel_j1 special_zeta igamma igammac special_erfinv "
-        "special_polygamma special_multigammaln nextafter",
-        "{} has no counterpart in C++ that has its derivative, too",
+        "special_polygamma special_multigammaln nextafter sinc special_sinc",
+        "{} has no counterpart in C++ that is as accurate, and has its derivative",
         BY_HAND,
     ),
     (
