@@ -285,6 +285,11 @@ REFUSED = {
         "def f(x: Tensor) -> Tensor:\n    x += 1\n    return x",
         "this writes to an argument",
     ),
+    "detach": (TENSOR + "x + (torch.round(x) - x).detach()", "a part without a gradient makes"),
+    "no_grad": (
+        "def f(x: Tensor) -> Tensor:\n    with torch.no_grad():\n        y = x * 2\n    return x * y",
+        "a part without a gradient makes",
+    ),
     "out": (TENSOR + "torch.add(x, 1, out=x)", "out= writes to a tensor"),
     "number": (
         "def f(x: Tensor, a: float) -> Tensor:\n    return x if a > 1 else -x",
