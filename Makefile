@@ -45,6 +45,7 @@ test: build ## the test suite, CUDA tests too where there is a GPU (6 minutes on
 	"$(PYTHON)" setup.py check_cuda --optional
 	"$(PYTHON)" -m pytest -q $(JOBS) -m "not slow" $(TESTS)
 
+test-all: export EVERY_DERIVED = 1
 test-all: test test-slow test-aten sanitize ## everything: also wheels, the aten build, sanitizers
 
 test-slow: build
@@ -80,8 +81,8 @@ wheel: $(ENVIRONMENT) ## a wheel in dist/
 check-cuda: $(ENVIRONMENT) ## compile the CUDA sources for two architectures; needs nvcc, no GPU
 	"$(PYTHON)" setup.py check_cuda
 
-new-op: $(ENVIRONMENT) ## an operator from SCHEMA="name(Tensor x, ...) -> Tensor" (templates/README.md)
-	@"$(PYTHON)" templates/new_op.py "$$SCHEMA" $(OPTIONS)
+new-op: $(ENVIRONMENT) ## an operator from FROM=file.py:function or SCHEMA="name(Tensor x, ...) -> Tensor" (templates/README.md)
+	@"$(PYTHON)" templates/new_op.py "$$SCHEMA" $(if $(FROM),--from "$(FROM)") $(OPTIONS)
 
 lint: $(ENVIRONMENT) ## the form of all sources, and types
 	"$(PYTHON)" -m ruff check .

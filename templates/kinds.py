@@ -66,6 +66,7 @@ class Options:
     """The command line of new_op.py, which fills it in."""
 
     schema: str = ""
+    source: str = ""  # file.py:function
     template: str | None = None  # which of KINDS
     shapes: str | None = None  # the line, where it is not that of the template
     cuda: Path | None = None  # an existing source

@@ -1,5 +1,6 @@
-"""Makes an operator from a schema: it compiles and passes its tests before a line is edited.
+"""Makes an operator from a function or a schema: it passes its tests before a line is edited.
 
+    python templates/new_op.py --from softcap.py:softcap
     python templates/new_op.py "softcap(Tensor x, float cap) -> Tensor"
     python templates/new_op.py "scan(Tensor x, int block=128) -> Tensor" --template kernel --no-grad
     python templates/new_op.py --remove softcap
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
     options = parse_arguments(argv)
     changes = Changes(root)
     try:
-        make = remove if options.remove else add
+        make = remove if options.remove else derive if options.source else add
         changes, closing = make(Repository(root), options)
         plan = changes.show()
         if not options.dry_run:
@@ -47,7 +48,7 @@ def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
 
 def parse_arguments(argv: list[str] | None) -> Options:
     parser = argparse.ArgumentParser(
-        description="Makes an operator from a schema, or takes one out again.",
+        description="Makes an operator from a function or a schema, or takes one out again.",
         epilog="More in templates/README.md.",
     )
     parser.add_argument(
@@ -55,6 +56,12 @@ def parse_arguments(argv: list[str] | None) -> Options:
         nargs="?",
         default="",
         help='"name(Tensor x, float alpha=1.0) -> Tensor", as in torch.library',
+    )
+    parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="FILE.py:FUNCTION",
+        help="derive all of it from a function of tensors in PyTorch",
     )
     parser.add_argument(
         "--template",
@@ -81,8 +88,12 @@ def parse_arguments(argv: list[str] | None) -> Options:
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     options = parser.parse_args(argv, Options())
     # Not None: `make new-op` without SCHEMA passes an empty one.
-    if bool(options.schema) == bool(options.remove):
-        parser.error('give a schema, "name(Tensor x) -> Tensor", or --remove NAME')
+    if [bool(options.schema), bool(options.remove), bool(options.source)].count(True) != 1:
+        parser.error(
+            'give a schema, "name(Tensor x) -> Tensor", --from FILE.py:FUNCTION, or --remove NAME'
+        )
+    if options.source and options != Options(source=options.source, dry_run=options.dry_run):
+        parser.error("--from derives all of an operator, and takes no option but --dry-run")
     if options.no_cuda and options.no_cpu:
         parser.error("--no-cuda and --no-cpu together leave no backend")
     if options.no_cuda and options.cuda:
@@ -110,6 +121,25 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
         f"\nNext: what to edit is marked EDIT: (grep -rn EDIT: {folder}). It works as it is:\n"
         f"    make check OP={schema.name}\n"
         f"    python templates/new_op.py --remove {schema.name}"
+    )
+
+
+def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
+    """The changes, and what to say when they are made."""
+    from derive.assemble import assemble
+    from derive.definition import read
+
+    definition = read(options.source)
+    repository.check_free([definition.name])
+    derived = assemble(definition)
+    repository.check_free([schema.partition("(")[0] for schema in derived.schemas])
+    changes = repository.add(definition.name, derived.files, derived.schemas)
+    if options.dry_run:
+        return changes, ""
+    return changes, (
+        "\nNext: it agrees with its definition, and there is nothing to edit:\n"
+        f"    make check OP={definition.name}\n"
+        f"    python templates/new_op.py --remove {definition.name}"
     )
 
 

@@ -825,7 +825,12 @@ def test_readme_names_every_option_and_template():
 
 @pytest.mark.parametrize("command", [c for c in "\n".join(blocks()).splitlines() if "new" in c])
 def test_readme_commands_are_understood(command, checkout, tmp_path):
-    if command.startswith("make new-op"):
+    if command.startswith("make new-op FROM="):
+        text = (ROOT / "templates" / "README.md").read_text()
+        (source,) = re.findall(r"^```python\n(# softcap.py\n.*?)^```$", text, re.M | re.S)
+        (tmp_path / "softcap.py").write_text(source)
+        new_op.main(["--from", f"{tmp_path}/{command.partition('=')[2]}", "--dry-run"], checkout)
+    elif command.startswith("make new-op"):
         text = re.search(r'SCHEMA="(.*?)"', command)[1]
         new_op.main([text, "--dry-run"], checkout)
     else:

@@ -1,0 +1,20 @@
+"""From a function in PyTorch to an operator: `new_op.py --from file.py:function`.
+
+In the order in which a definition goes through them; each imports of those above it alone:
+
+    refusal.py         why something is not derived
+    graph.py           expressions of one element, and arithmetic that simplifies them
+    operations.py      what expressions are made of: in C++, in Python, and the derivative of each
+    vocabulary.py      functions of torch as expressions
+    saved.py           what the backward keeps of the forward
+    definition.py      the function: its file, its signature, its source
+    trace.py           what it computes, as an expression
+    differentiate.py   the gradients
+    body.py            several formulas, of which switches choose one
+    derived.py         all formulas of an operator
+    printing.py        expressions as statements, in cpp_text.py and python_text.py
+    verify.py          the formulas against the definition and PyTorch's derivatives
+    plan.py            the operators, and how their arguments are called
+    cpp_file.py, ops_file.py, spec_file.py
+    assemble.py        the operator's files
+"""

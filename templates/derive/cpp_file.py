@@ -1,0 +1,108 @@
+"""The C++ source of a derived operator."""
+
+from __future__ import annotations
+
+from . import cpp_text
+from .derived import Variant
+from .plan import Backward, Plan
+from .saved import OUTPUT
+
+MEMBERS = {"float": "A", "int": "A", "bool": "bool"}
+
+
+def cpp_file(plan: Plan) -> str:
+    declarations = [
+        f'const Operator {op.constant}{{"{op.schema}", "{op.line}"}};' for op in plan.declared
+    ]
+    functors = [forward_functor(plan, variant) for variant in plan.variants]
+    functors += [backward_functor(plan, backward) for backward in plan.backwards]
+    hosts = [forward_host(plan), *(backward_host(plan, backward) for backward in plan.backwards)]
+    definitions = [f"  m.def(extension_cpp::{op.constant}.schema());" for op in plan.declared]
+    functions = {plan.name: plan.host} | {b.name: b.name for b in plan.backwards}
+    kernels = [
+        f'  m.impl("{name}", TORCH_BOX(&extension_cpp::{function}));'
+        for name, function in functions.items()
+    ]
+    parts = [
+        f'// {headline(plan)}\n#include "elementwise.h"',
+        "namespace extension_cpp {\nnamespace {",
+        "\n".join(declarations),
+        *functors,
+        *hosts,
+        "}  // namespace\n}  // namespace extension_cpp",
+        block("TORCH_LIBRARY_FRAGMENT(extension_cpp, m)", definitions),
+        block("TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m)", kernels),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def block(head: str, lines: list[str]) -> str:
+    return "\n".join([f"{head} {{", *lines, "}"])
+
+
+def headline(plan: Plan) -> str:
+    (first, *_) = plan.summary.splitlines()
+    return first.removeprefix("Computes ").rstrip(".").replace("`", "")
+
+
+def forward_functor(plan: Plan, variant: Variant) -> str:
+    numbers = {a.name: MEMBERS[a.type] for a in plan.numbers_of(variant)}
+    formula = (variant.tensors, numbers, variant.forward, variant.names)
+    return cpp_text.functor(plan.struct(variant), *formula, plan.in_cpp)
+
+
+def backward_functor(plan: Plan, backward: Backward) -> str:
+    variant = backward.variant
+    *others, last = variant.computed
+    comment = f"// The gradients of {', '.join(others)} and {last}.\n" if others else ""
+    numbers = {a.name: MEMBERS[a.type] for a in backward.numbers}
+    formula = (backward.tensors, numbers, variant.backward, variant.names)
+    return comment + cpp_text.functor(backward.struct, *formula, plan.in_cpp)
+
+
+def forward_host(plan: Plan) -> str:
+    parameters = ", ".join(f"{a.info.cpp} {plan.in_cpp[a.name]}" for a in plan.arguments)
+    head = f"Tensor {plan.host}({parameters}) {{"
+    if len(plan.variants) == 1:
+        arguments = ", ".join(plan.in_cpp[a.name] for a in plan.arguments)
+        call = f"elementwise<{plan.struct(plan.variants[0])}>({plan.own.constant}, {arguments})"
+        return f"{head} return {call}; }}"
+    tensors = ", ".join(plan.in_cpp[name] for name in plan.tensors)
+    *conditional, last = plan.variants
+    choice = " else ".join(
+        f"if ({are_given(plan, variant)}) {{ {into_output(plan, variant)} }}"
+        for variant in conditional
+    )
+    lines = [
+        head,
+        f"const CheckedInputs inputs = {plan.own.constant}.check({tensors});",
+        f"Tensor {OUTPUT} = inputs.new_output();",
+        f"{choice} else {{ {into_output(plan, last)} }}",
+        f"return {OUTPUT};",
+        "}",
+    ]
+    return "\n".join(lines)
+
+
+def are_given(plan: Plan, variant: Variant) -> str:
+    given = [name for name in plan.optional if name in variant.tensors]
+    return " && ".join(f"{plan.in_cpp[name]}.has_value()" for name in given)
+
+
+def into_output(plan: Plan, variant: Variant) -> str:
+    tensors = [
+        f"{'*' if name in plan.optional else ''}{plan.in_cpp[name]}" for name in variant.tensors
+    ]
+    numbers = [plan.in_cpp[a.name] for a in plan.numbers_of(variant)]
+    arguments = ", ".join([OUTPUT, *tensors, *numbers])
+    return f"elementwise_into<{plan.struct(variant)}>({arguments});"
+
+
+def backward_host(plan: Plan, backward: Backward) -> str:
+    parameters = [f"const Tensor& {plan.in_cpp[name]}" for name in backward.tensors]
+    parameters += [f"{a.info.cpp} {plan.in_cpp[a.name]}" for a in backward.numbers]
+    count = len(backward.variant.computed)
+    result = "Tensor" if count == 1 else f"std::tuple<{', '.join(['Tensor'] * count)}>"
+    arguments = ", ".join(plan.in_cpp[name] for name in backward.arguments)
+    head = f"{result} {backward.name}({', '.join(parameters)}) {{"
+    return f"{head}\n  return elementwise<{backward.struct}>({backward.constant}, {arguments});\n}}"

@@ -1,0 +1,280 @@
+"""A definition: a function of a file, its arguments, its source."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import importlib.util
+import inspect
+import io
+import re
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import torch
+from schema import Schema, parse
+from torch import Tensor
+
+from .graph import GRADIENT
+from .refusal import NotDerived
+from .saved import OUTPUT
+
+TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
+# What the functions of an ops.py use by these names.
+TAKEN = {"torch", "checks", "registration", "ctx", "inputs", "self", "A", GRADIENT, OUTPUT}
+
+
+@dataclass
+class Definition:
+    """A function that is to become an operator.
+
+    Attributes:
+        place: `softcap.py:softcap`.
+        source: of the function and of what it uses, as it stands in a file of its own.
+    """
+
+    place: str
+    file: Path
+    function: Callable[..., Any]
+    schema: Schema
+    source: str
+
+    @property
+    def name(self) -> str:
+        return self.schema.name
+
+    def named(self, *types: str) -> list[str]:
+        """The arguments that are of one of these types."""
+        return [a.name for a in self.schema.arguments if a.type in types]
+
+
+def read(place: str) -> Definition:
+    """Reads `file.py:function`.
+
+    Raises:
+        NotDerived: there is none, or none that has a schema.
+    """
+    path, colon, name = place.rpartition(":")
+    if not colon or not name.isidentifier():
+        raise NotDerived(f"--from {place}: give a file and a function in it, softcap.py:softcap")
+    file = Path(path)
+    if not file.is_file():
+        raise NotDerived(f"--from {place}: there is no file {path}")
+    module = run(file, place)
+    if not hasattr(module, name):
+        raise NotDerived(f"--from {place}: {path} has no function '{name}'")
+    function = getattr(module, name)
+    check_function(function, place)
+    schema = parse(schema_text(function, place))
+    for argument in schema.arguments:
+        if argument.name in TAKEN:
+            raise NotDerived(
+                f"the argument's name '{argument.name}' is used by the generated code: "
+                "choose another name"
+            )
+    (first, *_) = [a for a in schema.arguments if a.is_tensor]
+    if first.type != "Tensor":
+        raise NotDerived(
+            f"--from {place}: '{first.name}' may be None, and the first tensor says what the "
+            "result is like; put another first"
+        )
+    return Definition(place, file, function, schema, source_of(function, file))
+
+
+def run(file: Path, place: str) -> types.ModuleType:
+    """The file as a module, as if it were imported from its folder."""
+    spec = importlib.util.spec_from_file_location(f"definition_of_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise NotDerived(f"--from {place}: {file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    sys.path.insert(0, str(file.parent))
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            spec.loader.exec_module(module)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise NotDerived(
+            f"--from {place}: {file} does not run: {type(error).__name__}: {reason}"
+        ) from None
+    finally:
+        sys.path.remove(str(file.parent))
+    return module
+
+
+def check_function(function: Any, place: str) -> None:
+    if isinstance(function, torch.nn.Module) or (
+        isinstance(function, type) and issubclass(function, torch.nn.Module)
+    ):
+        raise NotDerived(
+            f"--from {place}: that is a torch.nn.Module; write what its forward computes as a "
+            "function, with its parameters as arguments"
+        )
+    if not isinstance(function, types.FunctionType):
+        raise NotDerived(f"--from {place}: that is a {type(function).__name__}, not a function")
+    if function.__name__ == "<lambda>":
+        raise NotDerived(f"--from {place}: that is a lambda; write it as a def, with annotations")
+    if hasattr(function, "__wrapped__") or function.__closure__:
+        raise NotDerived(
+            f"--from {place}: that is made by another function; write it as a def of its own"
+        )
+
+
+def schema_text(function: Callable[..., Any], place: str) -> str:
+    """The schema that a function's signature says."""
+    name = function.__name__
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception as error:
+        raise NotDerived(f"--from {place}: the annotations do not evaluate: {error}") from None
+    arguments: list[str] = []
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            raise NotDerived(f"--from {place}: '{parameter}' is not supported: list the arguments")
+        if parameter.kind == parameter.KEYWORD_ONLY:
+            raise NotDerived(
+                f"--from {place}: '{parameter.name}' can be given by keyword alone, which is not "
+                "derived; leave out the '*'"
+            )
+        arguments.append(argument_text(parameter, hints, place))
+    if hints.get("return", Tensor) is not Tensor:
+        raise NotDerived(f"--from {place}: {name} must return Tensor, one and no more")
+    return f"{name}({', '.join(arguments)}) -> Tensor"
+
+
+def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: str) -> str:
+    name, default = parameter.name, parameter.default
+    if name not in hints:
+        raise NotDerived(
+            f"--from {place}: the argument '{name}' has no annotation; "
+            "write one of Tensor, Tensor | None, float, int, bool"
+        )
+    hint, optional = hints[name], False
+    alternatives = [t for t in typing.get_args(hint) if t is not type(None)]
+    if alternatives == [Tensor]:
+        hint, optional = Tensor, True
+    if hint not in TYPES:
+        raise NotDerived(
+            f"--from {place}: the argument '{name}' has the type {hint}; "
+            "there are Tensor, Tensor | None, float, int and bool"
+        )
+    text = f"{TYPES[hint]}{'?' if optional else ''} {name}"
+    if default is parameter.empty:
+        return text
+    allowed = {float: (float, int), int: (int,), bool: (bool,)}.get(hint, ())
+    if optional and default is None:
+        return f"{text}=None"
+    if type(default) not in allowed or default != default or default in (1e999, -1e999):
+        raise NotDerived(
+            f"--from {place}: the default of '{name}' is {default!r}, which is no literal of its "
+            "type"
+        )
+    return f"{text}={float(default)!r}" if hint is float else f"{text}={default!r}"
+
+
+# ----- the source
+
+
+def source_of(function: Callable[..., Any], file: Path) -> str:
+    """The function as the person wrote it, after what it uses of its file.
+
+    Raises:
+        NotDerived: it uses what would not be there in another file.
+    """
+    text = file.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    statements = {name: node for node in tree.body for name in names_bound(node)}
+    needed: list[ast.stmt] = []
+
+    def need(name: str) -> None:
+        node = statements.get(name)
+        if node is None and name in function.__globals__ and not hasattr(builtins, name):
+            raise NotDerived(
+                f"{file}: '{name}' is not defined by a statement of its own, so that it cannot be "
+                "taken along into spec.py; define it above the function"
+            )
+        if node is None or node in needed:
+            return
+        needed.append(node)
+        for used in names_used(node):
+            need(used)
+
+    need(function.__name__)
+    imports = [node for node in tree.body if node in needed and isinstance(node, IMPORTS)]
+    for node in imports:
+        check_import(node, file)
+    rest = [node for node in tree.body if node in needed and not isinstance(node, IMPORTS)]
+    future = [node for node in tree.body if getattr(node, "module", None) == "__future__"]
+    head = "\n".join(map(ast.unparse, [*future, *imports]))
+    return head + "\n\n\n" + "\n\n\n".join(source(text, node) for node in rest) + "\n"
+
+
+def check_import(node: ast.Import | ast.ImportFrom, file: Path) -> None:
+    """Refuses a module that is found beside the file alone."""
+    modules = [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        modules = [node.module or ""]
+    for module in modules:
+        root = module.partition(".")[0]
+        level = getattr(node, "level", 0)
+        if level or not (root in sys.stdlib_module_names or PathFinder.find_spec(root)):
+            raise NotDerived(
+                f"{file}:{node.lineno}: '{ast.unparse(node)}' is found beside the file alone, and "
+                "not from spec.py; move what the function uses of it into the file"
+            )
+
+
+IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+def source(text: str, node: ast.stmt) -> str:
+    """The lines of a statement, and the comment above it."""
+    lines = text.splitlines()
+    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
+    while first > 1 and lines[first - 2].startswith("#") and not lines[first - 2].startswith("#!"):
+        first -= 1
+    return textwrap.dedent("\n".join(lines[first - 1 : node.end_lineno]))
+
+
+def names_bound(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        yield node.name
+    elif isinstance(node, IMPORTS):
+        for alias in node.names:
+            yield alias.asname or alias.name.partition(".")[0]
+    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+        for name in ast.walk(node):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                yield name.id
+
+
+def names_used(node: ast.AST) -> Iterator[str]:
+    for name in ast.walk(node):
+        if isinstance(name, ast.Name):
+            yield name.id
+        elif isinstance(name, ast.Constant) and isinstance(name.value, str):
+            # It may be an annotation in quotation marks.
+            with contextlib.suppress(SyntaxError):
+                yield from names_used(ast.parse(name.value, mode="eval").body)
+
+
+def summary(definition: Definition) -> tuple[str, dict[str, str]]:
+    """What its docstring says: the text before the sections, and that of each argument."""
+    text = inspect.getdoc(definition.function) or ""
+    first, *sections = re.split(
+        r"(?m)^(?:Args|Arguments|Returns|Raises|Parameters|Shape)\b.*$", text
+    )
+    described = {}
+    for name in [a.name for a in definition.schema.arguments]:
+        pattern = rf"(?m)^\s*{name}\s*(?:\([^)]*\))?\s*:\s*(.+(?:\n\s{{8,}}.+)*)"
+        if found := re.search(pattern, "\n".join(sections)):
+            described[name] = " ".join(found[1].split())
+    return first.strip(), described

@@ -1,0 +1,257 @@
+"""Expressions of one element: interned nodes, and arithmetic that simplifies them.
+
+Equal expressions are one node, so that what is shared is computed once. `make` builds a node as it
+is said: what the author of a definition wrote stays as written. The operators of Python (`g * x`)
+simplify, and are for gradients. They keep what floating-point numbers do, up to rounding: nothing
+is multiplied by zero and dropped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
+BOOLEAN = COMPARISONS | {"and", "or", "not", "isnan", "isinf", "isfinite", "signbit"}
+
+Value: TypeAlias = "float | bool | str | None"
+
+
+@dataclass(eq=False, frozen=True)
+class Node:
+    """An expression.
+
+    Attributes:
+        op: "const", "tensor" and "number" (arguments of the operator), or one of operations.py.
+        value: of a constant; the name of an argument.
+        is_bool: whether it is true or false.
+        is_number: whether there is one value for all elements.
+        is_gradient: whether it depends on the gradient that the backward is given.
+    """
+
+    op: str
+    args: tuple[Node, ...]
+    value: Value
+    is_bool: bool
+    is_number: bool
+    is_gradient: bool
+
+    def __add__(self, other: Operand) -> Node:
+        return add(self, lift(other))
+
+    def __radd__(self, other: Operand) -> Node:
+        return add(lift(other), self)
+
+    def __sub__(self, other: Operand) -> Node:
+        return add(self, -lift(other))
+
+    def __rsub__(self, other: Operand) -> Node:
+        return add(lift(other), -self)
+
+    def __mul__(self, other: Operand) -> Node:
+        return multiply(self, lift(other))
+
+    def __rmul__(self, other: Operand) -> Node:
+        return multiply(lift(other), self)
+
+    def __truediv__(self, other: Operand) -> Node:
+        return divide(self, lift(other))
+
+    def __neg__(self) -> Node:
+        return multiply(const(-1.0), self)
+
+    def __repr__(self) -> str:
+        if not self.args:
+            return repr(self.value) if self.op == "const" else str(self.value)
+        return f"{self.op}({', '.join(map(repr, self.args))})"
+
+
+Operand: TypeAlias = "Node | float"
+
+_nodes: dict[tuple[object, ...], Node] = {}
+
+
+def make(op: str, *args: Node, value: Value = None) -> Node:
+    """The node of an operation, as it stands."""
+    key = (op, *map(id, args), type(value), repr(value))
+    if key not in _nodes:
+        is_bool = op in BOOLEAN or isinstance(value, bool)
+        if op == "where":
+            is_bool = args[1].is_bool
+        _nodes[key] = Node(
+            op,
+            args,
+            value,
+            is_bool,
+            op != "tensor" and all(a.is_number for a in args),
+            (op == "tensor" and value == GRADIENT) or any(a.is_gradient for a in args),
+        )
+    return _nodes[key]
+
+
+GRADIENT = "grad_output"
+
+
+def const(value: float | bool) -> Node:
+    return make("const", value=value if isinstance(value, bool) else float(value))
+
+
+def lift(value: Operand) -> Node:
+    return value if isinstance(value, Node) else const(value)
+
+
+def is_const(node: Node, value: float | None = None) -> bool:
+    if node.op != "const" or node.is_bool:
+        return False
+    return value is None or node.value == value
+
+
+def where(condition: Node, yes: Operand, no: Operand) -> Node:
+    yes, no = lift(yes), lift(no)
+    return yes if yes is no else make("where", condition, yes, no)
+
+
+def inputs_of(outputs: Iterable[Node]) -> set[str]:
+    """The names of the arguments that expressions depend on."""
+    return {str(node.value) for node in in_order(outputs) if node.op in ("tensor", "number")}
+
+
+def in_order(outputs: Iterable[Node]) -> Iterator[Node]:
+    """Every node once, each after those it is made of."""
+    seen: set[Node] = set()
+    stack = [(node, False) for node in reversed(list(outputs))]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            yield node
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack += [(arg, False) for arg in reversed(node.args)]
+
+
+# Products and sums of gradients
+
+
+@dataclass
+class Product:
+    """coefficient * above[0] * ... / below[0] / ..."""
+
+    coefficient: float
+    above: list[Node]
+    below: list[Node]
+
+    def node(self) -> Node:
+        sign, size = math.copysign(1.0, self.coefficient), abs(self.coefficient)
+        factors = [*([const(size)] if size != 1 else []), *self.above] or [const(1.0)]
+        result = factors[0]
+        for factor in factors[1:]:
+            result = make("mul", result, factor)
+        for divisor in self.below:
+            result = make("div", result, divisor)
+        if sign > 0:
+            return result
+        return const(-size) if is_const(result) else make("neg", result)
+
+
+def product(node: Node) -> Product:
+    """A gradient taken apart; what the author wrote stays whole, to be shared with it."""
+    if is_const(node) and math.isfinite(value := float(node.value)):  # type: ignore[arg-type]
+        return Product(value, [], [])
+    if node.op == "neg":
+        inner = product(node.args[0])
+        return Product(-inner.coefficient, inner.above, inner.below)
+    if node.is_gradient and node.op == "mul":
+        a, b = map(product, node.args)
+        return Product(a.coefficient * b.coefficient, a.above + b.above, a.below + b.below)
+    if node.is_gradient and node.op == "div":
+        a = product(node.args[0])
+        return Product(a.coefficient, a.above, [*a.below, node.args[1]])
+    return Product(1.0, [node], [])
+
+
+def multiply(a: Node, b: Node) -> Node:
+    x, y = product(a), product(b)
+    above, below = x.above + y.above, x.below + y.below
+    # The gradient first, and a number that was divided by is no longer multiplied by.
+    above.sort(key=lambda node: not node.is_gradient)
+    for node in [n for n in above if n.is_number and n in below]:
+        above.remove(node)
+        below.remove(node)
+    return Product(x.coefficient * y.coefficient, above, below).node()
+
+
+def divide(a: Node, b: Node) -> Node:
+    if is_const(a) and is_const(b) and b.value:
+        return const(float(a.value) / float(b.value))  # type: ignore[arg-type]
+    x = product(a)
+    if b.is_number and b in x.above:
+        x.above.remove(b)
+        return x.node()
+    return Product(x.coefficient, x.above, [*x.below, b]).node()
+
+
+def add(a: Node, b: Node) -> Node:
+    """A sum; of gradients the factors that both have stand outside of it."""
+    if is_const(a) and is_const(b):
+        return const(float(a.value) + float(b.value))  # type: ignore[arg-type]
+    if is_const(a, 0):
+        return b
+    if is_const(b, 0):
+        return a
+    if a.op == b.op == "where" and a.args[0] is b.args[0]:
+        for one, other in ((a, b), (b, a)):
+            if is_const(one.args[2], 0) and is_const(other.args[1], 0):
+                return where(one.args[0], one.args[1], other.args[2])
+    if not (a.is_gradient and b.is_gradient):
+        return plus(a, b)
+    x, y = product(a), product(b)
+    above, below = common(x.above, y.above), common(x.below, y.below)
+    if not above:
+        return plus(a, b)
+    coefficient = 1.0
+    if abs(x.coefficient) == abs(y.coefficient) or x.coefficient < 0 > y.coefficient:
+        coefficient = math.copysign(min(abs(x.coefficient), abs(y.coefficient)), x.coefficient)
+        if x.coefficient < 0 < y.coefficient:
+            coefficient = -coefficient
+    rest = [
+        Product(z.coefficient / coefficient, without(z.above, above), without(z.below, below))
+        for z in (x, y)
+    ]
+    inner = plus(*(z.node() for z in rest))
+    if is_const(inner):
+        return Product(coefficient * float(inner.value), above, below).node()  # type: ignore[arg-type]
+    return Product(coefficient, [*above, inner], below).node()
+
+
+def plus(a: Node, b: Node) -> Node:
+    """The sum, as a difference where one of them is negative."""
+    if is_const(a) and is_const(b):
+        return const(float(a.value) + float(b.value))  # type: ignore[arg-type]
+    x, y = product(a), product(b)
+    if y.coefficient < 0:
+        return make("sub", a, Product(-y.coefficient, y.above, y.below).node())
+    if x.coefficient < 0:
+        return make("sub", b, Product(-x.coefficient, x.above, x.below).node())
+    return make("add", a, b)
+
+
+def common(a: list[Node], b: list[Node]) -> list[Node]:
+    """What both have, in the order of the first."""
+    left = Counter(a) & Counter(b)
+    found = []
+    for node in a:
+        if left[node]:
+            left[node] -= 1
+            found.append(node)
+    return found
+
+
+def without(nodes: list[Node], left_out: list[Node]) -> list[Node]:
+    rest = list(nodes)
+    for node in left_out:
+        rest.remove(node)
+    return rest

@@ -1,0 +1,665 @@
+"""What expressions are made of: each operation in C++, in Python, for tensors, and its derivative.
+
+Derivatives are PyTorch's, ties and NaN included (tools/autograd/derivatives.yaml in its sources);
+verify.py compares them. An operation whose usual form loses accuracy or overflows on the way, or
+whose gradient does, is one here: `lowered` says what it is in C++.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .graph import Node, const, is_const, lift, make, where
+
+# How strongly an expression holds together, in either language.
+CHOICE, OR, AND, EQUAL, COMPARE, SUM, PRODUCT, SIGN, POWER, WHOLE = range(10)
+# The operators of Python on masks bind more strongly than comparisons.
+ARGUMENT = CHOICE
+
+
+@dataclass(frozen=True)
+class Form:
+    """An expression's text, `{0} + {1}`; how strongly it holds, and how strongly operands must."""
+
+    text: str
+    strength: int = WHOLE
+    operands: tuple[int, ...] = ()
+
+    def operand(self, k: int) -> int:
+        return self.operands[k] if k < len(self.operands) else ARGUMENT
+
+
+# The gradient that comes, the node, its operands: a gradient for each, None for zero.
+Derivative = Callable[..., tuple["Node | None", ...]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation.
+
+    Attributes:
+        python: on tensors.
+        cpp: None where it is lowered.
+        derivative: None where it is zero everywhere.
+        lowered: what it is made of in C++.
+        word: what a result of it is called that has no name.
+    """
+
+    python: Form
+    cpp: Form | None = None
+    derivative: Derivative | None = None
+    lowered: Callable[..., Node | None] | None = None
+    word: str = ""
+
+
+OPERATIONS: dict[str, Operation] = {}
+
+
+def define(
+    name: str,
+    python: Form,
+    cpp: Form | None = None,
+    derivative: Derivative | None = None,
+    lowered: Callable[..., Node | None] | None = None,
+    word: str = "",
+) -> None:
+    OPERATIONS[name] = Operation(python, cpp, derivative, lowered, word or name)
+
+
+def infix(
+    name: str, sign: str, strength: int, right: int, word: str
+) -> Callable[[Derivative], None]:
+    """Defines `a sign b`, the same in both languages; takes the derivative."""
+    form = Form(f"{{0}} {sign} {{1}}", strength, (strength, right))
+    return lambda derivative: define(name, form, form, derivative, word=word)
+
+
+# ----- arithmetic
+
+infix("add", "+", SUM, SUM, "sum")(lambda g, out, x, y: (g, g))
+infix("sub", "-", SUM, PRODUCT, "difference")(lambda g, out, x, y: (g, -g))
+infix("mul", "*", PRODUCT, SIGN, "product")(lambda g, out, x, y: (g * y, g * x))
+infix("div", "/", PRODUCT, SIGN, "quotient")(
+    lambda g, out, x, y: (g / y, -(g * out / y) if not y.is_number else None)
+)
+NEGATIVE = Form("-{0}", SIGN, (WHOLE,))
+define("neg", NEGATIVE, NEGATIVE, lambda g, out, x: (-g,), word="negative")
+
+# ----- comparisons, and what is made of them
+
+COMPARED = {
+    "lt": ("<", COMPARE, "below"),
+    "le": ("<=", COMPARE, "at_most"),
+    "gt": (">", COMPARE, "above"),
+    "ge": (">=", COMPARE, "at_least"),
+    "eq": ("==", EQUAL, "equal"),
+    "ne": ("!=", EQUAL, "unequal"),
+}
+for _name, (_sign, _strength, _word) in COMPARED.items():
+    define(
+        _name,
+        Form(f"{{0}} {_sign} {{1}}", COMPARE, (SUM, SUM)),
+        Form(f"{{0}} {_sign} {{1}}", _strength, (SUM, SUM)),
+        word=_word,
+    )
+define(
+    "and",
+    Form("{0} & {1}", AND, (SUM, SUM)),
+    Form("{0} && {1}", AND, (EQUAL, EQUAL)),
+    word="both",
+)
+define(
+    "or",
+    Form("{0} | {1}", OR, (SUM, SUM)),
+    Form("{0} || {1}", OR, (EQUAL, EQUAL)),
+    word="either",
+)
+define(
+    "not",
+    Form("~{0}", SIGN, (WHOLE,)),
+    Form("!{0}", SIGN, (WHOLE,)),
+    word="otherwise",
+)
+for _name in ("isnan", "isinf", "isfinite", "signbit"):
+    define(_name, Form(f"torch.{_name}({{0}})"), Form(f"std::{_name}({{0}})"))
+define(
+    "where",
+    Form("torch.where({0}, {1}, {2})"),
+    Form("{0} ? {1} : {2}", CHOICE, (OR, OR, OR)),
+    lambda g, out, c, x, y: (None, where(c, g, 0), where(c, 0, g)),
+    word="choice",
+)
+define(
+    "to_real",
+    Form("{0}.to(dtype)", WHOLE, (WHOLE,)),
+    Form("{0} ? A(1) : A(0)", CHOICE, (OR,)),
+    word="flag",
+)
+
+# ----- functions that C++ has, too
+
+TWO_OVER_SQRT_PI = 2 / math.sqrt(math.pi)
+
+# Those of csrc/elementary.h, which vectorise on the CPU.
+ELEMENTARY = frozenset(["exp", "expm1", "log", "log1p", "tanh", "erf", "sigmoid", "rsqrt"])
+
+IN_CPP = {"abs": "fabs"}
+
+FUNCTIONS: dict[str, Derivative | None] = {
+    "exp": lambda g, out, x: (g * out,),
+    "exp2": lambda g, out, x: (g * out * math.log(2),),
+    "expm1": lambda g, out, x: (g * make("add", out, const(1)),),
+    "log": lambda g, out, x: (g / x,),
+    "log2": lambda g, out, x: (g / (x * math.log(2)),),
+    "log10": lambda g, out, x: (g / (x * math.log(10)),),
+    "log1p": lambda g, out, x: (g / (x + 1),),
+    "sqrt": lambda g, out, x: (g / (2 * out),),
+    "rsqrt": lambda g, out, x: (-0.5 * g * (out * out * out),),
+    "sin": lambda g, out, x: (g * make("cos", x),),
+    "cos": lambda g, out, x: (-g * make("sin", x),),
+    "tan": lambda g, out, x: (g * (1 + out * out),),
+    "asin": lambda g, out, x: (g * make("rsqrt", 1 - x * x),),
+    "acos": lambda g, out, x: (-g * make("rsqrt", 1 - x * x),),
+    "atan": lambda g, out, x: (g / (x * x + 1),),
+    "sinh": lambda g, out, x: (g * make("cosh", x),),
+    "cosh": lambda g, out, x: (g * make("sinh", x),),
+    "tanh": lambda g, out, x: (g * (1 - out * out),),
+    "asinh": lambda g, out, x: (g * make("rsqrt", x * x + 1),),
+    "acosh": lambda g, out, x: (g * make("rsqrt", x * x - 1),),
+    "atanh": lambda g, out, x: (g / (1 - x * x),),
+    "erf": lambda g, out, x: (TWO_OVER_SQRT_PI * g * make("exp", -(x * x)),),
+    "erfc": lambda g, out, x: (-TWO_OVER_SQRT_PI * g * make("exp", -(x * x)),),
+    "sigmoid": lambda g, out, x: (g * out * (1 - out),),
+    "abs": lambda g, out, x: (g * make("sign", x),),
+    "floor": None,
+    "ceil": None,
+    "trunc": None,
+}
+for _name, _derivative in FUNCTIONS.items():
+    _namespace = "math" if _name in ELEMENTARY else "std"
+    define(
+        _name,
+        Form(f"torch.{_name}({{0}})"),
+        Form(f"{_namespace}::{IN_CPP.get(_name, _name)}({{0}})"),
+        _derivative,
+    )
+# To even, as PyTorch.
+define("round", Form("torch.round({0})"), Form("std::nearbyint({0})"))
+
+
+def atan2_derivative(g: Node, out: Node, y: Node, x: Node) -> tuple[Node, Node]:
+    square = x * x + y * y
+    inverse = where(make("eq", square, const(0)), 0, make("reciprocal", square))
+    return g * x * inverse, -(g * y * inverse)
+
+
+RECIPROCAL = Form("1 / {0}", PRODUCT, (SIGN,))
+define(
+    *("reciprocal", RECIPROCAL, Form("A(1) / {0}", PRODUCT, (SIGN,))),
+    lambda g, out, x: (-(g * (out * out)),),
+    word="inverse",
+)
+
+
+def pow_derivative(g: Node, out: Node, x: Node, p: Node) -> tuple[Node | None, Node | None]:
+    if is_const(p):
+        exponent = float(p.value)  # type: ignore[arg-type]
+        return None if exponent == 0 else exponent * g * power(x, const(exponent - 1)), None
+    to_x = where(make("eq", p, const(0)), 0, g * p * make("pow", x, p - 1))
+    if p.is_number:
+        return to_x, None
+    to_p = out * make("log", x)
+    if not is_const(x):
+        at_zero = make("and", make("eq", x, const(0)), make("ge", p, const(0)))
+        to_p = where(at_zero, 0, to_p)
+    return to_x, g * to_p
+
+
+def power(x: Node, p: Node) -> Node:
+    return x if is_const(p, 1) else make("pow", x, p)
+
+
+def lowered_pow(x: Node, p: Node) -> Node | None:
+    if is_const(p, 2):
+        return make("mul", x, x)
+    if is_const(p, 3):
+        return make("mul", make("mul", x, x), x)
+    if is_const(p, 4):
+        square = make("mul", x, x)
+        return make("mul", square, square)
+    if is_const(p, 0.5):
+        return make("sqrt", x)
+    if is_const(p, -0.5):
+        return make("rsqrt", x)
+    if is_const(p, -1):
+        return make("reciprocal", x)
+    if is_const(p, -2):
+        return make("reciprocal", make("mul", x, x))
+    return None
+
+
+def pair(name: str, derivative: Derivative) -> None:
+    """A function of two numbers that C++ has."""
+    define(
+        name,
+        Form(f"torch.{name}({{0}}, {{1}})"),
+        Form(f"std::{name}({{0}}, {{1}})"),
+        derivative,
+    )
+
+
+define(
+    *("pow", Form("{0} ** {1}", POWER, (WHOLE, SIGN)), Form("std::pow({0}, {1})")),
+    *(pow_derivative, lowered_pow),
+    word="power",
+)
+pair("atan2", atan2_derivative)
+pair("hypot", lambda g, out, x, y: (g * (x / out), g * (y / out)))
+pair("copysign", lambda g, out, x, y: (g * where(make("eq", x, const(0)), 0, out / x), None))
+pair("fmod", lambda g, out, x, y: (g, -g * make("trunc", x / y)))
+
+
+# ----- functions that are several operations in C++
+
+
+def whole(
+    name: str,
+    python: str,
+    lowered: Callable[..., Node],
+    derivative: Derivative | None = None,
+    word: str = "",
+) -> None:
+    define(name, Form(python), None, derivative, lowered, word)
+
+
+def compare(op: str, x: Node, y: Node | float) -> Node:
+    return make(op, x, lift(y))
+
+
+def both(x: Node, y: Node) -> Node:
+    return make("and", x, y)
+
+
+def either(x: Node, y: Node) -> Node:
+    return make("or", x, y)
+
+
+# NaN stays NaN.
+whole(
+    *("relu", "torch.relu({0})"),
+    lambda x: where(compare("le", x, 0), 0, x),
+    lambda g, out, x: (where(compare("le", x, 0), 0, g),),
+)
+whole(
+    *("sign", "torch.sign({0})"),
+    lambda x: where(compare("gt", x, 0), 1, where(compare("lt", x, 0), -1, 0)),
+)
+
+
+def larger(g: Node, x: Node, y: Node) -> Node:
+    """The gradient of x where the larger one is taken: half of it each where they are equal."""
+    return where(compare("eq", x, y), 0.5 * g, where(compare("lt", x, y), 0, g))
+
+
+def smaller(g: Node, x: Node, y: Node) -> Node:
+    return where(compare("eq", x, y), 0.5 * g, where(compare("gt", x, y), 0, g))
+
+
+def taken(op: str) -> Callable[[Node, Node], Node]:
+    return lambda x, y: where(either(compare(op, x, y), make("isnan", x)), x, y)
+
+
+whole(
+    *("maximum", "torch.maximum({0}, {1})", taken("gt")),
+    lambda g, out, x, y: (larger(g, x, y), larger(g, y, x)),
+    word="largest",
+)
+whole(
+    *("minimum", "torch.minimum({0}, {1})", taken("lt")),
+    lambda g, out, x, y: (smaller(g, x, y), smaller(g, y, x)),
+    word="smallest",
+)
+
+
+def fmax_derivative(g: Node, out: Node, x: Node, y: Node) -> tuple[Node, Node]:
+    x_is_taken = either(compare("ge", x, y), make("isnan", y))
+    return where(x_is_taken, g, 0), where(x_is_taken, 0, g)
+
+
+def fmin_derivative(g: Node, out: Node, x: Node, y: Node) -> tuple[Node, Node]:
+    x_is_taken = either(compare("le", x, y), make("isnan", y))
+    return where(x_is_taken, g, 0), where(x_is_taken, 0, g)
+
+
+pair("fmax", fmax_derivative)
+pair("fmin", fmin_derivative)
+
+
+def limited(x: Node, low: Node, high: Node) -> Node:
+    at_least = lowered_clamp_min(x, low)
+    return lowered_clamp_max(at_least, high)
+
+
+def lowered_clamp_min(x: Node, low: Node) -> Node:
+    return where(compare("lt", x, low), low, x) if low.is_number else taken("gt")(x, low)
+
+
+def lowered_clamp_max(x: Node, high: Node) -> Node:
+    return where(compare("gt", x, high), high, x) if high.is_number else taken("lt")(x, high)
+
+
+def clamp_derivative(g: Node, out: Node, x: Node, low: Node, high: Node) -> tuple[Node, Node, Node]:
+    inside = both(compare("ge", x, low), compare("le", x, high))
+    ordered = compare("lt", low, high)
+    crossed = compare("lt", high, low)
+    return (
+        where(inside, g, 0),
+        where(both(ordered, compare("lt", x, low)), g, 0),
+        where(either(compare("gt", x, high), crossed), g, 0),
+    )
+
+
+whole(
+    *("clamp", "torch.clamp({0}, {1}, {2})", limited, clamp_derivative),
+    word="clamped",
+)
+whole(
+    *("clamp_min", "torch.clamp({0}, min={1})", lowered_clamp_min),
+    lambda g, out, x, low: (
+        where(compare("ge", x, low), g, 0),
+        where(compare("lt", x, low), g, 0),
+    ),
+    word="clamped",
+)
+whole(
+    *("clamp_max", "torch.clamp({0}, max={1})", lowered_clamp_max),
+    lambda g, out, x, high: (
+        where(compare("le", x, high), g, 0),
+        where(compare("gt", x, high), g, 0),
+    ),
+    word="clamped",
+)
+# As clamp, but for the gradient at the bounds, which is none.
+whole(
+    *("hardtanh", "F.hardtanh({0}, {1}, {2})", limited),
+    lambda g, out, x, low, high: (
+        where(both(make("gt", x, low), make("lt", x, high)), g, 0),
+        None,
+        None,
+    ),
+    word="clamped",
+)
+# x, where no x > 0 is taken: in Python, where both sides of a `where` are differentiated, an
+# overflow on the side that is not taken would be NaN in the derivative.
+whole("not_positive", "torch.clamp({0}, max=0)", lambda x: x)
+
+
+def softplus(x: Node, beta: Node, threshold: Node) -> Node:
+    scaled = beta * x
+    return where(make("gt", scaled, threshold), x, make("log1p", make("exp", scaled)) / beta)
+
+
+whole(
+    *("softplus", "F.softplus({0}, {1}, {2})", softplus),
+    lambda g, out, x, beta, threshold: (
+        where(make("gt", beta * x, threshold), g, g * make("sigmoid", beta * x)),
+        None,
+        None,
+    ),
+)
+whole(
+    *("logsigmoid", "F.logsigmoid({0})"),
+    lambda x: where(compare("lt", x, 0), x, 0) - make("log1p", make("exp", -make("abs", x))),
+    lambda g, out, x: (g * make("sigmoid", -x),),
+)
+
+
+def elu_lowered(x: Node, alpha: Node, scale: Node, input_scale: Node) -> Node:
+    negative = alpha * scale * make("expm1", input_scale * x)
+    return where(compare("le", x, 0), negative, scale * x)
+
+
+def elu_derivative(
+    g: Node, out: Node, x: Node, alpha: Node, scale: Node, input_scale: Node
+) -> tuple[Node | None, ...]:
+    slope = input_scale * alpha * scale * make("exp", input_scale * make("not_positive", x))
+    return where(compare("le", x, 0), g * slope, g * scale), None, None, None
+
+
+whole(
+    *("elu", "torch.ops.aten.elu({0}, {1}, {2}, {3})"),
+    *(elu_lowered, elu_derivative),
+)
+whole(
+    *("leaky_relu", "F.leaky_relu({0}, {1})"),
+    lambda x, slope: where(compare("gt", x, 0), x, slope * x),
+    lambda g, out, x, slope: (where(compare("gt", x, 0), g, g * slope), None),
+)
+
+
+def hardswish(x: Node) -> Node:
+    lifted = x + 3
+    clamped = where(compare("gt", lifted, 6), 6, lifted)
+    return x * where(compare("lt", clamped, 0), 0, clamped) / 6
+
+
+def hardswish_derivative(g: Node, out: Node, x: Node) -> tuple[Node]:
+    inside = where(compare("lt", x, 3), g * (x / 3 + 0.5), g)
+    return (where(compare("le", x, -3), 0, inside),)
+
+
+whole("hardswish", "F.hardswish({0})", hardswish, hardswish_derivative)
+
+
+def beyond(x: Node, bound: Node) -> Node:
+    return either(make("lt", x, -bound), make("gt", x, bound))
+
+
+def softshrink(x: Node, bound: Node) -> Node:
+    # NaN stays NaN.
+    below = where(make("lt", x, -bound), x + bound, 0 * x)
+    return where(make("gt", x, bound), x - bound, below)
+
+
+whole(
+    *("softshrink", "F.softshrink({0}, {1})", softshrink),
+    lambda g, out, x, bound: (where(beyond(x, bound), g, 0), None),
+)
+whole(
+    *("hardshrink", "F.hardshrink({0}, {1})"),
+    lambda x, bound: where(both(compare("ge", x, -bound), make("le", x, bound)), 0, x),
+    lambda g, out, x, bound: (where(beyond(x, bound), g, 0), None),
+)
+whole(
+    *("threshold", "torch.threshold({0}, {1}, {2})"),
+    lambda x, bound, value: where(make("le", x, bound), value, x),
+    lambda g, out, x, bound, value: (where(make("le", x, bound), 0, g), None, None),
+)
+
+
+def logaddexp(base: str) -> Callable[[Node, Node], Node]:
+    def lowered(x: Node, y: Node) -> Node:
+        equal = both(make("isinf", x), make("eq", x, y))
+        apart = make(base, -make("abs", x - y))
+        rest = make("log1p", apart)
+        rest = rest if base == "exp" else rest * (1 / math.log(2))
+        return where(equal, x, make("maximum", x, y) + rest)
+
+    return lowered
+
+
+whole(
+    *("logaddexp", "torch.logaddexp({0}, {1})", logaddexp("exp")),
+    lambda g, out, x, y: (g * make("sigmoid", x - y), g * make("sigmoid", y - x)),
+)
+whole(
+    *("logaddexp2", "torch.logaddexp2({0}, {1})", logaddexp("exp2")),
+    lambda g, out, x, y: (
+        g * make("sigmoid", (x - y) * math.log(2)),
+        g * make("sigmoid", (y - x) * math.log(2)),
+    ),
+)
+
+
+def times_log(log: str) -> Callable[[Node, Node], Node]:
+    """0 where x is 0, whatever the logarithm, unless y is NaN."""
+    return lambda x, y: where(make("isnan", y), y, where(compare("eq", x, 0), 0, x * make(log, y)))
+
+
+def times_log_derivative(op: str, pole: float) -> Derivative:
+    def derivative(g: Node, out: Node, x: Node, y: Node) -> tuple[Node, Node]:
+        no_slope = both(compare("eq", x, 0), compare("le", y, pole))
+        return where(no_slope, 0, make(op, g, y)), g * x / (y - pole)
+
+    return derivative
+
+
+whole(
+    *("xlogy", "torch.xlogy({0}, {1})", times_log("log")),
+    times_log_derivative("xlogy", 0),
+)
+whole(
+    *("xlog1py", "torch.special.xlog1py({0}, {1})", times_log("log1p")),
+    times_log_derivative("xlog1py", -1),
+)
+
+
+def logit(x: Node, low: Node, high: Node) -> Node:
+    if is_bounded(low, high):
+        x = where(make("lt", x, low), low, where(make("gt", x, high), high, x))
+    return make("log", x / (1 - x))
+
+
+def is_bounded(low: Node, high: Node) -> bool:
+    return not (is_const(low, 0) and is_const(high, 1))
+
+
+def logit_derivative(g: Node, out: Node, x: Node, low: Node, high: Node) -> tuple[Node | None, ...]:
+    outside = either(make("lt", x, low), make("gt", x, high))
+    slope = make("reciprocal", x * (1 - x))
+    if is_bounded(low, high):
+        return where(outside, 0, g * slope), None, None
+    return where(outside, const(math.nan), g * make("abs", slope)), None, None
+
+
+whole(
+    *("logit", "torch.logit({0}, {1})"),
+    logit,
+    logit_derivative,
+)
+whole(
+    *("lerp", "torch.lerp({0}, {1}, {2})"),
+    # From the nearer end, as PyTorch.
+    lambda start, end, weight: where(
+        compare("lt", make("abs", weight), 0.5),
+        start + weight * (end - start),
+        end - (end - start) * (1 - weight),
+    ),
+    lambda g, out, start, end, weight: (g * (1 - weight), g * weight, g * (end - start)),
+)
+
+
+def entr(x: Node) -> Node:
+    positive = where(compare("eq", x, 0), 0, const(-math.inf))
+    inside = where(compare("gt", x, 0), -x * make("log", x), positive)
+    return where(make("isnan", x), x, inside)
+
+
+whole(
+    *("entr", "torch.special.entr({0})", entr),
+    lambda g, out, x: (g * (-make("log", x) - 1),),
+)
+
+
+def remainder(x: Node, y: Node) -> Node:
+    """With the sign of y, as in Python."""
+    rest = make("fmod", x, y)
+    return where(other_sign(rest, y), rest + y, rest)
+
+
+def other_sign(rest: Node, y: Node) -> Node:
+    signs = make("ne", compare("lt", y, 0), compare("lt", rest, 0))
+    return both(compare("ne", rest, 0), signs)
+
+
+def floor_divide(x: Node, y: Node) -> Node:
+    rest = make("fmod", x, y)
+    quotient = (x - rest) / y
+    whole_number = make("round", where(other_sign(rest, y), quotient - 1, quotient))
+    return where(compare("eq", y, 0), x / y, whole_number)
+
+
+whole(
+    *("floor_divide", 'torch.div({0}, {1}, rounding_mode="floor")'),
+    floor_divide,
+    word="quotient",
+)
+whole(
+    *("remainder", "torch.remainder({0}, {1})", remainder),
+    lambda g, out, x, y: (g, -g * make("floor_divide", x, y)),
+)
+
+
+# ----- losses: of the prediction x and the target y
+
+
+def huber(x: Node, y: Node, delta: Node) -> Node:
+    error = make("abs", x - y)
+    return where(make("lt", error, delta), 0.5 * error * error, delta * (error - 0.5 * delta))
+
+
+def huber_derivative(g: Node, out: Node, x: Node, y: Node, delta: Node) -> tuple[Node | None, ...]:
+    apart = x - y
+    inside = where(make("ge", apart, delta), delta * g, apart * g)
+    to_x = where(make("le", apart, -delta), -(delta * g), inside)
+    return to_x, -to_x, None
+
+
+whole(
+    "huber", 'F.huber_loss({0}, {1}, reduction="none", delta={2})', huber, huber_derivative, "loss"
+)
+
+
+def smooth_l1(x: Node, y: Node, beta: Node) -> Node:
+    error = make("abs", x - y)
+    return where(make("lt", error, beta), 0.5 * error * error / beta, error - 0.5 * beta)
+
+
+def smooth_l1_derivative(
+    g: Node, out: Node, x: Node, y: Node, beta: Node
+) -> tuple[Node | None, ...]:
+    apart = x - y
+    inside = where(make("ge", apart, beta), g, apart * g / beta)
+    to_x = where(make("le", apart, -beta), -g, inside)
+    return to_x, -to_x, None
+
+
+whole(
+    "smooth_l1",
+    'F.smooth_l1_loss({0}, {1}, reduction="none", beta={2})',
+    smooth_l1,
+    smooth_l1_derivative,
+    word="loss",
+)
+whole(
+    "binary_cross_entropy_with_logits",
+    'F.binary_cross_entropy_with_logits({0}, {1}, reduction="none")',
+    lambda x, y: (1 - y) * x - make("logsigmoid", x),
+    lambda g, out, x, y: (g * (make("sigmoid", x) - y), -g * x),
+    "loss",
+)
+
+
+def lower(node: Node, done: dict[Node, Node]) -> Node:
+    """An expression in operations that C++ has."""
+    if node not in done:
+        args = tuple(lower(arg, done) for arg in node.args)
+        expand = OPERATIONS[node.op].lowered if node.args else None
+        expanded = expand(*args) if expand else None
+        if expanded is None:
+            done[node] = make(node.op, *args, value=node.value)
+        else:
+            done[node] = lower(expanded, done)
+    return done[node]

@@ -1,0 +1,235 @@
+"""The ops.py of a derived operator."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from naming import free
+from schema import Argument
+from torch.autograd.function import BackwardCFunction
+
+from . import python_text
+from .derived import Variant
+from .graph import GRADIENT
+from .plan import Backward, Plan
+
+WIDTH = 96
+
+
+def ops_file(plan: Plan) -> str:
+    functions = [public(plan), setup_context(plan), backward(plan)]
+    functions += [backward_in_torch(b) for b in plan.backwards]
+    text = "\n\n".join(functions)
+    imports = ["import math"] if "math." in text else []
+    imports += ["import torch", "from torch import Tensor"]
+    if "F." in text:
+        imports.append("import torch.nn.functional as F")
+    imports.append("from extension_cpp import checks, registration")
+    if "summed_gradients(" in text:
+        imports.append("from extension_cpp.broadcasting import summed_gradients")
+    (first, *_) = plan.summary.splitlines()
+    head = f'"""{plan.name}: {lower_first(first.removeprefix("Computes ").rstrip("."))}."""'
+    return "\n".join([head, "", *imports, "", "", text, "", registrations(plan), ""])
+
+
+def function(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
+    return "\n".join([f"def {name}({', '.join(parameters)}):", *(f"    {x}" for x in lines), ""])
+
+
+def lower_first(text: str) -> str:
+    return text if text[:2].isupper() else text[:1].lower() + text[1:]
+
+
+# ----- the public function
+
+
+def public(plan: Plan) -> str:
+    parameters = ", ".join(a.python_parameter for a in plan.arguments)
+    arguments = ", ".join(a.name for a in plan.arguments)
+    lines = [
+        f"def {plan.name}({parameters}) -> Tensor:",
+        *textwrap.indent(f'"""{docstring(plan)}\n"""', "    ").splitlines(),
+        *(
+            f'    checks.check_number("{plan.name}", "{name}", {name})'
+            for name in plan.differentiated_numbers
+        ),
+        f"    return torch.ops.extension_cpp.{plan.name}({arguments})",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def docstring(plan: Plan) -> str:
+    several = len(plan.tensors) > 1
+    arguments = [wrapped(f"{a.name}: {description(plan, a)}", "    ") for a in plan.arguments]
+    raised = "a dtype, device or shape other than the above." if several else "another dtype."
+    lines = [
+        *(plan.summary, "", "Half types are computed in float32 and rounded once.", ""),
+        *("Args:", *arguments, ""),
+        *("Returns:", wrapped(returned_tensor(plan)), ""),
+        *("Raises:", f"    RuntimeError: {raised}"),
+    ]
+    if numbers := plan.differentiated_numbers:
+        named = " or ".join(f"`{name}`" for name in numbers)
+        lines.append(wrapped(f"TypeError: a tensor for {named} whose derivative would be lost."))
+    return "\n".join(lines)
+
+
+def wrapped(text: str, hanging: str = "") -> str:
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent="    ",
+        subsequent_indent=f"    {hanging}",
+        break_on_hyphens=False,
+    )
+
+
+def returned_tensor(plan: Plan) -> str:
+    main, *others = plan.tensors
+    if plan.broadcasts:
+        text = "of the common shape, in the layout on which the dense inputs of that shape agree"
+    elif others:
+        text = (
+            f"with the shape and dtype of `{main}`, in the layout on which the dense inputs agree"
+        )
+    else:
+        text = f"with the shape and dtype of `{main}`, and its layout where it is dense"
+    text += ", else contiguous" if others else ""
+    text = f"A tensor {text}. Differentiable to any order, in reverse and forward mode."
+    if plan.broadcasts:
+        text += " The gradient of an input that was broadcast is a deterministic sum, accumulated "
+        text += "in float32 (float64 for float64)."
+    return text
+
+
+def description(plan: Plan, a: Argument) -> str:
+    """What the author says of an argument, and what holds for all operators."""
+    main = plan.tensors[0]
+    if a.name == main:
+        text = "of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA."
+    elif a.is_tensor:
+        shape = "shape, dtype"
+        if plan.broadcasts:
+            like = f"that of `{main}`" if len(plan.tensors) == 2 else "those of the others"
+            shape = f"a shape that broadcasts with {like}; dtype"
+        text = f"{shape} and device of `{main}`{', or None' if a.type == 'Tensor?' else ''}."
+    else:
+        text = {
+            "float": "a number; not differentiable.",
+            "int": "an integer; not differentiable.",
+            "bool": "a switch.",
+        }[a.type]
+    own = plan.described.get(a.name)
+    return f"{own.rstrip('.')}; {text}" if own else text
+
+
+# ----- autograd
+
+
+def context(name: str) -> str:
+    """Where the context of autograd keeps a number: beside what it has itself."""
+    return f"ctx.{free(name, dir(BackwardCFunction))}"
+
+
+def setup_context(plan: Plan) -> str:
+    kept = {a.name for b in plan.backwards for a in b.numbers}
+    needed = {*plan.saved, *(plan.tensors if plan.broadcasts else plan.optional)}
+    targets = [
+        context(a.name) if a.name in kept else a.name if a.name in needed else "_"
+        for a in plan.arguments
+    ]
+    lines = []
+    if set(targets) != {"_"}:
+        lines.append(f"{unpacked(targets)} = inputs")
+    if plan.saved:
+        lines.append(f"ctx.save_for_backward({', '.join(plan.saved)})")
+    lines += [f"ctx.has_{name} = {name} is not None" for name in plan.optional]
+    if plan.broadcasts:
+        shapes = [
+            f"None if {name} is None else {name}.shape"
+            if name in plan.optional
+            else f"{name}.shape"
+            for name in plan.tensors
+        ]
+        lines.append(f"ctx.shapes = {', '.join(shapes)}")
+    return function("_setup_context", ["ctx", "inputs", "output"], lines or ["pass"])
+
+
+def unpacked(names: Sequence[str]) -> str:
+    return f"({names[0]},)" if len(names) == 1 else ", ".join(names)
+
+
+def backward(plan: Plan) -> str:
+    lines = [f"{unpacked(plan.saved)} = ctx.saved_tensors"] if plan.saved else []
+    first, *others = plan.variants
+    for variant in others:
+        given = [name for name in plan.optional if name in variant.tensors]
+        conditions = [f"ctx.has_{name}" for name in given]
+        conditions += [f"not ctx.has_{name}" for name in variant.absent]
+        lines.append(f"if {' and '.join(conditions)}:")
+        lines += [f"    {line}" for line in returned(plan, variant)]
+    return function("_backward", ["ctx", GRADIENT], [*lines, *returned(plan, first)])
+
+
+def returned(plan: Plan, variant: Variant) -> list[str]:
+    """The lines that return a gradient for every argument."""
+    results = {name: passed_on(plan, variant, name) for name in variant.passed_on}
+    names = [a.name for a in plan.arguments]
+    operator = plan.backward_of(variant)
+    if operator is None:
+        comment = [] if results else ["# It is zero everywhere."]
+        return [*comment, f"return {', '.join(results.get(name, 'None') for name in names)}"]
+    function = f"torch.ops.extension_cpp.{operator.name}"
+    arguments = ", ".join([*operator.tensors, *(context(a.name) for a in operator.numbers)])
+    call = f"{function}({arguments})"
+    is_tuple = len(variant.computed) > 1
+    if plan.broadcasts and len(variant.tensors) > 1:
+        call = f"summed_gradients({function}, {shapes_of(plan, variant)}, {arguments})"
+        is_tuple = True
+    if plan.tensors == variant.computed == names or (
+        names[:1] == variant.computed and not is_tuple
+    ):
+        nones = "".join(", None" for _ in names[len(variant.computed) :])
+        return [f"return {call}{nones}"]
+    gradients = [f"grad_{name}" for name in variant.computed]
+    results |= dict(zip(variant.computed, gradients, strict=True))
+    targets = unpacked(gradients) if is_tuple else gradients[0]
+    values = [results.get(name, "None") for name in names]
+    return [f"{targets} = {call}", f"return {', '.join(values)}"]
+
+
+def shapes_of(plan: Plan, variant: Variant) -> str:
+    if variant.computed == plan.tensors:
+        return "ctx.shapes"
+    shapes = [f"ctx.shapes[{plan.tensors.index(name)}]" for name in variant.computed]
+    return f"[{', '.join(shapes)}]"
+
+
+def passed_on(plan: Plan, variant: Variant, name: str) -> str:
+    if not plan.broadcasts or len(variant.tensors) == 1:
+        return GRADIENT
+    return f"{GRADIENT}.sum_to_size(ctx.shapes[{plan.tensors.index(name)}])"
+
+
+def backward_in_torch(backward: Backward) -> str:
+    variant = backward.variant
+    spelling = {name: name for name in backward.arguments}
+    formula = (variant.backward, variant.names, spelling)
+    return python_text.function(backward.in_torch, backward.arguments, *formula, like=GRADIENT)
+
+
+def registrations(plan: Plan) -> str:
+    def register(what: str, name: str, rest: str = "") -> str:
+        return f'registration.register_{what}("extension_cpp::{name}"{rest})'
+
+    names = [op.name for op in plan.declared]
+    own = ", _backward, setup_context=_setup_context"
+    lines = [
+        *(register("fake", name) for name in names),
+        register("autograd", plan.name, own),
+        *(register("autograd", b.name, f", reference={b.in_torch}") for b in plan.backwards),
+        *(register("vmap", name) for name in names),
+    ]
+    return "\n".join(lines)

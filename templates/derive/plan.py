@@ -1,0 +1,155 @@
+"""Which operators there are, and how their arguments are called in either language."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Collection, Sequence
+
+from instantiate import PACKAGE
+from naming import camel, declared
+from schema import Argument
+
+from . import cpp_text
+from .definition import Definition, summary
+from .derived import Variant
+from .graph import GRADIENT
+from .saved import OUTPUT
+from .verify import Verified
+
+
+def suffix(variant: Variant) -> str:
+    return "".join(f"_without_{name}" for name in variant.absent)
+
+
+class Declared:
+    """An operator of the library.
+
+    Attributes:
+        name: in torch.ops.
+        schema: as torch reads it.
+        line: of shapes.
+    """
+
+    def __init__(self, name: str, schema: str, line: str) -> None:
+        self.name, self.schema, self.line = name, schema, line
+        self.constant = f"k{camel(name)}"
+
+
+def functor_name(name: str, taken: Collection[str]) -> str:
+    """The name of an operator's functor, beside those of the headers."""
+    return f"Op{camel(name)}" if camel(name) in taken else camel(name)
+
+
+class Backward(Declared):
+    """The operator that computes gradients of a variant.
+
+    Attributes:
+        struct: its functor.
+        tensors: its arguments that are tensors, the gradient of the output first.
+        numbers: the others.
+    """
+
+    def __init__(self, plan: Plan, variant: Variant) -> None:
+        name = f"{plan.name}{suffix(variant)}_backward"
+        used = variant.uses(variant.backward)
+        self.variant = variant
+        self.struct = functor_name(name, plan.taken)
+        self.tensors = [GRADIENT, *variant.saved]
+        self.numbers = [a for a in plan.settings if a.name in used]
+        count = len(variant.computed)
+        result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
+        arguments = [f"Tensor {name}" for name in self.tensors]
+        arguments += [f"{a.type} {a.name}" for a in self.numbers]
+        # The output has the shape of its gradient; the inputs broadcast to it.
+        broadcasts = plan.broadcasts and len(variant.tensors) > 1
+        shape = "..." if broadcasts and set(variant.saved) - {OUTPUT} else "*shape"
+        line = f"{', '.join([shape] * len(self.tensors))} -> {', '.join([shape] * count)}"
+        super().__init__(name, f"{name}({', '.join(arguments)}) -> {result}", line)
+
+    @property
+    def arguments(self) -> list[str]:
+        return [*self.tensors, *(a.name for a in self.numbers)]
+
+    @property
+    def in_torch(self) -> str:
+        """The function in ops.py that computes the same in PyTorch."""
+        return f"_backward{suffix(self.variant)}_in_torch"
+
+
+class Plan:
+    """What the files of a derived operator have in common.
+
+    Attributes:
+        variants: the one with all tensors first.
+        tensors: all of them.
+        settings: the arguments that are no tensors.
+        broadcasts: whether the tensors may have different shapes.
+        backwards: one for each variant that has gradients to compute.
+        own: the operator itself.
+        taken: what the headers declare.
+        in_cpp: the arguments' names in C++.
+        host: the C++ function that is the operator's kernel.
+        summary: what it computes, a sentence or more.
+        described: what the author says of the arguments.
+    """
+
+    def __init__(
+        self, definition: Definition, variants: Sequence[Variant], verified: Verified
+    ) -> None:
+        self.definition, self.variants, self.verified = definition, variants, verified
+        self.name = definition.name
+        self.arguments = definition.schema.arguments
+        self.settings = definition.schema.settings
+        self.optional = definition.named("Tensor?")
+        self.tensors = variants[0].tensors
+        self.broadcasts = len(self.tensors) > 1 and verified.broadcasts
+        headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
+        self.taken = set().union(*map(declared, headers))
+        self.backwards = [Backward(self, v) for v in variants if v.computed]
+        shape = "..." if self.broadcasts else "*shape"
+        line = f"{', '.join([shape] * len(self.tensors))} -> {shape}"
+        self.own = Declared(self.name, definition.schema.text, line)
+        names = [a.name for a in self.arguments]
+        self.in_cpp = cpp_text.spelled(names, taken=[GRADIENT, OUTPUT, "inputs"])
+        self.in_cpp |= {GRADIENT: GRADIENT, OUTPUT: OUTPUT}
+        self.host = f"op_{self.name}" if self.name in self.taken else self.name
+        text, self.described = summary(definition)
+        self.summary = text or f"Computes {self.formula}."
+
+    @property
+    def declared(self) -> list[Declared]:
+        return [self.own, *self.backwards]
+
+    @property
+    def formula(self) -> str:
+        """The definition in a few words: its expression, where it is one."""
+        function = self.definition.function
+        (*_, last) = inspect.getsource(function).strip().splitlines()
+        returned = re.fullmatch(r"return (.{1,60})", last.strip())
+        has_locals = function.__code__.co_nlocals > len(self.arguments)
+        if returned is None or has_locals:
+            return f"{self.name} of each element"
+        return f"`{re.sub(r'(torch.nn.functional|torch|F|math)[.]', '', returned[1])}`"
+
+    def struct(self, variant: Variant) -> str:
+        """The functor of a variant."""
+        return functor_name(f"{self.name}{suffix(variant)}", self.taken)
+
+    def numbers_of(self, variant: Variant) -> list[Argument]:
+        used = variant.uses(variant.forward)
+        return [a for a in self.settings if a.name in used]
+
+    def backward_of(self, variant: Variant) -> Backward | None:
+        return next((b for b in self.backwards if b.variant is variant), None)
+
+    @property
+    def saved(self) -> list[str]:
+        """What the context of autograd keeps, of all variants."""
+        found = {name for b in self.backwards for name in b.variant.saved}
+        return [name for name in (*self.tensors, OUTPUT) if name in found]
+
+    @property
+    def differentiated_numbers(self) -> list[str]:
+        """The arguments that take a number, which a tensor might be given for."""
+        return [a.name for a in self.settings if a.type in ("float", "int")]

@@ -1,0 +1,157 @@
+"""Expressions as statements: what is shared, or has a name of the author's, is computed once."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from .graph import Node, in_order
+from .operations import CHOICE, OPERATIONS, SUM, Form
+
+# The longest that an expression may be before a part of it has a name.
+LONGEST = 80
+
+
+@dataclass
+class Text:
+    """Statements, one a line, and the expressions of the results."""
+
+    statements: list[tuple[Node, str, str]]  # what is bound, to which name, its expression
+    results: list[str]
+
+
+class Language:
+    """How a language writes expressions.
+
+    Attributes:
+        reserved: words that no variable is called by.
+    """
+
+    reserved: frozenset[str] = frozenset()
+
+    def __init__(self, spelled: Mapping[str, str]) -> None:
+        self.spelled = spelled  # the names of the arguments
+
+    def is_taken(self, name: str) -> bool:
+        return name in self.reserved
+
+    def constant(self, value: float | bool) -> str:
+        raise NotImplementedError
+
+    def form(self, node: Node) -> Form:
+        raise NotImplementedError
+
+
+class Printer:
+    """Prints several expressions as one piece of code.
+
+    Args:
+        language: in which.
+        names: those that the definition has for its values, by node.
+        taken: the names of all else.
+        words: what nodes are called that have no name, where it is not the operation's word.
+    """
+
+    def __init__(
+        self,
+        language: Language,
+        names: Mapping[Node, str],
+        taken: Iterable[str] = (),
+        words: Mapping[Node, str] | None = None,
+    ) -> None:
+        self.language = language
+        self.names = names
+        self.words = words or {}
+        self.taken = {*taken, *language.spelled.values()}
+        self.bound: dict[Node, str] = {}
+
+    def text(self, results: Sequence[Node]) -> Text:
+        statements: list[tuple[Node, str, str]] = []
+        uses = Counter(arg for node in in_order(results) for arg in node.args)
+        uses.update(results)
+
+        def bind(node: Node) -> None:
+            shorten(node)
+            expression = self.expression(node)
+            self.bound[node] = self.fresh(self.word(node))
+            statements.append((node, self.bound[node], expression))
+
+        def shorten(node: Node) -> None:
+            while len(self.expression(node)) > LONGEST:
+                parts = [
+                    part
+                    for part in in_order([node])
+                    if part is not node
+                    and part.args
+                    and part not in self.bound
+                    and 12 < len(self.expression(part)) <= LONGEST
+                    and self.reaches(node, part)
+                ]
+                if not parts:
+                    return
+                bind(max(parts, key=lambda part: len(self.expression(part))))
+
+        for node in in_order(results):
+            if not node.args or node in self.bound:
+                continue
+            is_result = node in results and uses[node] == 1
+            has_name = node in self.names or node.op == "where" or self.is_shared(node, uses)
+            if has_name and not is_result:
+                bind(node)
+        for node in results:
+            if node not in self.bound:
+                shorten(node)
+        return Text(statements, [self.expression(node) for node in results])
+
+    def reaches(self, node: Node, part: Node) -> bool:
+        """Whether the part stands in the text of the node."""
+        return node is part or (
+            node not in self.bound and any(self.reaches(arg, part) for arg in node.args)
+        )
+
+    def is_shared(self, node: Node, uses: Counter[Node]) -> bool:
+        return uses[node] > 1 and not self.is_plain(node)
+
+    def is_plain(self, node: Node) -> bool:
+        """Whether it is as short as a name, and costs next to nothing."""
+        if node.op in ("neg", "not"):
+            return not node.args[0].args
+        return (
+            node.op in ("add", "sub", "mul", "lt", "le", "gt", "ge", "eq", "ne")
+            and all(not arg.args for arg in node.args)
+            and any(arg.op == "const" for arg in node.args)
+        )
+
+    def fresh(self, wanted: str) -> str:
+        name, k = wanted, 2
+        while name in self.taken or self.language.is_taken(name):
+            name, k = f"{wanted}{'_' if wanted[-1].isdigit() else ''}{k}", k + 1
+        self.taken.add(name)
+        return name
+
+    def word(self, node: Node) -> str:
+        if node in self.names:
+            return self.names[node]
+        word = self.words.get(node, OPERATIONS[node.op].word)
+        if node.op == "mul" and node.args[0] is node.args[1]:
+            return (
+                f"{self.expression(node.args[0])}_squared" if self.has_name(node.args[0]) else word
+            )
+        return f"grad_{word}" if node.is_gradient and node.op in ("where", "mul") else word
+
+    def has_name(self, node: Node) -> bool:
+        return node in self.bound or node.op in ("tensor", "number")
+
+    def expression(self, node: Node, strength: int = CHOICE) -> str:
+        if node in self.bound:
+            return self.bound[node]
+        if node.op == "const":
+            text = self.language.constant(node.value)  # type: ignore[arg-type]
+            return f"({text})" if text.startswith("-") and strength > SUM else text
+        if node.op in ("tensor", "number"):
+            return self.language.spelled[str(node.value)]
+        form = self.language.form(node)
+        parts = [self.expression(arg, form.operand(k)) for k, arg in enumerate(node.args)]
+        text = form.text.format(*parts)
+        return f"({text})" if form.strength < strength else text

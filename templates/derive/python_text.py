@@ -1,0 +1,136 @@
+"""Functions in Python, on tensors: what the derivatives of the backward follow from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from schema import words
+
+from .body import Body, Branch
+from .graph import Node, is_const
+from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form
+from .printing import Language, Printer
+from .refusal import NotDerived
+
+# On numbers.
+OF_NUMBERS = {
+    "abs": Form("abs({0})"),
+    "not": Form("not {0}", CHOICE, (WHOLE,)),
+    "rsqrt": Form("1 / math.sqrt({0})", PRODUCT),
+    "sigmoid": Form("1 / (1 + math.exp(-{0}))", PRODUCT, (SIGN,)),
+    "exp2": Form("2 ** {0}", PRODUCT, (WHOLE,)),
+    "where": Form("{1} if {0} else {2}", CHOICE, (OR, OR, OR)),
+    "to_real": Form("float({0})"),
+    "round": Form("round({0})"),
+    "floor_divide": Form("{0} // {1}", PRODUCT, (PRODUCT, SIGN)),
+    "remainder": Form("{0} % {1}", PRODUCT, (PRODUCT, SIGN)),
+    "sign": Form("math.copysign(1, {0})"),
+}
+IN_MATH = words(
+    "exp expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc floor ceil trunc atan2 hypot copysign fmod isnan isinf isfinite"
+)
+# Of these PyTorch takes tensors alone.
+OF_TENSORS = words("maximum minimum fmax fmin atan2 hypot logaddexp logaddexp2")
+SAME = words("add sub mul div neg lt le gt ge eq ne and or reciprocal pow")
+
+
+class Python(Language):
+    reserved = words(
+        "and as assert async await break class continue def del elif else except finally for from "
+        "global if import in is lambda nonlocal not or pass raise return try while with yield "
+        "None True False torch math F ctx dtype abs float"
+    )
+
+    def constant(self, value: float | bool) -> str:
+        if isinstance(value, bool):
+            return str(value)
+        if not math.isfinite(value):
+            return "math.nan" if math.isnan(value) else f"{'-' if value < 0 else ''}math.inf"
+        is_integer = value == int(value) and abs(value) < 1e15 and repr(value) != "-0.0"
+        return str(int(value)) if is_integer else repr(value)
+
+    def form(self, node: Node) -> Form:
+        if node.op == "where" and node.args[0].is_number:
+            return OF_NUMBERS["where"]
+        if node.op == "where" and node.args[1].is_number and node.args[2].is_number:
+            # Of two numbers alone, PyTorch makes a tensor of its default dtype.
+            return Form(f"torch.where({{0}}, torch.full_like({self.like}, {{1}}), {{2}})")
+        if node.op == "to_real":
+            return Form(f"{{0}}.to({self.like}.dtype)", WHOLE, (WHOLE,))
+        if node.is_number and node.op not in SAME:
+            if node.op in OF_NUMBERS:
+                return OF_NUMBERS[node.op]
+            if node.op in IN_MATH:
+                text = ", ".join(f"{{{k}}}" for k in range(len(node.args)))
+                return Form(f"math.{node.op}({text})")
+            raise NotDerived(
+                f"{node.op} of number arguments alone is not derived; make it a tensor"
+            )
+        if node.op == "softplus" and [a.value for a in node.args[1:]] == [1.0, 20.0]:
+            return Form("F.softplus({0})")
+        if node.op == "logit":
+            bounds = "" if node.args[1].value == 0 else ", {1}"
+            return Form(f"torch.logit({{0}}{bounds})")
+        form = OPERATIONS[node.op].python
+        if node.op in OF_TENSORS and any(arg.is_number for arg in node.args):
+            wrapped = [
+                f"torch.full_like({self.like}, {{{k}}})" if arg.is_number else f"{{{k}}}"
+                for k, arg in enumerate(node.args)
+            ]
+            return Form(form.text.format(*wrapped))
+        return form
+
+    def __init__(self, spelled: Mapping[str, str], like: str) -> None:
+        super().__init__(spelled)
+        self.like = like
+
+
+def function(
+    name: str,
+    parameters: Sequence[str],
+    body: Body,
+    names: Mapping[Node, str],
+    spelling: Mapping[str, str],
+    like: str,
+) -> str:
+    """A function of tensors and numbers.
+
+    Args:
+        name: its name.
+        parameters: as they are spelled.
+        body: what it returns.
+        names: of the author, for parts of it.
+        spelling: of the arguments.
+        like: a tensor of the dtype and shape of the results.
+    """
+    lines = statements(body, names, spelling, like, parameters)
+    return "\n".join(
+        [f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in lines), ""]
+    )
+
+
+def statements(
+    body: Body,
+    names: Mapping[Node, str],
+    spelling: Mapping[str, str],
+    like: str,
+    taken: Sequence[str],
+) -> list[str]:
+    if isinstance(body, Branch):
+        yes = statements(body.yes, names, spelling, like, taken)
+        return [
+            f"if {spelling[body.switch]}:",
+            *(f"    {line}" for line in yes),
+            *statements(body.no, names, spelling, like, taken),
+        ]
+    text = Printer(Python(spelling, like), names, taken).text(body)
+    lines = [f"{name} = {expression}" for _, name, expression in text.statements]
+    results = [
+        (f"torch.zeros_like({like})" if is_const(node, 0) else f"torch.full_like({like}, {result})")
+        if node.is_number
+        else result
+        for node, result in zip(body, text.results, strict=True)
+    ]
+    return [*lines, f"return {', '.join(results)}"]

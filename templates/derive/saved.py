@@ -1,0 +1,36 @@
+"""What the backward keeps of the forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .graph import GRADIENT, Node, const, in_order, inputs_of, make
+
+OUTPUT = "output"
+
+
+def on_output(output: Node, gradients: Sequence[Node]) -> list[Node] | None:
+    """The gradients of the output's value in place of the inputs', where that is as exact.
+
+    It is where they do no more than look on which side of its kink a relu is.
+    """
+    if output.op != "relu":
+        return None
+    old = make("le", output.args[0], const(0))
+    new = make("le", make("tensor", value=OUTPUT), const(0))
+    replaced = [replace(gradient, {old: new}) for gradient in gradients]
+    names = {n.value for n in in_order(replaced) if n.op == "tensor"}
+    return replaced if names <= {GRADIENT, OUTPUT} else None
+
+
+def replace(node: Node, by: dict[Node, Node]) -> Node:
+    if node not in by:
+        args = tuple(replace(arg, by) for arg in node.args)
+        by[node] = make(node.op, *args, value=node.value) if args else node
+    return by[node]
+
+
+def saved_tensors(gradients: Sequence[Node], tensors: Sequence[str]) -> list[str]:
+    """The tensors, of the inputs in their order or the output, that the gradients are made of."""
+    names = inputs_of(gradients)
+    return [name for name in (*tensors, OUTPUT) if name in names]

@@ -1,0 +1,61 @@
+"""The spec.py of a derived operator: the definition is the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .plan import Plan
+from .verify import RANGES
+
+FUTURE = "from __future__ import annotations\n"
+
+
+def spec_file(plan: Plan) -> str:
+    imported, samples, given = "OpSpec", "", ""
+    if needs_samples(plan):
+        imported, given = "OpSpec, Sample", ", samples=samples"
+        samples = f"{sample_function(plan)}\n\n"
+    text = f"from extension_cpp.testing import {imported}\n{plan.definition.source}\n\n{samples}"
+    text += f'spec = OpSpec(name="{plan.name}", reference={plan.name}{given})\n'
+    return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
+
+
+def needs_samples(plan: Plan) -> bool:
+    """Whether those that follow from the shapes would be calls for which it is not defined."""
+    return plan.verified.numbers is not None or is_bounded(plan)
+
+
+def is_bounded(plan: Plan) -> bool:
+    return any(values != RANGES[0] for values in plan.verified.ranges.values())
+
+
+def sample_function(plan: Plan) -> str:
+    shapes = ["shape"] * len(plan.tensors)
+    calls = [sample(plan, shapes)]
+    if plan.broadcasts:
+        calls.append(sample(plan, [*shapes[:-1], "shape[1:]"]))
+    if any(a.type == "bool" for a in plan.settings):
+        calls.append(sample(plan, shapes, switched=True))
+    if plan.optional:
+        calls.append(sample(plan, shapes, absent=True))
+    comment = "# Where it is defined." if is_bounded(plan) else "# A value for each number."
+    return "\n".join([comment, "def samples(make, shape):", *(f"    yield {c}" for c in calls), ""])
+
+
+def sample(plan: Plan, shapes: Sequence[str], switched: bool = False, absent: bool = False) -> str:
+    numbers = plan.verified.numbers or {}
+    values = []
+    for a in plan.arguments:
+        if a.is_tensor:
+            low, high = plan.verified.ranges[a.name]
+            bounds = "" if (low, high) == RANGES[0] else f", low={low}, high={high}"
+            made = f"make({shapes[plan.tensors.index(a.name)]}{bounds})"
+            values.append("None" if absent and a.name in plan.optional else made)
+        elif a.type == "bool":
+            values.append(str((a.default == "True") != switched))
+        elif a.name in numbers:
+            values.append(repr(numbers[a.name]))
+        else:
+            # The value that the battery gives, of the one number there is.
+            values.append(a.default or ("1" if a.type == "int" else "1.75"))
+    return f"Sample({', '.join(values)})"

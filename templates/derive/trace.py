@@ -1,0 +1,377 @@
+"""Runs a definition on stand-ins for its arguments, and records what it computes for an element."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from .graph import Node, const, make
+from .refusal import NotDerived, refuse, traced_file
+from .vocabulary import VOCABULARY, mask, real, unknown
+
+
+class Traced(Tensor):
+    """A tensor of the definition.
+
+    Attributes:
+        node: what one element of it is.
+        is_own: whether the definition made it, so that it may be written to.
+    """
+
+    node: Node
+    is_own: bool
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    # Else torch would put the tensor first, in the order of no author's.
+    def __radd__(self, other: Any) -> Any:
+        return torch.add(other, self)
+
+    def __rmul__(self, other: Any) -> Any:
+        return torch.mul(other, self)
+
+    @staticmethod
+    def of(node: Node, is_own: bool = True) -> Traced:
+        tensor = torch.empty(0).as_subclass(Traced)
+        tensor.node, tensor.is_own = node, is_own
+        return tensor
+
+
+class Condition:
+    """A comparison of numbers: for torch.where, and for no branch."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    def __bool__(self) -> bool:
+        raise refuse(
+            "a branch on a number would be taken once and for all",
+            instead="say it with torch.where, or make the switch an argument of type bool",
+        )
+
+
+def number_operation(op: str, reflected: bool = False) -> Callable[..., Any]:
+    def operation(self: Any, other: Any = None) -> Any:
+        if isinstance(other, Tensor):
+            return NotImplemented
+        operands = [self] if other is None else [other, self] if reflected else [self, other]
+        nodes = [as_node(operand) for operand in operands]
+        if op in ("lt", "le", "gt", "ge", "eq", "ne"):
+            return Condition(make(op, *nodes))
+        return Real.of(make(op, *nodes), evaluate(op, *map(plain, operands)))
+
+    return operation
+
+
+EVALUATED: dict[str, Callable[..., float]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": operator.truediv,
+    "pow": operator.pow,
+    "neg": operator.neg,
+    "abs": operator.abs,
+    "remainder": operator.mod,
+    "floor_divide": operator.floordiv,
+}
+
+
+def plain(value: float) -> float:
+    """A number argument without what it stands for."""
+    return int.__int__(value) if isinstance(value, int) else float.__float__(value)
+
+
+def evaluate(op: str, *values: float) -> float:
+    """A value to go on with; nothing is made of it."""
+    try:
+        return float(EVALUATED[op](*values))
+    except (ArithmeticError, TypeError):
+        return 1.0
+
+
+NUMBER_OPERATIONS = {
+    "__neg__": number_operation("neg"),
+    "__abs__": number_operation("abs"),
+    **{f"__{op}__": number_operation(op) for op in ("lt", "le", "gt", "ge", "eq", "ne")},
+    **{
+        f"__{'r' if reflected else ''}{name}__": number_operation(op, reflected)
+        for name, op in {
+            "add": "add",
+            "sub": "sub",
+            "mul": "mul",
+            "truediv": "div",
+            "pow": "pow",
+            "mod": "remainder",
+            "floordiv": "floor_divide",
+        }.items()
+        for reflected in (False, True)
+    },
+}
+
+
+def no_branch(self: Any) -> bool:
+    return bool(Condition(self.node))
+
+
+def no_conversion(self: Any) -> Any:
+    raise refuse(
+        "a number argument would become a constant here", instead="leave the conversion out"
+    )
+
+
+REFUSED_OF_NUMBERS = {
+    "__bool__": no_branch,
+    **dict.fromkeys(
+        ["__float__", "__int__", "__round__", "__floor__", "__ceil__", "__trunc__", "__divmod__"],
+        no_conversion,
+    ),
+}
+
+
+class Real(float):
+    """A number argument of type float, and what is computed of numbers."""
+
+    node: Node
+    __hash__ = float.__hash__
+
+    @staticmethod
+    def of(node: Node, value: float) -> Real:
+        number = float.__new__(Real, value)
+        number.node = node
+        return number
+
+
+class Integer(int):
+    """A number argument of type int."""
+
+    node: Node
+    __hash__ = int.__hash__
+
+    @staticmethod
+    def of(node: Node, value: int) -> Integer:
+        number = int.__new__(Integer, value)
+        number.node = node
+        return number
+
+
+for _type in (Real, Integer):
+    for _name, _method in (NUMBER_OPERATIONS | REFUSED_OF_NUMBERS).items():
+        setattr(_type, _name, _method)
+
+
+def as_node(value: Any) -> Any:
+    """What a function is called with, as an expression where it is one."""
+    if isinstance(value, (Traced, Real, Integer, Condition)):
+        return value.node
+    if isinstance(value, Tensor):
+        if value.numel() != 1 or not value.dtype.is_floating_point:
+            raise refuse(
+                "a tensor that is no argument is part of the formula",
+                instead="make it an argument",
+            )
+        return const(value.item())
+    return const(value) if type(value) in (int, float) else value
+
+
+MAKING_CONSTANTS = ("tensor", "as_tensor", "scalar_tensor")
+CONVERSIONS = ("to", "type", "type_as", "float", "double")
+SAME = ("clone", "positive", "contiguous")
+# Of two tensors they are elementwise.
+OF_TWO = {"max": "maximum", "min": "minimum"}
+
+
+def in_place(name: str) -> tuple[str, bool]:
+    """The function that a name stands for, and whether its result is written to its operand."""
+    if name.startswith("__i") and name[3:-2] in VOCABULARY:
+        return name[3:-2], True
+    if name.endswith("_") and name[:-1] in VOCABULARY:
+        return name[:-1], True
+    return name, False
+
+
+class Recorder(TorchFunctionMode):
+    """Records calls of torch's functions, on tensors of a nominal dtype."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.dtype = dtype
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = function.__name__
+        if name == "__get__":
+            return self.attribute(function.__self__.__name__, *args)
+        if name in ("_set_grad_enabled", "detach", "detach_"):
+            raise refuse(
+                "a part without a gradient makes the gradient another than the derivative, and no "
+                "check of derivatives takes that"
+            )
+        given = (*args, *kwargs.values())
+        if not any(isinstance(a, (Traced, Real, Integer)) for a in given):
+            if name in MAKING_CONSTANTS and not kwargs.get("dtype"):
+                return function(*args, **kwargs).to(torch.float64)
+            raise unknown(name)
+        if name in MAKING_CONSTANTS:
+            return Traced.of(as_node(args[0]))
+        if name in CONVERSIONS:
+            return self.converted(name, *args, **kwargs)
+        if name in SAME:
+            return self.same(name, args[0])
+        if name in OF_TWO:
+            if len(given) != 2 or not isinstance(given[1], Tensor):
+                raise unknown(name)
+            name = OF_TWO[name]
+        if kwargs.pop("out", None) is not None:
+            raise refuse("out= writes to a tensor", instead="assign the result to a name")
+        name, writes = in_place(name)
+        written = self.writable(args[0]) if kwargs.pop("inplace", False) or writes else None
+        node = self.computed(name, args, kwargs)
+        if written is not None:
+            written.node = node
+            return written
+        return Traced.of(node)
+
+    def computed(self, name: str, args: Any, kwargs: dict[str, Any]) -> Node:
+        if name not in VOCABULARY:
+            raise unknown(name)
+        operands = [as_node(a) for a in args]
+        try:
+            return VOCABULARY[name](*operands, **{k: as_node(v) for k, v in kwargs.items()})
+        except TypeError:
+            raise refuse(f"{name} is called in a way that is not derived") from None
+
+    def writable(self, tensor: Traced) -> Traced:
+        if not tensor.is_own:
+            raise refuse("this writes to an argument", instead="give the result a name of its own")
+        return tensor
+
+    def attribute(self, name: str, tensor: Tensor) -> Any:
+        if name == "dtype":
+            return self.dtype
+        raise unknown(name)
+
+    def same(self, name: str, tensor: Any) -> Traced:
+        return Traced.of(tensor.node) if name == "clone" else tensor
+
+    def converted(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Traced:
+        wanted = {"float": torch.float32, "double": torch.float64}.get(name)
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Traced):
+                wanted = self.dtype
+            elif isinstance(value, torch.dtype):
+                wanted = value
+        if wanted == torch.bool:
+            return Traced.of(mask(tensor.node))
+        if wanted is not None and wanted.is_floating_point and tensor.node.is_bool:
+            return Traced.of(real(tensor.node))
+        if wanted == self.dtype and name in ("to", "type", "type_as"):
+            return tensor
+        raise unknown(name)
+
+
+# Functions of math that a number may go through.
+MATH = {
+    **{name: name for name in ("exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "sin")},
+    **{name: name for name in ("cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "atan")},
+    **{"fabs": "abs", "pow": "pow", "atan2": "atan2", "hypot": "hypot"},
+}
+
+
+@contextlib.contextmanager
+def math_of_numbers() -> Iterator[None]:
+    """Has the functions of math take number arguments for what they are."""
+
+    def wrapped(name: str, op: str) -> Callable[..., Any]:
+        original = getattr(math, name)
+
+        def call(*args: Any) -> Any:
+            if not any(isinstance(a, (Real, Integer)) for a in args):
+                return original(*args)
+            return Real.of(make(op, *map(as_node, args)), original(*map(plain, args)))
+
+        return call
+
+    with contextlib.ExitStack() as stack:
+        for name, op in MATH.items():
+            stack.enter_context(mock.patch.object(math, name, wrapped(name, op)))
+        yield
+
+
+class Names:
+    """What the definition calls its values, as its lines bind them."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.found: dict[Node, str] = {}
+
+    def __enter__(self) -> Names:
+        self.previous = sys.gettrace()
+        sys.settrace(self.enter)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self.previous)
+
+    def enter(self, frame: FrameType, event: str, _: object) -> Any:
+        return self.look if frame.f_code.co_filename == self.file else None
+
+    def look(self, frame: FrameType, event: str, _: object) -> Any:
+        for name, value in frame.f_locals.items():
+            if isinstance(value, (Traced, Real)) and value.node.args:
+                self.found.setdefault(value.node, name)
+        return self.look
+
+
+def trace(
+    function: Callable[..., Any],
+    tensors: list[str],
+    numbers: Mapping[str, float],
+    constants: Mapping[str, Any],
+    dtype: torch.dtype,
+    file: str,
+) -> tuple[Node, dict[Node, str]]:
+    """What a definition computes, and the names that it gives to parts of it.
+
+    Args:
+        function: the definition.
+        tensors: names of the arguments that are tensors here.
+        numbers: those that are numbers, with values that stand for any other.
+        constants: the rest: switches, and tensors that are None.
+        dtype: that the tensors say they have.
+        file: of the definition.
+    """
+    arguments: dict[str, Any] = dict(constants)
+    for name in tensors:
+        arguments[name] = Traced.of(make("tensor", value=name), is_own=False)
+    for name, value in numbers.items():
+        node = make("number", value=name)
+        if isinstance(value, int):
+            arguments[name] = Integer.of(node, value)
+        else:
+            arguments[name] = Real.of(node, value)
+    traced_file.append(file)
+    try:
+        with Recorder(dtype), math_of_numbers(), Names(file) as names:
+            result = function(**arguments)
+    finally:
+        traced_file.pop()
+    if not isinstance(result, Traced):
+        several = isinstance(result, (tuple, list))
+        raise NotDerived(
+            f"the definition returns {'several results' if several else type(result).__name__}; "
+            "what is derived returns one tensor"
+        )
+    if result.node.is_bool:
+        raise NotDerived("the definition returns a mask; what is derived has a floating dtype")
+    return result.node, names.found

@@ -1,0 +1,367 @@
+"""Formulas against the definition and PyTorch's derivatives, before anything is written."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .body import Body
+from .cpp_text import lowered, lowered_names
+from .definition import Definition
+from .derived import Variant
+from .graph import GRADIENT
+from .python_text import function
+from .refusal import NotDerived
+from .saved import OUTPUT
+
+SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, -3.0, 6.0, 30.0)
+FEW_SPECIAL = (0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 6.0)
+# Where a definition may be defined: everywhere, or of positive numbers, ...
+RANGES = ((-2.0, 2.0), (0.1, 2.0), (-0.9, 0.9), (0.1, 0.9), (1.1, 3.0))
+COUNT = 500
+LARGE = 200.0
+
+Range = tuple[float, float]
+
+
+class Undefined(NotDerived):
+    """The definition does not take some values of its arguments."""
+
+
+class Disagrees(NotDerived):
+    """What was derived is not what the definition computes."""
+
+
+@dataclass
+class Verified:
+    """What was found out about a definition.
+
+    Attributes:
+        broadcasts: whether it takes tensors of different shapes.
+        ranges: of each tensor, in which it is defined.
+        numbers: with which that was seen; None where it is so with those of the battery.
+    """
+
+    broadcasts: bool
+    ranges: dict[str, Range]
+    numbers: dict[str, float] | None
+
+
+class Checked:
+    """A variant's formulas as functions of Python, beside its definition."""
+
+    def __init__(
+        self,
+        definition: Definition,
+        variant: Variant,
+        switches: Mapping[str, bool],
+        numbers: Mapping[str, float],
+    ) -> None:
+        self.definition, self.variant = definition, variant
+        self.numbers = {**numbers, **switches}
+        self.names = [*variant.tensors, *self.numbers]
+        self.lowered_forward = self.compiled(lowered(variant.forward), is_lowered=True)
+        self.lowered_backward = self.compiled(lowered(variant.gradients), is_lowered=True)
+        self.backward = self.compiled(variant.gradients)
+
+    def compiled(self, body: Body, is_lowered: bool = False) -> Callable[..., Any]:
+        parameters = [*self.names, GRADIENT, OUTPUT]
+        names = lowered_names(self.variant.names) if is_lowered else self.variant.names
+        spelling = {name: name for name in parameters}
+        text = function("f", parameters, body, names, spelling, like=GRADIENT)
+        scope: dict[str, Any] = {"torch": torch, "math": math, "F": F}
+        exec(text, scope)
+        return lambda tensors, grad, output: one_tuple(
+            scope["f"](**tensors, **self.numbers, grad_output=grad, output=output)
+        )
+
+    def define(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        absent = dict.fromkeys(self.variant.absent)
+        return self.definition.function(**tensors, **self.numbers, **absent)
+
+    def fail(self, what: str) -> Disagrees:
+        absent = "".join(f", {name}=None" for name in self.variant.absent)
+        return Disagrees(
+            f"{self.definition.place}: what was derived does not agree with the definition: "
+            f"{what}{absent}; start from --template elementwise"
+        )
+
+    # ----- values
+
+    def random(self, ranges: Sequence[Range], seed: int = 0) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        return {
+            name: low + (high - low) * torch.rand(COUNT, generator=generator, dtype=torch.float64)
+            for name, (low, high) in zip(self.variant.tensors, ranges, strict=True)
+        }
+
+    def special(self) -> dict[str, Tensor]:
+        count = len(self.variant.tensors)
+        values = SPECIAL if count < 3 else FEW_SPECIAL if count < 5 else FEW_SPECIAL[:3]
+        columns = torch.tensor(list(itertools.product(values, repeat=count)), dtype=torch.float64)
+        return {name: columns[:, k].clone() for k, name in enumerate(self.variant.tensors)}
+
+    def ranges(self) -> list[Range]:
+        """Of each tensor, in which the definition and its gradients are finite, and not large.
+
+        Raises:
+            NotDerived: there are none among those that are tried.
+        """
+        count = len(self.variant.tensors)
+        candidates = sorted(
+            itertools.product(range(len(RANGES)), repeat=count),
+            key=lambda chosen: (len(set(chosen)), sum(chosen)),
+        )
+        for chosen in candidates[:200]:
+            ranges = [RANGES[k] for k in chosen]
+            tensors = self.random(ranges)
+            value, gradients = self.expected(tensors, torch.ones(COUNT, dtype=torch.float64))
+            # Nor close to a pole, where finite differences and half types see little.
+            if all((t.abs() < LARGE).all() for t in (value, *gradients)):
+                return ranges
+        raise Undefined(
+            f"{self.definition.place}: the definition or its gradient is finite in none of the "
+            f"ranges that were tried, with {self.numbers}; start from --template elementwise"
+        )
+
+    def expected(self, tensors: Mapping[str, Tensor], grad: Tensor) -> tuple[Tensor, list[Tensor]]:
+        leaves = {name: t.clone().requires_grad_() for name, t in tensors.items()}
+        try:
+            value = self.define(leaves)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise Undefined(
+                f"{self.definition.place}: the definition does not run: "
+                f"{type(error).__name__}: {reason}"
+            ) from None
+        if not value.requires_grad:
+            return value, [torch.zeros_like(t) for t in leaves.values()]
+        try:
+            found = torch.autograd.grad(
+                value, list(leaves.values()), grad.expand_as(value), materialize_grads=True
+            )
+        except RuntimeError as error:
+            raise NotDerived(
+                f"{self.definition.place}: PyTorch has no derivative of it ({error}); "
+                "say it in other operations"
+            ) from None
+        return value.detach(), list(found)
+
+    # ----- checks
+
+    def check(self) -> list[Range]:
+        """Checks everything; returns the ranges of the tensors in which it is defined."""
+        ranges = self.ranges()
+        random = self.random(ranges)
+        self.agree(random)
+        self.agree(self.special())
+        self.agree_in_float32(random)
+        self.agree_twice(ranges)
+        return ranges
+
+    def broadcasts(self) -> bool:
+        """Whether the definition takes tensors that broadcast."""
+        shapes = [(2, 1, 3), (4, 1), (3,), (1, 1), ()]
+        given = [shapes[k % len(shapes)] for k, _ in enumerate(self.variant.tensors)]
+        try:
+            self.check_shape(given)
+        except (RuntimeError, ValueError):
+            self.check_shape([(2, 4, 3)] * len(given))
+            return False
+        return True
+
+    def check_shape(self, shapes: Sequence[tuple[int, ...]]) -> None:
+        tensors = {
+            name: torch.full(shape, 0.5, dtype=torch.float64)
+            for name, shape in zip(self.variant.tensors, shapes, strict=True)
+        }
+        value, wanted = self.define(tensors), torch.broadcast_shapes(*shapes)
+        if value.shape != wanted:
+            raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(wanted)}")
+        if value.dtype != torch.float64:
+            raise self.fail(f"of torch.float64 it is {value.dtype}")
+
+    def gradient_of_output(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        like = next(iter(tensors.values()))
+        generator = torch.Generator().manual_seed(1)
+        values = torch.rand(like.shape, generator=generator, dtype=torch.float64)
+        return (values + 0.5).to(like.dtype)
+
+    def agree(self, tensors: Mapping[str, Tensor]) -> None:
+        grad = self.gradient_of_output(tensors)
+        value, gradients = self.expected(tensors, grad)
+        pairs = self.results(tensors, grad, value)
+        wanted = {"the value": value} | {
+            f"the gradient of {name}": gradient
+            for name, gradient in zip(self.variant.tensors, gradients, strict=True)
+        }
+        for label, found in pairs:
+            expected = wanted[label]
+            found = found.expand_as(expected)
+            size = expected[expected.isfinite()].abs().max() if expected.isfinite().any() else 1.0
+            close = torch.isclose(
+                found, expected, rtol=1e-9, atol=1e-12 * max(1.0, float(size)), equal_nan=True
+            )
+            if not close.all():
+                where = int((~close).nonzero()[0])
+                at = ", ".join(f"{name}={t[where].item():.6g}" for name, t in tensors.items())
+                raise self.fail(
+                    f"{label} at {at} is {found[where].item():.12g} "
+                    f"instead of {expected[where].item():.12g}"
+                )
+
+    def results(
+        self, tensors: Mapping[str, Tensor], grad: Tensor, output: Tensor
+    ) -> list[tuple[str, Tensor]]:
+        labels = [f"the gradient of {name}" for name in self.variant.tensors]
+        with torch.no_grad():
+            found = [("the value", self.lowered_forward(tensors, grad, output)[0])]
+            for backward in (self.lowered_backward, self.backward):
+                found += zip(labels, backward(tensors, grad, output), strict=True)
+        return found
+
+    def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:
+        """As close to the result in float64 as the definition, but for a few roundings."""
+        rounded = {name: t.float() for name, t in tensors.items()}
+        exact = {name: t.double() for name, t in rounded.items()}
+        grad = self.gradient_of_output(rounded)
+        truth, true_gradients = self.expected(exact, grad.double())
+        theirs, their_gradients = self.expected(rounded, grad)
+        gradients = zip(true_gradients, their_gradients, strict=True)
+        truths = dict(zip(self.variant.tensors, gradients, strict=True))
+        eps = torch.finfo(torch.float32).eps
+        for label, found in self.results(rounded, grad, theirs):
+            if found.dtype != torch.float32:
+                raise self.fail(f"{label} of torch.float32 is {found.dtype}")
+            name = label.removeprefix("the gradient of ")
+            true, their = truths.get(name, (truth, theirs))
+            allowed = 4 * (their.double() - true).abs().max()
+            allowed = allowed + eps * (16 * true.abs() + 4 * true.abs().max())
+            wrong = (found.double() - true).abs() > allowed
+            if wrong.any():
+                where = int(wrong.nonzero()[0])
+                at = ", ".join(f"{n}={t[where].item():.6g}" for n, t in tensors.items())
+                raise self.fail(
+                    f"{label} in float32 at {at} is {found.expand_as(true)[where].item():.9g} "
+                    f"instead of {true[where].item():.9g}"
+                )
+
+    def agree_twice(self, ranges: Sequence[Range]) -> None:
+        """The derivative of the backward, of which the operator has the Python alone."""
+        tensors = {n: t.requires_grad_() for n, t in self.random(ranges, seed=2).items()}
+        grad = self.gradient_of_output(tensors).requires_grad_()
+        leaves = [grad, *tensors.values()]
+        try:
+            value = self.define(tensors)
+            if not value.requires_grad:
+                return
+            first = torch.autograd.grad(
+                value, leaves[1:], grad, create_graph=True, materialize_grads=True
+            )
+            wanted = second(first, leaves)
+        except RuntimeError as error:
+            reason = str(error).partition("\n")[0]
+            raise NotDerived(
+                f"{self.definition.place}: PyTorch has no second derivative of it ({reason}); "
+                "say it in other operations"
+            ) from None
+        found = second(self.backward(tensors, grad, value), leaves)
+        for label, a, b in zip(("the gradient", *self.variant.tensors), found, wanted, strict=True):
+            if not torch.allclose(a, b, rtol=1e-7, atol=1e-8, equal_nan=True):
+                raise self.fail(f"the second derivative by {label}")
+
+
+def second(first: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    total = torch.zeros((), dtype=torch.float64)
+    for gradient in first:
+        weights = torch.rand(leaves[0].shape, generator=generator, dtype=torch.float64)
+        total = total + (gradient * weights).sum()
+    if not total.requires_grad:
+        return [torch.zeros_like(leaf) for leaf in leaves]
+    return list(torch.autograd.grad(total, leaves, materialize_grads=True, retain_graph=True))
+
+
+def one_tuple(result: Any) -> tuple[Tensor, ...]:
+    return result if isinstance(result, tuple) else (result,)
+
+
+def verify(definition: Definition, variants: Sequence[Variant]) -> Verified:
+    """Checks every variant with every value of the switches.
+
+    Raises:
+        NotDerived: something does not agree.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        own = numbers_of_its_own(definition)
+        broadcasts = all(
+            Checked(definition, v, s, own).broadcasts() for v, s in cases(definition, variants)
+        )
+        if len(definition.schema.settings) < 2:
+            try:
+                found = [
+                    ranges(definition, variants, numbers) for numbers in battery_numbers(definition)
+                ]
+                if all(other == found[0] for other in found):
+                    return Verified(broadcasts, found[0], None)
+            except Undefined:
+                pass
+        return Verified(broadcasts, ranges(definition, variants, own), own)
+
+
+def cases(
+    definition: Definition, variants: Sequence[Variant]
+) -> Iterator[tuple[Variant, dict[str, bool]]]:
+    switches = definition.named("bool")
+    for variant in variants:
+        for values in itertools.product((True, False), repeat=len(switches)):
+            yield variant, dict(zip(switches, values, strict=True))
+
+
+def ranges(
+    definition: Definition, variants: Sequence[Variant], numbers: Mapping[str, float]
+) -> dict[str, Range]:
+    """The range of each tensor in which all of the definition is defined, once it agrees."""
+    found: dict[str, Range] = {}
+    for variant, switches in cases(definition, variants):
+        checked = Checked(definition, variant, switches, numbers)
+        for name, (low, high) in zip(variant.tensors, checked.check(), strict=True):
+            before = found.get(name, (low, high))
+            found[name] = (max(low, before[0]), min(high, before[1]))
+    return found
+
+
+def battery_numbers(definition: Definition) -> Iterator[dict[str, float]]:
+    """The values with which the battery calls, as they follow from the schema (shapes.py)."""
+    arguments = [a for a in definition.schema.settings if a.type != "bool"]
+    for other in (False, True):
+        numbers: dict[str, float] = {}
+        for a in arguments:
+            default = None if a.default is None else float(a.default)
+            if a.type == "int":
+                numbers[a.name] = int(1 if default is None else default) + other
+            elif default is None:
+                numbers[a.name] = -0.375 if other else 1.75
+            else:
+                numbers[a.name] = (default * 1.75 or 1.75) if other else default
+        yield numbers
+
+
+def numbers_of_its_own(definition: Definition) -> dict[str, float]:
+    """The defaults, and positive numbers of which each is larger than those before."""
+    numbers: dict[str, float] = {}
+    for k, a in enumerate(a for a in definition.schema.settings if a.type != "bool"):
+        if a.default is not None:
+            numbers[a.name] = int(a.default) if a.type == "int" else float(a.default)
+        else:
+            numbers[a.name] = 2 + k if a.type == "int" else (3 + 4 * k) / 4
+    return numbers

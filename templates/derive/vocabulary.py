@@ -1,0 +1,574 @@
+"""Functions of torch, by name, as expressions.
+
+Each takes what it is called with: expressions for tensors and numbers, all else as it is. It says
+what the function computes for one element, as PyTorch's eager kernels do; the rest is refused in
+words for the kind of function that it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .graph import COMPARISONS, Node, const, is_const, lift, make, where
+from .operations import FUNCTIONS
+from .refusal import BY_HAND, NotDerived, refuse
+
+VOCABULARY: dict[str, Callable[..., Node]] = {}
+
+
+def words(text: str) -> list[str]:
+    return text.split()
+
+
+def real(value: Any) -> Node:
+    """A mask as 0 and 1."""
+    node = lift(value)
+    if not node.is_bool:
+        return node
+    return const(float(bool(node.value))) if node.op == "const" else make("to_real", node)
+
+
+def mask(value: Any) -> Node:
+    node = lift(value)
+    return node if node.is_bool else make("ne", node, const(0))
+
+
+def says(*names: str) -> Callable[[Callable[..., Node]], Callable[..., Node]]:
+    def keep(function: Callable[..., Node]) -> Callable[..., Node]:
+        VOCABULARY.update(dict.fromkeys(names, function))
+        return function
+
+    return keep
+
+
+def call(op: str) -> Callable[..., Node]:
+    """The operation as it stands, of real operands."""
+    return lambda *operands: make(op, *map(real, operands))
+
+
+for _name in [
+    *FUNCTIONS,
+    *words("neg round mul sign relu reciprocal isnan isinf isfinite signbit"),
+    *words("atan2 hypot copysign fmod maximum minimum fmax fmin remainder"),
+    *words("logaddexp logaddexp2 xlogy"),
+]:
+    VOCABULARY[_name] = call(_name)
+for _name in COMPARISONS:
+    VOCABULARY[_name] = call(_name)
+for _other, _name in {
+    "__eq__": "eq",
+    "__ne__": "ne",
+    "greater": "gt",
+    "greater_equal": "ge",
+    "less": "lt",
+    "less_equal": "le",
+    "not_equal": "ne",
+    "multiply": "mul",
+    "sgn": "sign",
+    "absolute": "abs",
+    "negative": "neg",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arcsin": "asin",
+    "arccos": "acos",
+    "arcsinh": "asinh",
+    "arccosh": "acosh",
+    "arctanh": "atanh",
+    "fix": "trunc",
+    "log_sigmoid": "logsigmoid",
+    "special_expit": "sigmoid",
+    "special_exp2": "exp2",
+    "special_expm1": "expm1",
+    "special_log1p": "log1p",
+    "special_erf": "erf",
+    "special_erfc": "erfc",
+    "special_round": "round",
+    "special_xlogy": "xlogy",
+    "special_xlog1py": "xlog1py",
+    "special_entr": "entr",
+    "hardswish": "hardswish",
+}.items():
+    VOCABULARY[_other] = call(_name)
+
+
+def scaled(value: Node, by: Any) -> Node:
+    return value if is_const(by := lift(by), 1) else make("mul", by, value)
+
+
+# ----- arithmetic
+
+
+@says("add", "__radd__")
+def _add(x: Any, y: Any, *, alpha: Any = 1) -> Node:
+    return make("add", real(x), scaled(real(y), alpha))
+
+
+@says("sub", "subtract")
+def _sub(x: Any, y: Any, *, alpha: Any = 1) -> Node:
+    return make("sub", real(x), scaled(real(y), alpha))
+
+
+@says("rsub", "__rsub__")
+def _rsub(x: Any, y: Any, *, alpha: Any = 1) -> Node:
+    return _sub(y, x, alpha=alpha)
+
+
+@says("div", "divide", "true_divide")
+def _div(x: Any, y: Any, *, rounding_mode: str | None = None) -> Node:
+    if rounding_mode == "floor":
+        return make("floor_divide", real(x), real(y))
+    quotient = make("div", real(x), real(y))
+    return make("trunc", quotient) if rounding_mode == "trunc" else quotient
+
+
+@says("__rdiv__", "__rtruediv__")
+def _rdiv(x: Any, y: Any) -> Node:
+    return make("reciprocal", real(x)) if is_const(lift(y), 1) else _div(y, x)
+
+
+@says("floor_divide", "__floordiv__")
+def _floor_divide(x: Any, y: Any) -> Node:
+    return make("floor_divide", real(x), real(y))
+
+
+@says("__rfloordiv__")
+def _rfloor_divide(x: Any, y: Any) -> Node:
+    return _floor_divide(y, x)
+
+
+@says("__rmod__")
+def _rmod(x: Any, y: Any) -> Node:
+    return make("remainder", real(y), real(x))
+
+
+@says("pow", "__pow__")
+def _pow(x: Any, exponent: Any) -> Node:
+    return make("pow", real(x), real(exponent))
+
+
+@says("__rpow__")
+def _rpow(x: Any, base: Any) -> Node:
+    return _pow(base, x)
+
+
+@says("square")
+def _square(x: Any) -> Node:
+    return make("pow", real(x), const(2))
+
+
+@says("addcmul")
+def _addcmul(x: Any, y: Any, z: Any, *, value: Any = 1) -> Node:
+    return make("add", real(x), make("mul", scaled(real(y), value), real(z)))
+
+
+@says("addcdiv")
+def _addcdiv(x: Any, y: Any, z: Any, *, value: Any = 1) -> Node:
+    return make("add", real(x), make("div", scaled(real(y), value), real(z)))
+
+
+@says("lerp")
+def _lerp(start: Any, end: Any, weight: Any) -> Node:
+    return make("lerp", real(start), real(end), real(weight))
+
+
+@says("ldexp")
+def _ldexp(x: Any, exponent: Any) -> Node:
+    return make("mul", real(x), make("pow", const(2), real(exponent)))
+
+
+@says("deg2rad")
+def _deg2rad(x: Any) -> Node:
+    return make("mul", real(x), const(math.pi / 180))
+
+
+@says("rad2deg")
+def _rad2deg(x: Any) -> Node:
+    return make("mul", real(x), const(180 / math.pi))
+
+
+@says("frac")
+def _frac(x: Any) -> Node:
+    return make("sub", real(x), make("trunc", real(x)))
+
+
+@says("logit", "special_logit")
+def _logit(x: Any, eps: Any = None) -> Node:
+    if eps is None:
+        return make("logit", real(x), const(0), const(1))
+    return make("logit", real(x), lift(eps), 1 - lift(eps))
+
+
+@says("special_ndtr")
+def _ndtr(x: Any) -> Node:
+    return 0.5 * make("erfc", real(x) * -math.sqrt(0.5))
+
+
+# ----- masks and choices
+
+
+@says("logical_and", "bitwise_and", "__and__")
+def _and(x: Any, y: Any) -> Node:
+    return make("and", mask(x), mask(y))
+
+
+@says("logical_or", "bitwise_or", "__or__")
+def _or(x: Any, y: Any) -> Node:
+    return make("or", mask(x), mask(y))
+
+
+@says("logical_xor", "bitwise_xor", "__xor__")
+def _xor(x: Any, y: Any) -> Node:
+    return make("ne", mask(x), mask(y))
+
+
+@says("logical_not", "bitwise_not", "__invert__")
+def _not(x: Any) -> Node:
+    return make("not", mask(x))
+
+
+@says("where")
+def _where(condition: Any, *branches: Any) -> Node:
+    if len(branches) != 2:
+        raise refuse("where of one argument gives indices, which are not elementwise")
+    yes, no = branches
+    if lift(yes).is_bool and lift(no).is_bool:
+        return make("where", mask(condition), lift(yes), lift(no))
+    return make("where", mask(condition), real(yes), real(no))
+
+
+@says("masked_fill")
+def _masked_fill(x: Any, condition: Any, value: Any) -> Node:
+    return where(mask(condition), real(value), real(x))
+
+
+@says("clamp", "clip")
+def _clamp(x: Any, min: Any = None, max: Any = None) -> Node:
+    if min is None and max is None:
+        raise refuse("clamp takes bounds", instead="give at least one")
+    if max is None:
+        return make("clamp_min", real(x), real(min))
+    if min is None:
+        return make("clamp_max", real(x), real(max))
+    return make("clamp", real(x), real(min), real(max))
+
+
+@says("clamp_min")
+def _clamp_min(x: Any, min: Any) -> Node:
+    return make("clamp_min", real(x), real(min))
+
+
+@says("clamp_max")
+def _clamp_max(x: Any, max: Any) -> Node:
+    return make("clamp_max", real(x), real(max))
+
+
+@says("nan_to_num")
+def _nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Node:
+    if posinf is None or neginf is None:
+        raise refuse(
+            "nan_to_num without posinf and neginf depends on the dtype",
+            instead="give nan_to_num both",
+        )
+    x = real(x)
+    finite = where(make("eq", x, const(-math.inf)), real(neginf), x)
+    finite = where(make("eq", x, const(math.inf)), real(posinf), finite)
+    return where(make("isnan", x), real(nan if nan is not None else 0.0), finite)
+
+
+# ----- constants that take their shape from a tensor
+
+
+@says("zeros_like")
+def _zeros_like(x: Any, **_: Any) -> Node:
+    return const(0)
+
+
+@says("ones_like")
+def _ones_like(x: Any, **_: Any) -> Node:
+    return const(1)
+
+
+@says("full_like")
+def _full_like(x: Any, value: Any, **_: Any) -> Node:
+    return real(value)
+
+
+# ----- activations, of torch.nn.functional
+
+
+@says("silu")
+def _silu(x: Any) -> Node:
+    return make("mul", real(x), make("sigmoid", real(x)))
+
+
+@says("gelu")
+def _gelu(x: Any, approximate: str = "none") -> Node:
+    x = real(x)
+    half = make("mul", const(0.5), x)
+    if approximate == "none":
+        return make("mul", half, make("add", const(1), make("erf", x * math.sqrt(0.5))))
+    cubic = make("add", x, make("mul", const(0.044715), make("pow", x, const(3))))
+    inner = make("mul", const(math.sqrt(2 / math.pi)), cubic)
+    return make("mul", half, make("add", const(1), make("tanh", inner)))
+
+
+@says("softplus")
+def _softplus(x: Any, beta: Any = 1.0, threshold: Any = 20.0) -> Node:
+    return make("softplus", real(x), lift(beta), lift(threshold))
+
+
+@says("mish")
+def _mish(x: Any) -> Node:
+    return make("mul", real(x), make("tanh", _softplus(x)))
+
+
+@says("softsign")
+def _softsign(x: Any) -> Node:
+    return make("div", real(x), make("add", const(1), make("abs", real(x))))
+
+
+@says("tanhshrink")
+def _tanhshrink(x: Any) -> Node:
+    return make("sub", real(x), make("tanh", real(x)))
+
+
+@says("hardtanh")
+def _hardtanh(x: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Node:
+    return make("hardtanh", real(x), lift(min_val), lift(max_val))
+
+
+@says("relu6")
+def _relu6(x: Any) -> Node:
+    return _hardtanh(x, 0.0, 6.0)
+
+
+@says("leaky_relu")
+def _leaky_relu(x: Any, negative_slope: Any = 0.01) -> Node:
+    return make("leaky_relu", real(x), lift(negative_slope))
+
+
+@says("elu")
+def _elu(x: Any, alpha: Any = 1.0) -> Node:
+    return make("elu", real(x), lift(alpha), const(1), const(1))
+
+
+@says("selu")
+def _selu(x: Any) -> Node:
+    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+    return make("elu", real(x), const(alpha), const(scale), const(1))
+
+
+@says("celu")
+def _celu(x: Any, alpha: Any = 1.0) -> Node:
+    return make("elu", real(x), lift(alpha), const(1), const(1) / lift(alpha))
+
+
+@says("softshrink")
+def _softshrink(x: Any, lambd: Any = 0.5) -> Node:
+    return make("softshrink", real(x), lift(lambd))
+
+
+@says("hardshrink")
+def _hardshrink(x: Any, lambd: Any = 0.5) -> Node:
+    return make("hardshrink", real(x), lift(lambd))
+
+
+@says("threshold", "_threshold")
+def _threshold(x: Any, threshold: Any, value: Any) -> Node:
+    return make("threshold", real(x), lift(threshold), lift(value))
+
+
+# ----- losses for each element
+
+
+def unreduced(reduction: str, **unsupported: Any) -> None:
+    if reduction != "none":
+        raise refuse(
+            f'reduction="{reduction}" is a reduction',
+            instead='reduction="none" is elementwise; row-wise functions are not derived yet; '
+            "start from --template rowwise",
+        )
+    for name, value in unsupported.items():
+        if value is not None:
+            raise refuse(f"the argument {name} is not derived")
+
+
+@says("mse_loss")
+def _mse_loss(x: Any, y: Any, reduction: str = "mean", **rest: Any) -> Node:
+    unreduced(reduction, **rest)
+    return make("pow", make("sub", real(x), real(y)), const(2))
+
+
+@says("l1_loss")
+def _l1_loss(x: Any, y: Any, reduction: str = "mean", **rest: Any) -> Node:
+    unreduced(reduction, **rest)
+    return make("abs", make("sub", real(x), real(y)))
+
+
+@says("huber_loss")
+def _huber_loss(x: Any, y: Any, reduction: str = "mean", delta: Any = 1.0, **rest: Any) -> Node:
+    unreduced(reduction, **rest)
+    return make("huber", real(x), real(y), lift(delta))
+
+
+@says("smooth_l1_loss")
+def _smooth_l1_loss(
+    x: Any,
+    y: Any,
+    size_average: Any = None,
+    reduce: Any = None,
+    reduction: str = "mean",
+    beta: Any = 1.0,
+) -> Node:
+    unreduced(reduction, size_average=size_average, reduce=reduce)
+    return make("smooth_l1", real(x), real(y), lift(beta))
+
+
+@says("binary_cross_entropy_with_logits")
+def _bce_with_logits(x: Any, y: Any, reduction: str = "mean", **rest: Any) -> Node:
+    unreduced(reduction, **rest)
+    return make("binary_cross_entropy_with_logits", real(x), real(y))
+
+
+@says("kl_div")
+def _kl_div(x: Any, y: Any, reduction: str = "mean", log_target: bool = False, **rest: Any) -> Node:
+    unreduced(reduction, **rest)
+    x, y = real(x), real(y)
+    if log_target:
+        return make("mul", make("exp", y), make("sub", y, x))
+    return make("sub", make("xlogy", y, y), make("mul", y, x))
+
+
+@says("poisson_nll_loss")
+def _poisson_nll_loss(
+    x: Any,
+    y: Any,
+    log_input: bool = True,
+    full: bool = False,
+    eps: Any = 1e-8,
+    reduction: str = "mean",
+    **rest: Any,
+) -> Node:
+    unreduced(reduction, **rest)
+    x, y = real(x), real(y)
+    if full:
+        raise refuse("the argument full is not derived")
+    if log_input:
+        return make("sub", make("exp", x), make("mul", y, x))
+    return make("sub", x, make("mul", y, make("log", make("add", x, lift(eps)))))
+
+
+# ----- what is refused, in words for its kind
+
+ROWS = "row-wise functions are not derived yet; start from --template rowwise"
+KINDS: list[tuple[str, str, str]] = [
+    (
+        "sum mean prod amax amin aminmax argmax argmin softmax log_softmax logsumexp softmin norm "
+        "layer_norm rms_norm group_norm batch_norm instance_norm normalize cosine_similarity var "
+        "std var_mean std_mean median mode quantile all any count_nonzero cumsum cumprod cummax "
+        "cummin logcumsumexp cross_entropy nll_loss dist cdist vector_norm linalg_vector_norm "
+        "linalg_norm pairwise_distance sort topk nansum nanmean max min trapezoid diff",
+        "{} looks at more than one element",
+        ROWS,
+    ),
+    (
+        "rand randn randint rand_like randn_like randint_like dropout alpha_dropout dropout1d "
+        "dropout2d bernoulli normal poisson multinomial rrelu gumbel_softmax randperm "
+        "feature_alpha_dropout exponential uniform",
+        "{} draws random numbers, which an operator has to be given",
+        "make them an argument, a tensor",
+    ),
+    (
+        "matmul mm bmm mv dot inner outer einsum linear bilinear conv1d conv2d conv3d "
+        "addmm baddbmm tensordot kron scaled_dot_product_attention embedding vdot",
+        "{} is a product of matrices, or the like, and not elementwise",
+        "start from --template kernel",
+    ),
+    (
+        "__getitem__ index_select gather take scatter select narrow chunk split unbind "
+        "masked_select nonzero roll flip index_add tril triu glu pixel_shuffle take_along_dim "
+        "diagonal scatter_add index_fill masked_scatter",
+        "{} picks elements out, and each result is made of the elements in its own place",
+        "give the parts as tensors of their own, or start from --template kernel",
+    ),
+    (
+        "reshape view permute transpose unsqueeze squeeze expand flatten T mT t unflatten movedim "
+        "swapaxes expand_as repeat cat stack broadcast_to view_as tile repeat_interleave concat "
+        "contiguous broadcast_tensors meshgrid",
+        "{} changes a shape, and tensors broadcast as they are given",
+        "do it to the tensors that are passed",
+    ),
+    (
+        "shape size dim ndim numel nelement stride is_contiguous storage_offset",
+        "{} asks for a tensor's sizes, which no element knows",
+        "make it an argument, a number",
+    ),
+    (
+        "__bool__ item tolist __float__ __int__ __index__ equal allclose is_nonzero __contains__ "
+        "__len__ __iter__ numpy",
+        "{} looks at the values of a tensor, on which no branch can depend",
+        "say it with torch.where",
+    ),
+    (
+        "float half double bfloat16 to type type_as int long bool short char byte device dtype cpu "
+        "cuda cdouble cfloat complex real imag view_as_real view_as_complex is_cuda "
+        "is_floating_point",
+        "{} depends on or changes a dtype or device, and the operator computes half types in "
+        "float32 by itself",
+        "leave it out",
+    ),
+    (
+        "lgamma digamma polygamma mvlgamma erfinv i0 special_i0 special_i0e special_i1 special_i1e "
+        "special_ndtri special_log_ndtr special_erfcx special_gammaln special_psi special_digamma "
+        "special_bessel_j0 special_bessel_j1 special_zeta igamma igammac special_erfinv "
+        "special_polygamma special_multigammaln nextafter sinc special_sinc",
+        "{} has no counterpart in C++ that is as accurate, and has its derivative",
+        BY_HAND,
+    ),
+    (
+        "zeros ones full tensor arange linspace empty as_tensor new_zeros new_ones new_full "
+        "new_tensor scalar_tensor empty_like new_empty from_numpy eye",
+        "{} makes a tensor",
+        "write the number itself, or make the tensor an argument",
+    ),
+    (
+        "copy_ fill_ zero_ __setitem__ set_ requires_grad_ data grad backward",
+        "{} changes a tensor",
+        "assign the new value to a name",
+    ),
+    (
+        "heaviside",
+        "{} has no derivative in PyTorch",
+        "say it with torch.where",
+    ),
+    (
+        "prelu",
+        "{} looks up its weight by channel",
+        "say it as torch.where(x > 0, x, weight * x)",
+    ),
+    (
+        "soft_margin_loss multilabel_soft_margin_loss hinge_embedding_loss margin_ranking_loss",
+        "{} has no derivative by its target in PyTorch",
+        "say it in the operations that it is made of",
+    ),
+    (
+        "hardsigmoid",
+        "{} has no second derivative in PyTorch",
+        "say it as (x + 3).clamp(0, 6) / 6",
+    ),
+    (
+        "binary_cross_entropy gaussian_nll_loss multi_margin_loss",
+        "{} refuses values of its arguments, which an operator does not look at",
+        "say it in the operations that it is made of",
+    ),
+]
+REFUSED = {name: (reason, instead) for names, reason, instead in KINDS for name in words(names)}
+
+
+def unknown(name: str) -> NotDerived:
+    """The refusal of a function that is not in the vocabulary."""
+    spoken = name.strip("_") or name
+    reason, instead = REFUSED.get(name, ("{} is not among the functions that are derived", BY_HAND))
+    return refuse(reason.format(spoken), instead)

@@ -1,0 +1,591 @@
+"""Definitions of elementwise functions, of which the tests derive operators."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# ----- Of one tensor
+
+
+def exp(x: Tensor) -> Tensor:
+    return torch.exp(x)
+
+
+def exp2(x: Tensor) -> Tensor:
+    return torch.exp2(x)
+
+
+def expm1(x: Tensor) -> Tensor:
+    return torch.expm1(x)
+
+
+def log(x: Tensor) -> Tensor:
+    return torch.log(x)
+
+
+def log1p(x: Tensor) -> Tensor:
+    return torch.log1p(x)
+
+
+def log2(x: Tensor) -> Tensor:
+    return torch.log2(x)
+
+
+def log10(x: Tensor) -> Tensor:
+    return torch.log10(x)
+
+
+def sqrt(x: Tensor) -> Tensor:
+    return torch.sqrt(x)
+
+
+def rsqrt(x: Tensor) -> Tensor:
+    return torch.rsqrt(x)
+
+
+def reciprocal(x: Tensor) -> Tensor:
+    return torch.reciprocal(x)
+
+
+def sin(x: Tensor) -> Tensor:
+    return torch.sin(x)
+
+
+def cos(x: Tensor) -> Tensor:
+    return torch.cos(x)
+
+
+def tan(x: Tensor) -> Tensor:
+    return torch.tan(x)
+
+
+def asin(x: Tensor) -> Tensor:
+    return torch.asin(x)
+
+
+def acos(x: Tensor) -> Tensor:
+    return torch.acos(x)
+
+
+def atan(x: Tensor) -> Tensor:
+    return torch.atan(x)
+
+
+def sinh(x: Tensor) -> Tensor:
+    return torch.sinh(x)
+
+
+def cosh(x: Tensor) -> Tensor:
+    return torch.cosh(x)
+
+
+def tanh(x: Tensor) -> Tensor:
+    return torch.tanh(x)
+
+
+def asinh(x: Tensor) -> Tensor:
+    return torch.asinh(x)
+
+
+def acosh(x: Tensor) -> Tensor:
+    return torch.acosh(x)
+
+
+def atanh(x: Tensor) -> Tensor:
+    return torch.atanh(x)
+
+
+def erf(x: Tensor) -> Tensor:
+    return torch.erf(x)
+
+
+def erfc(x: Tensor) -> Tensor:
+    return torch.erfc(x)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    return torch.sigmoid(x)
+
+
+def absolute(x: Tensor) -> Tensor:
+    return torch.abs(x)
+
+
+def sign(x: Tensor) -> Tensor:
+    return torch.sign(x)
+
+
+def rounded(x: Tensor) -> Tensor:
+    return torch.round(x)
+
+
+def frac(x: Tensor) -> Tensor:
+    return torch.frac(x)
+
+
+def squared(x: Tensor) -> Tensor:
+    return torch.square(x)
+
+
+def deg2rad(x: Tensor) -> Tensor:
+    return torch.deg2rad(x)
+
+
+def logit(x: Tensor) -> Tensor:
+    return torch.logit(x)
+
+
+def special_entr(x: Tensor) -> Tensor:
+    return torch.special.entr(x)
+
+
+def special_ndtr(x: Tensor) -> Tensor:
+    return torch.special.ndtr(x)
+
+
+# ----- Of one tensor and numbers
+
+
+def power(x: Tensor, p: float) -> Tensor:
+    return x**p
+
+
+def integer_power(x: Tensor, p: int) -> Tensor:
+    return x**p
+
+
+def two_to_x(x: Tensor) -> Tensor:
+    return 2**x
+
+
+def second_power(x: Tensor) -> Tensor:
+    return x**2
+
+
+def third_inverse(x: Tensor) -> Tensor:
+    return x**-3
+
+
+def half_power(x: Tensor) -> Tensor:
+    return x**0.5
+
+
+def a_to_x(x: Tensor, a: float) -> Tensor:
+    return a**x
+
+
+def between(x: Tensor, lo: float, hi: float) -> Tensor:
+    return x.clamp(lo, hi)
+
+
+def at_least(x: Tensor, lo: float) -> Tensor:
+    return x.clamp(min=lo)
+
+
+def logit_eps(x: Tensor, eps: float) -> Tensor:
+    return torch.logit(x, eps)
+
+
+def math_of_number(x: Tensor, a: float) -> Tensor:
+    return x * math.sqrt(a) + math.exp(-a)
+
+
+def counted(x: Tensor, k: int) -> Tensor:
+    return x * k + k // 2
+
+
+def where_number(x: Tensor, a: float) -> Tensor:
+    return torch.where(x > 0, x, a)
+
+
+def snake(x: Tensor, a: float) -> Tensor:
+    return x + torch.sin(a * x) ** 2 / a
+
+
+def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
+    """Limits `x` smoothly to (-cap, cap).
+
+    Args:
+        x: logits.
+        cap: the bound.
+    """
+    return cap * torch.tanh(x / cap)
+
+
+def gaussian_pdf(x: Tensor, mu: float, sigma: float) -> Tensor:
+    return torch.exp(-0.5 * ((x - mu) / sigma) ** 2) / (sigma * math.sqrt(2 * math.pi))
+
+
+def exp_or_sin(x: Tensor, f: bool) -> Tensor:
+    return torch.exp(x) if f else torch.sin(x)
+
+
+# ----- Activations
+
+
+def rectified(x: Tensor) -> Tensor:
+    return torch.relu(x)
+
+
+def silu(x: Tensor) -> Tensor:
+    return F.silu(x)
+
+
+def gelu(x: Tensor) -> Tensor:
+    return F.gelu(x)
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+def softplus(x: Tensor) -> Tensor:
+    return F.softplus(x)
+
+
+def softplus_bt(x: Tensor, beta: float, threshold: float) -> Tensor:
+    return F.softplus(x, beta, threshold)
+
+
+def mish(x: Tensor) -> Tensor:
+    return F.mish(x)
+
+
+def elu(x: Tensor) -> Tensor:
+    return F.elu(x)
+
+
+def elu_a(x: Tensor, alpha: float) -> Tensor:
+    return F.elu(x, alpha)
+
+
+def selu(x: Tensor) -> Tensor:
+    return F.selu(x)
+
+
+def celu_a(x: Tensor, alpha: float) -> Tensor:
+    return F.celu(x, alpha)
+
+
+def hardswish(x: Tensor) -> Tensor:
+    return F.hardswish(x)
+
+
+def hardtanh(x: Tensor) -> Tensor:
+    return F.hardtanh(x)
+
+
+def hardtanh_between(x: Tensor, lo: float, hi: float) -> Tensor:
+    return F.hardtanh(x, lo, hi)
+
+
+def logsigmoid(x: Tensor) -> Tensor:
+    return F.logsigmoid(x)
+
+
+def softsign(x: Tensor) -> Tensor:
+    return F.softsign(x)
+
+
+def tanhshrink(x: Tensor) -> Tensor:
+    return F.tanhshrink(x)
+
+
+def relu6(x: Tensor) -> Tensor:
+    return F.relu6(x)
+
+
+def leaky_a(x: Tensor, slope: float) -> Tensor:
+    return F.leaky_relu(x, slope)
+
+
+def softshrink(x: Tensor) -> Tensor:
+    return F.softshrink(x)
+
+
+def hardshrink_l(x: Tensor, lambd: float) -> Tensor:
+    return F.hardshrink(x, lambd)
+
+
+def threshold(x: Tensor, t: float, v: float) -> Tensor:
+    return F.threshold(x, t, v)
+
+
+def squared_relu(x: Tensor) -> Tensor:
+    return torch.relu(x) ** 2
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+# ----- Gates, of tensors that broadcast
+
+
+def reglu(x: Tensor, y: Tensor) -> Tensor:
+    return torch.relu(x) * y
+
+
+def geglu(x: Tensor, y: Tensor) -> Tensor:
+    return F.gelu(x) * y
+
+
+def swish_gate(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+def glu2(x: Tensor, y: Tensor) -> Tensor:
+    return x * torch.sigmoid(y)
+
+
+def swish_beta(x: Tensor, y: Tensor) -> Tensor:
+    return x * torch.sigmoid(y * x)
+
+
+def lru_gate(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-8 * F.softplus(x) * torch.sigmoid(y)) * z
+
+
+# ----- Of several tensors
+
+
+def added(x: Tensor, y: Tensor) -> Tensor:
+    return torch.add(x, y)
+
+
+def apart(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sub(x, y)
+
+
+def multiplied(x: Tensor, y: Tensor) -> Tensor:
+    return torch.mul(x, y)
+
+
+def ratio(x: Tensor, y: Tensor) -> Tensor:
+    return torch.div(x, y)
+
+
+def powers(x: Tensor, y: Tensor) -> Tensor:
+    return x**y
+
+
+def atan2(x: Tensor, y: Tensor) -> Tensor:
+    return torch.atan2(x, y)
+
+
+def hypot(x: Tensor, y: Tensor) -> Tensor:
+    return torch.hypot(x, y)
+
+
+def maximum(x: Tensor, y: Tensor) -> Tensor:
+    return torch.maximum(x, y)
+
+
+def minimum(x: Tensor, y: Tensor) -> Tensor:
+    return torch.minimum(x, y)
+
+
+def fmax(x: Tensor, y: Tensor) -> Tensor:
+    return torch.fmax(x, y)
+
+
+def fmin(x: Tensor, y: Tensor) -> Tensor:
+    return torch.fmin(x, y)
+
+
+def copysign(x: Tensor, y: Tensor) -> Tensor:
+    return torch.copysign(x, y)
+
+
+def fmod(x: Tensor, y: Tensor) -> Tensor:
+    return torch.fmod(x, y)
+
+
+def remainder(x: Tensor, y: Tensor) -> Tensor:
+    return torch.remainder(x, y)
+
+
+def logaddexp(x: Tensor, y: Tensor) -> Tensor:
+    return torch.logaddexp(x, y)
+
+
+def logaddexp2(x: Tensor, y: Tensor) -> Tensor:
+    return torch.logaddexp2(x, y)
+
+
+def xlogy(x: Tensor, y: Tensor) -> Tensor:
+    return torch.xlogy(x, y)
+
+
+def xlog1py(x: Tensor, y: Tensor) -> Tensor:
+    return torch.special.xlog1py(x, y)
+
+
+def add_alpha(x: Tensor, y: Tensor, a: float) -> Tensor:
+    return torch.add(x, y, alpha=a)
+
+
+def lerp_number(x: Tensor, y: Tensor, w: float) -> Tensor:
+    return torch.lerp(x, y, w)
+
+
+def lerp_tensor(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return torch.lerp(x, y, z)
+
+
+def addcmul(x: Tensor, y: Tensor, z: Tensor, v: float) -> Tensor:
+    return torch.addcmul(x, y, z, value=v)
+
+
+def addcdiv(x: Tensor, y: Tensor, z: Tensor, v: float) -> Tensor:
+    return torch.addcdiv(x, y, z, value=v)
+
+
+def between_tensors(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return torch.clamp(x, y, z)
+
+
+def adam_dir(m: Tensor, v: Tensor, eps: float) -> Tensor:
+    return m / (v.abs().sqrt() + eps)
+
+
+def two_norm(x: Tensor, y: Tensor) -> Tensor:
+    return torch.sqrt(x * x + y * y)
+
+
+def div_trunc(x: Tensor, y: Tensor) -> Tensor:
+    return torch.div(x, y, rounding_mode="trunc")
+
+
+# ----- Choices
+
+
+def select(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return torch.where(x > 0, y, z)
+
+
+def where_exp(x: Tensor) -> Tensor:
+    return torch.where(x > 0, x * x, torch.exp(x))
+
+
+def masked_fill(x: Tensor, y: Tensor) -> Tensor:
+    return x.masked_fill(y > 0, 0.5)
+
+
+def safe_sqrt(x: Tensor) -> Tensor:
+    return torch.where(x > 0, torch.sqrt(x.clamp(min=0.1)), 0.0)
+
+
+def logical(x: Tensor, y: Tensor) -> Tensor:
+    return torch.where((x > 0) & ~(y > 0) | torch.isnan(x), x, y)
+
+
+def mul_mask(x: Tensor, y: Tensor) -> Tensor:
+    return x * (y > 0)
+
+
+def isclose_eq(x: Tensor, y: Tensor) -> Tensor:
+    return torch.where(x == y, x, -y)
+
+
+def sum_ge(x: Tensor, y: Tensor) -> Tensor:
+    return (x >= y).to(x.dtype) * x
+
+
+# ----- Losses, of each element
+
+
+def mse(x: Tensor, y: Tensor) -> Tensor:
+    return F.mse_loss(x, y, reduction="none")
+
+
+def l1(x: Tensor, y: Tensor) -> Tensor:
+    return F.l1_loss(x, y, reduction="none")
+
+
+def huber(x: Tensor, y: Tensor, delta: float) -> Tensor:
+    return F.huber_loss(x, y, reduction="none", delta=delta)
+
+
+def smooth_l1(x: Tensor, y: Tensor, beta: float) -> Tensor:
+    return F.smooth_l1_loss(x, y, reduction="none", beta=beta)
+
+
+def bce_logits(x: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(x, y, reduction="none")
+
+
+def kl_div(x: Tensor, y: Tensor) -> Tensor:
+    return F.kl_div(x, y, reduction="none")
+
+
+def poisson_nll(x: Tensor, y: Tensor) -> Tensor:
+    return F.poisson_nll_loss(x, y, reduction="none")
+
+
+def focal(x: Tensor, y: Tensor, gamma: float) -> Tensor:
+    return (1 - torch.sigmoid(x)) ** gamma * F.binary_cross_entropy_with_logits(
+        x, y, reduction="none"
+    )
+
+
+def logcosh(x: Tensor, y: Tensor) -> Tensor:
+    return (x - y) + F.softplus(-2 * (x - y)) - math.log(2)
+
+
+def charbonnier(x: Tensor, y: Tensor, eps: float) -> Tensor:
+    return torch.sqrt((x - y) ** 2 + eps * eps)
+
+
+def normal_logprob(x: Tensor, mu: Tensor, logs: Tensor) -> Tensor:
+    return -0.5 * ((x - mu) * torch.exp(-logs)) ** 2 - logs - 0.5 * math.log(2 * math.pi)
+
+
+def gaussian_pdf_t(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
+    return torch.exp(-0.5 * ((x - y) / z.exp()) ** 2) / z.exp()
+
+
+# ----- With optional tensors, switches and steps
+
+
+def scaled_exp(x: Tensor, scale: Tensor | None = None, negative: bool = False) -> Tensor:
+    y = torch.exp(-x) if negative else torch.exp(x)
+    if scale is not None:
+        y = y * scale
+    return y
+
+
+def tanh_affine(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    y = x * weight
+    if bias is not None:
+        y = y + bias
+    return torch.tanh(y)
+
+
+def scaled_bias_relu(x: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
+    return torch.relu(x * scale + bias)
+
+
+def tanh_gelu(x: Tensor) -> Tensor:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return 0.5 * x * (1 + torch.tanh(inner))
+
+
+def horner(x: Tensor) -> Tensor:
+    total = torch.zeros_like(x)
+    for coefficient in (0.5, -0.25, 0.125, 1.0):
+        total = total * x + coefficient
+    return total
+
+
+def in_place(x: Tensor, y: Tensor) -> Tensor:
+    total = x * y
+    total += y
+    total.mul_(0.5)
+    return total
+
+
+def between_numbers(x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
+    return torch.maximum(torch.minimum(x, torch.tensor(high)), torch.tensor(low))

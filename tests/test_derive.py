@@ -1,0 +1,1067 @@
+"""templates/derive: what is traced, simplified, printed, checked and refused.
+
+test_derive_built.py builds what comes of it.
+"""
+
+import io
+import itertools
+import subprocess
+import sys
+from contextlib import redirect_stderr
+from pathlib import Path
+
+import pytest
+import torch
+from expecttest import assert_expected_inline
+from scratch import ROOT, copy_repository
+
+sys.path.insert(0, str(ROOT / "templates"))
+
+import derived_functions
+import new_op
+import repository
+from derive import operations, verify
+from derive.assemble import assemble, planned, texts
+from derive.definition import read
+from derive.derived import derive
+from derive.differentiate import gradients
+from derive.graph import const, make, where
+from derive.refusal import NotDerived
+from formatting import format_text
+from schema import Refusal
+
+FUNCTIONS = [
+    name
+    for name, function in vars(derived_functions).items()
+    if getattr(function, "__module__", None) == "derived_functions"
+]
+HEAD = """
+import math
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+"""
+
+
+@pytest.fixture
+def define(tmp_path):
+    """Writes a definition's file, and returns `file:function`."""
+    count = itertools.count()
+
+    def write(source, name="f", head=HEAD):
+        path = tmp_path / f"definition_{next(count)}.py"
+        path.write_text(head + source)
+        return f"{path}:{name}"
+
+    return write
+
+
+@pytest.fixture
+def formulas(define):
+    """The formula of a definition and its gradients, as text."""
+
+    def derive_text(source):
+        (variant,) = derive(read(define(source)))
+        return repr((*variant.forward, *variant.gradients))
+
+    return derive_text
+
+
+# ----- arithmetic that simplifies
+
+X, Y, G = (make("tensor", value=name) for name in ("x", "y", "grad_output"))
+CAP = make("number", value="cap")
+
+
+def test_equal_expressions_are_one_node():
+    assert make("add", X, Y) is make("add", X, Y)
+    assert make("add", X, Y) is not make("add", Y, X)
+    assert const(0.0) is not const(-0.0)
+    assert const(1.0) is not const(True)
+
+
+@pytest.mark.parametrize(
+    ("node", "text"),
+    [
+        (G * 1, "grad_output"),
+        (G * -1, "neg(grad_output)"),
+        ((-G) * -1, "grad_output"),
+        (CAP * G / CAP, "grad_output"),
+        (G / CAP * CAP, "grad_output"),
+        (2 * G * 3, "mul(6.0, grad_output)"),
+        (G * X + G * Y, "mul(grad_output, add(x, y))"),
+        (G * X - G * Y, "mul(grad_output, sub(x, y))"),
+        (G + G, "mul(2.0, grad_output)"),
+        (X * G, "mul(grad_output, x)"),
+        (where(make("gt", X, Y), G, 0) + where(make("gt", X, Y), 0, -G), None),
+        # Nothing is dropped: x may be infinite or NaN.
+        (X * 0, "mul(0.0, x)"),
+        (G * X / X, "div(mul(grad_output, x), x)"),
+        (X - X, "sub(x, x)"),
+    ],
+)
+def test_simplified(node, text):
+    assert repr(node) == (text or "where(gt(x, y), grad_output, neg(grad_output))")
+
+
+def test_what_the_author_wrote_stays_whole():
+    """So that it is shared with the forward, and rounded as there."""
+    product = make("mul", X, Y)
+    assert repr(G * product) == "mul(grad_output, mul(x, y))"
+
+
+def test_a_gradient_that_arrives_twice_is_added():
+    assert repr(gradients(make("mul", X, X), ["x", "y"])) == "[mul(mul(2.0, grad_output), x), 0.0]"
+
+
+# ----- tracing
+
+
+def test_the_formula_is_as_written(formulas):
+    text = formulas("def f(x: Tensor, cap: float) -> Tensor:\n    return cap * torch.tanh(x / cap)")
+    assert_expected_inline(
+        text,
+        """(mul(cap, tanh(div(x, cap))), mul(grad_output, sub(1.0, mul(tanh(div(x, cap)), tanh(div(x, cap))))))""",
+    )
+
+
+def test_numbers_go_through_python_and_math(formulas):
+    source = """
+def f(x: Tensor, a: float, k: int) -> Tensor:
+    return x * (math.sqrt(a) + 1 / a) + 2 * k
+"""
+    assert_expected_inline(
+        formulas(source),
+        """(add(mul(x, add(sqrt(a), div(1.0, a))), mul(2.0, k)), mul(grad_output, add(sqrt(a), div(1.0, a))))""",
+    )
+
+
+def test_loops_and_helpers_are_followed(formulas):
+    source = """
+def step(x: Tensor) -> Tensor:
+    return x * 0.5
+
+def f(x: Tensor) -> Tensor:
+    for _ in range(2):
+        x = step(x)
+    return x
+"""
+    assert_expected_inline(formulas(source), """(mul(mul(x, 0.5), 0.5), mul(0.25, grad_output))""")
+
+
+def test_names_are_the_authors(define):
+    source = """
+def f(x: Tensor) -> Tensor:
+    inner = x * 2
+    inner = inner + 1
+    return torch.sin(inner)
+"""
+    (variant,) = derive(read(define(source)))
+    assert {repr(node): name for node, name in variant.names.items()} == {
+        "mul(x, 2.0)": "inner",
+        "add(mul(x, 2.0), 1.0)": "inner",
+    }
+
+
+def test_tracing_leaves_nothing_behind(define):
+    import math
+
+    before = math.sqrt, sys.gettrace(), torch.is_grad_enabled()
+    read_and_derived = derive(read(define("def f(x: Tensor) -> Tensor:\n    return x * 2")))
+    assert len(read_and_derived) == 1
+    with pytest.raises(NotDerived):
+        derive(read(define("def f(x: Tensor) -> Tensor:\n    return x.sum()")))
+    assert (math.sqrt, sys.gettrace(), torch.is_grad_enabled()) == before
+
+
+# ----- what is saved
+
+
+@pytest.mark.parametrize(
+    ("expression", "saved"),
+    [
+        ("x + y", []),
+        ("x * y", ["x", "y"]),
+        ("torch.exp(x) + y", ["x"]),
+        # A gradient that is zero everywhere is none.
+        ("torch.round(x) * y", ["x"]),
+        # Which side of its kink a relu is on its value says as exactly.
+        ("torch.relu(2 * x + y)", ["output"]),
+        ("torch.relu(x * y)", ["x", "y"]),
+        ("torch.tanh(x) + y", ["x"]),
+    ],
+)
+def test_saved(expression, saved, define):
+    source = f"def f(x: Tensor, y: Tensor) -> Tensor:\n    return {expression}"
+    (variant,) = derive(read(define(source)))
+    assert variant.saved == saved
+
+
+# ----- every function of the list agrees with its definition
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_are_derived(name):
+    written = texts(planned(read(f"{derived_functions.__file__}:{name}")))
+    assert all(written[file] for file in (f"{name}.cpp", "ops.py", "spec.py"))
+
+
+def test_a_wrong_derivative_is_noticed(define, monkeypatch):
+    place = define("def f(x: Tensor) -> Tensor:\n    return torch.tanh(x)")
+    tanh = operations.OPERATIONS["tanh"]
+    wrong = {**vars(tanh), "derivative": lambda g, out, x: (g * (1 - out),)}
+    monkeypatch.setitem(operations.OPERATIONS, "tanh", operations.Operation(**wrong))
+    definition = read(place)
+    with pytest.raises(NotDerived, match="does not agree with the definition: the gradient of x"):
+        verify.verify(definition, derive(definition))
+
+
+def test_a_wrong_kink_is_noticed(define, monkeypatch):
+    """Only at 0 is it different."""
+    relu = operations.OPERATIONS["relu"]
+    wrong = {
+        **vars(relu),
+        "derivative": lambda g, out, x: (where(make("lt", x, const(0)), 0, g),),
+    }
+    monkeypatch.setitem(operations.OPERATIONS, "relu", operations.Operation(**wrong))
+    definition = read(define("def f(x: Tensor) -> Tensor:\n    return torch.relu(x)"))
+    with pytest.raises(NotDerived, match=r"the gradient of x at x=0 is"):
+        verify.verify(definition, derive(definition))
+
+
+def test_a_form_that_loses_accuracy_is_noticed(define, monkeypatch):
+    """Log(1 + e^x) in float32, where the definition has log1p."""
+    log1p = operations.OPERATIONS["log1p"]
+    wrong = {**vars(log1p), "lowered": lambda x: make("log", 1 + x)}
+    monkeypatch.setitem(operations.OPERATIONS, "log1p", operations.Operation(**wrong))
+    source = "def f(x: Tensor) -> Tensor:\n    return torch.log1p(x * 1e-6)"
+    definition = read(define(source))
+    with pytest.raises(NotDerived, match="does not agree with the definition"):
+        verify.verify(definition, derive(definition))
+
+
+def test_infinity_meets_zero_as_in_pytorch(define):
+    """Factored, the gradient of s would be infinite where PyTorch's is NaN."""
+    source = """
+def f(x: Tensor, s: Tensor, weight: Tensor) -> Tensor:
+    z = x * torch.exp(-s)
+    return (0.5 * z * z + s) * weight
+"""
+    definition = read(define(source))
+    with pytest.raises(verify.Disagrees, match="is inf instead of nan"):
+        verify.verify(definition, derive(definition))
+    assert planned(definition).variants
+
+
+# ----- what is refused
+
+TENSOR = "def f(x: Tensor) -> Tensor:\n    return "
+REFUSED = {
+    "sum": (TENSOR + "x - x.mean()", "mean looks at more than one element; row-wise functions"),
+    "softmax": (
+        TENSOR + "torch.softmax(x, -1)",
+        "softmax looks at more than one element; row-wise",
+    ),
+    "max": (TENSOR + "x / x.max()", "max looks at more than one element"),
+    "matmul": (TENSOR + "x @ x", "matmul is a product of matrices"),
+    "indexing": (TENSOR + "x[0]", "getitem picks elements out"),
+    "random": (TENSOR + "F.dropout(x, 0.5)", "dropout draws random numbers"),
+    "rand": (TENSOR + "x + torch.rand(3)", "rand draws random numbers"),
+    "special": (TENSOR + "torch.special.i0e(x)", "special_i0e has no counterpart in C++"),
+    "unknown": (TENSOR + "torch.bucketize(x, x)", "bucketize is not among the functions"),
+    "branch": (TENSOR + "x if x > 0 else -x", "bool looks at the values of a tensor"),
+    "item": (TENSOR + "x * x.item()", "item looks at the values of a tensor"),
+    "shape": (TENSOR + "x / x.shape[-1]", "shape asks for a tensor's sizes"),
+    "size": (TENSOR + "x * x.size(0)", "size asks for a tensor's sizes"),
+    "reshape": (TENSOR + "x.reshape(-1)", "reshape changes a shape"),
+    "float": (TENSOR + "x.float()", "float depends on or changes a dtype"),
+    "to": (TENSOR + "x.to(torch.float32)", "to depends on or changes a dtype"),
+    "dtype": (
+        TENSOR + "x * (2 if x.dtype == torch.float64 else 3)",
+        "a dtype or what the function keeps outside of itself was made a constant",
+    ),
+    "writes": (
+        "def f(x: Tensor) -> Tensor:\n    x += 1\n    return x",
+        "this writes to an argument",
+    ),
+    "detach": (TENSOR + "x + (torch.round(x) - x).detach()", "a part without a gradient makes"),
+    "no_grad": (
+        "def f(x: Tensor) -> Tensor:\n    with torch.no_grad():\n        y = x * 2\n    return x * y",
+        "a part without a gradient makes",
+    ),
+    "out": (TENSOR + "torch.add(x, 1, out=x)", "out= writes to a tensor"),
+    "number": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return x if a > 1 else -x",
+        "a branch on a number would be taken once and for all",
+    ),
+    "constant": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return x * float(a)",
+        "a number argument would become a constant",
+    ),
+    "range": (
+        "def f(x: Tensor, k: int) -> Tensor:\n    for _ in range(k):\n        x = -x\n    return x",
+        "a number argument, a dtype or",
+    ),
+    "integers": (TENSOR + "x > 0", "the definition returns a mask"),
+    "several": (TENSOR + "(x, x)", "the definition returns several results"),
+    "nothing": ("def f(x: Tensor) -> Tensor:\n    x * 2", "the definition returns NoneType"),
+    "unused": ("def f(x: Tensor, a: float) -> Tensor:\n    return x * 2", "does not depend on the"),
+    "constants": (TENSOR + "x * torch.tensor([1.0, 2.0])", "a tensor that is no argument"),
+    "reduction": (
+        "def f(x: Tensor, y: Tensor) -> Tensor:\n    return F.mse_loss(x, y)",
+        'reduction="mean" is a reduction',
+    ),
+    "does not run": (TENSOR + "x * undefined", "the definition does not run: NameError"),
+    "type": ("def f(x: Tensor, s: str) -> Tensor:\n    return x", "the argument 's' has the type"),
+    "annotation": ("def f(x) -> Tensor:\n    return x", "the argument 'x' has no annotation"),
+    "default": (
+        "def f(x: Tensor, a: float = math.inf) -> Tensor:\n    return x * a",
+        "the default of 'a' is inf, which is no literal",
+    ),
+    "lambda": ("f = lambda x: x", "that is a lambda"),
+    "module": ("f = torch.nn.ReLU()", "that is a torch.nn.Module"),
+    "class": ("f = torch.nn.ReLU", "that is a torch.nn.Module"),
+    "object": ("f = 3", "that is a int, not a function"),
+    "variadic": ("def f(*x: Tensor) -> Tensor:\n    return x[0]", "'*x: torch.Tensor' is not"),
+    "keyword": (
+        "def f(x: Tensor, *, a: float) -> Tensor:\n    return x * a",
+        "'a' can be given by keyword alone",
+    ),
+    "optional first": (
+        "def f(y: Tensor | None, x: Tensor) -> Tensor:\n    return x if y is None else x * y",
+        "'y' may be None, and the first tensor says what the result is like",
+    ),
+    "no tensor": (
+        "def f(a: float) -> Tensor:\n    return torch.full((), a)",
+        "no argument of type",
+    ),
+    "a name of ours": (
+        "def f(x: Tensor, ctx: float) -> Tensor:\n    return x * ctx",
+        "'ctx' is used",
+    ),
+    "not carried": (
+        """
+if True:
+    scale = 2.0
+def f(x: Tensor) -> Tensor:
+    return x * scale
+""",
+        "'scale' is not defined by a statement of its own",
+    ),
+    "beside": (
+        "import helpers\ndef f(x: Tensor) -> Tensor:\n    return helpers.twice(x)",
+        "'import helpers' is found beside the file alone",
+    ),
+    "state": (
+        "seen = []\ndef f(x: Tensor) -> Tensor:\n    seen.append(1)\n    return x * len(seen)",
+        "what the function keeps outside of itself",
+    ),
+    "own gradient": (
+        """
+class Odd(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+def f(x: Tensor) -> Tensor:
+    return Odd.apply(x)
+""",
+        "what was derived does not agree with the definition: the gradient of x",
+    ),
+    "no second derivative": (
+        TENSOR + "F.hardsigmoid(x)",
+        "hardsigmoid has no second derivative in PyTorch",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(case, define, tmp_path):
+    source, message = REFUSED[case]
+    (tmp_path / "helpers.py").write_text("def twice(x):\n    return x * 2\n")
+    with pytest.raises(Refusal) as refused:
+        assemble(read(define(source)))
+    text = str(refused.value)
+    assert message in text
+    assert "\n" not in text
+
+
+def test_the_line_of_the_definition_is_named(define):
+    place = define("def f(x: Tensor) -> Tensor:\n    y = x * 2\n    return torch.cumsum(y, 0)\n")
+    with pytest.raises(NotDerived) as refused:
+        derive(read(place))
+    file = place.rpartition(":")[0]
+    assert str(refused.value) == (
+        f"{file}:9: 'return torch.cumsum(y, 0)': cumsum looks at more than one element; "
+        "row-wise functions are not derived yet; start from --template rowwise"
+    )
+
+
+def test_the_reference_takes_along_what_it_uses(define):
+    source = """
+UNUSED = 1
+SCALE = 2.0
+
+
+# Twice as much.
+def twice(x: Tensor) -> Tensor:
+    return x * SCALE
+
+
+def f(x: "Tensor") -> Tensor:
+    return twice(x) + math.pi
+"""
+    assert_expected_inline(
+        read(define(source)).source,
+        """\
+import math
+from torch import Tensor
+
+
+SCALE = 2.0
+
+
+# Twice as much.
+def twice(x: Tensor) -> Tensor:
+    return x * SCALE
+
+
+def f(x: "Tensor") -> Tensor:
+    return twice(x) + math.pi
+""",
+    )
+
+
+# ----- the command
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A copy of the repository under git, which every test leaves as it was."""
+    root = copy_repository(tmp_path_factory.mktemp("checkout"))
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "-c", "user.name=a", "-c", "user.email=b", "commit", "--quiet", "-m", "start")
+    return root
+
+
+def git(root, *arguments):
+    return subprocess.run(
+        ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("softcap.py", "give a file and a function in it, softcap.py:softcap"),
+        ("nowhere.py:softcap", "there is no file nowhere.py"),
+        ("{file}:other", "has no function 'other'"),
+        ("{broken}:f", "does not run: ValueError: no"),
+        ("{taken}:fused_op", "the operator 'fused_op' exists"),
+    ],
+)
+def test_refused_requests(place, message, define, checkout):
+    files = {
+        "file": define("def f(x: Tensor) -> Tensor:\n    return x"),
+        "broken": define("raise ValueError('no')"),
+        "taken": define("def fused_op(x: Tensor) -> Tensor:\n    return x * 2"),
+    }
+    place = place.format(**{name: value.rpartition(":")[0] for name, value in files.items()})
+    with pytest.raises(SystemExit) as stopped, redirect_stderr(io.StringIO()) as written:
+        new_op.main(["--from", place], checkout)
+    assert stopped.value.code == 2
+    (line,) = written.getvalue().splitlines()
+    assert message in line
+    assert git(checkout, "status", "--porcelain", "--ignored") == ""
+
+
+def test_an_operator_is_written_and_taken_out(checkout, capsys):
+    place = f"{derived_functions.__file__}:softcap"
+    new_op.main(["--from", place, "--dry-run"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+    new_op.main(["--from", place], checkout)
+    folder = checkout / "extension_cpp" / "operators" / "softcap"
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"__init__.py", "softcap.cpp", "ops.py", "spec.py"}
+    assert "EDIT:" not in "".join(path.read_text() for path in folder.iterdir())
+    assert "import softcap as softcap" in (checkout / "extension_cpp/ops.py").read_text()
+    new_op.main(["--remove", "softcap"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+def test_only_dry_run_goes_with_from(capsys):
+    with pytest.raises(SystemExit):
+        new_op.parse_arguments(["--from", "a.py:f", "--no-grad"])
+    assert "takes no option but --dry-run" in capsys.readouterr().err
+
+
+def test_names_that_mean_something_else_in_cpp(define):
+    source = "def exp(x: Tensor, double: float, errno: float) -> Tensor:\n"
+    source += "    std = torch.exp(x * double)\n    return std * std + errno\n"
+    files = assemble(read(define(source, "exp"))).files
+    assert_expected_inline(
+        files["exp.cpp"].partition("Tensor exp(")[0],
+        """\
+// exp of each element
+#include "elementwise.h"
+
+namespace extension_cpp {
+namespace {
+
+const Operator kExp{"exp(Tensor x, float double, float errno) -> Tensor", "*shape -> *shape"};
+const Operator kExpBackward{
+    "exp_backward(Tensor grad_output, Tensor x, float double) -> Tensor", "*shape, *shape -> *shape"};
+
+template <class A>
+struct Exp {
+  A double_;
+  A errno_;
+
+  HOST_DEVICE A operator()(A x) const {
+    const A std2 = math::exp(x * double_);
+    return std2 * std2 + errno_;
+  }
+};
+
+template <class A>
+struct ExpBackward {
+  A double_;
+
+  HOST_DEVICE A operator()(A grad_output, A x) const {
+    const A std2 = math::exp(x * double_);
+    return A(2) * grad_output * std2 * std2 * double_;
+  }
+};
+
+Tensor op_exp(const Tensor& x, double double_, double errno_) { return elementwise<Exp>(kExp, x, double_, errno_); }
+
+Tensor exp_backward(const Tensor& grad_output, const Tensor& x, double double_) {
+  return elementwise<ExpBackward>(kExpBackward, grad_output, x, double_);
+}
+
+}  // namespace
+}  // namespace extension_cpp
+
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(extension_cpp::kExp.schema());
+  m.def(extension_cpp::kExpBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
+  m.impl("exp", TORCH_BOX(&extension_cpp::op_exp));
+  m.impl("exp_backward", TORCH_BOX(&extension_cpp::exp_backward));
+}
+""",
+    )
+
+
+# ----- what is printed
+
+GOLDEN = Path(derived_functions.__file__)
+
+
+def printed(name, file):
+    """A file of the operator, the same whatever the package is called."""
+    text = texts(planned(read(f"{GOLDEN}:{name}")))[file]
+    return format_text(file, text.replace(repository.PACKAGE, "package"))
+
+
+def test_softcap_cpp():
+    assert_expected_inline(
+        printed("softcap", "softcap.cpp"),
+        """\
+// Limits x smoothly to (-cap, cap)
+#include "elementwise.h"
+
+namespace package {
+namespace {
+
+const Operator kSoftcap{"softcap(Tensor x, float cap=30.0) -> Tensor", "*shape -> *shape"};
+const Operator kSoftcapBackward{
+    "softcap_backward(Tensor grad_output, Tensor x, float cap) -> Tensor", "*shape, *shape -> *shape"};
+
+template <class A>
+struct Softcap {
+  A cap;
+
+  HOST_DEVICE A operator()(A x) const { return cap * math::tanh(x / cap); }
+};
+
+template <class A>
+struct SoftcapBackward {
+  A cap;
+
+  HOST_DEVICE A operator()(A grad_output, A x) const {
+    const A tanh = math::tanh(x / cap);
+    return grad_output * (A(1) - tanh * tanh);
+  }
+};
+
+Tensor softcap(const Tensor& x, double cap) { return elementwise<Softcap>(kSoftcap, x, cap); }
+
+Tensor softcap_backward(const Tensor& grad_output, const Tensor& x, double cap) {
+  return elementwise<SoftcapBackward>(kSoftcapBackward, grad_output, x, cap);
+}
+
+}  // namespace
+}  // namespace package
+
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kSoftcap.schema());
+  m.def(package::kSoftcapBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("softcap", TORCH_BOX(&package::softcap));
+  m.impl("softcap_backward", TORCH_BOX(&package::softcap_backward));
+}
+""",
+    )
+
+
+def test_softcap_ops():
+    assert_expected_inline(
+        printed("softcap", "ops.py"),
+        """\
+\"\"\"softcap: limits `x` smoothly to (-cap, cap).\"\"\"
+
+import torch
+from package import checks, registration
+from torch import Tensor
+
+
+def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
+    \"\"\"Limits `x` smoothly to (-cap, cap).
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        x: logits; of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        cap: the bound; a number; not differentiable.
+
+    Returns:
+        A tensor with the shape and dtype of `x`, and its layout where it is dense. Differentiable
+        to any order, in reverse and forward mode.
+
+    Raises:
+        RuntimeError: another dtype.
+        TypeError: a tensor for `cap` whose derivative would be lost.
+    \"\"\"
+    checks.check_number("softcap", "cap", cap)
+    return torch.ops.package.softcap(x, cap)
+
+
+def _setup_context(ctx, inputs, output):
+    x, ctx.cap = inputs
+    ctx.save_for_backward(x)
+
+
+def _backward(ctx, grad_output):
+    (x,) = ctx.saved_tensors
+    return torch.ops.package.softcap_backward(grad_output, x, ctx.cap), None
+
+
+def _backward_in_torch(grad_output, x, cap):
+    tanh = torch.tanh(x / cap)
+    return grad_output * (1 - tanh * tanh)
+
+
+registration.register_fake("package::softcap")
+registration.register_fake("package::softcap_backward")
+registration.register_autograd("package::softcap", _backward, setup_context=_setup_context)
+registration.register_autograd("package::softcap_backward", reference=_backward_in_torch)
+registration.register_vmap("package::softcap")
+registration.register_vmap("package::softcap_backward")
+""",
+    )
+
+
+def test_softcap_spec():
+    assert_expected_inline(
+        printed("softcap", "spec.py"),
+        """\
+import torch
+from package.testing import OpSpec
+from torch import Tensor
+
+
+def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
+    \"\"\"Limits `x` smoothly to (-cap, cap).
+
+    Args:
+        x: logits.
+        cap: the bound.
+    \"\"\"
+    return cap * torch.tanh(x / cap)
+
+
+spec = OpSpec(name="softcap", reference=softcap)
+""",
+    )
+
+
+def test_tanh_gelu_cpp():
+    assert_expected_inline(
+        printed("tanh_gelu", "tanh_gelu.cpp"),
+        """\
+// tanh_gelu of each element
+#include "elementwise.h"
+
+namespace package {
+namespace {
+
+const Operator kTanhGelu{"tanh_gelu(Tensor x) -> Tensor", "*shape -> *shape"};
+const Operator kTanhGeluBackward{
+    "tanh_gelu_backward(Tensor grad_output, Tensor x) -> Tensor", "*shape, *shape -> *shape"};
+
+template <class A>
+struct TanhGelu {
+  HOST_DEVICE A operator()(A x) const {
+    const A inner = A(0.7978845608028654) * (x + A(0.044715) * (x * x * x));
+    return A(0.5) * x * (A(1) + math::tanh(inner));
+  }
+};
+
+template <class A>
+struct TanhGeluBackward {
+  HOST_DEVICE A operator()(A grad_output, A x) const {
+    const A x_squared = x * x;
+    const A inner = A(0.7978845608028654) * (x + A(0.044715) * (x_squared * x));
+    const A tanh = math::tanh(inner);
+    const A sum = A(0.7978845608028654) + A(0.10703222440890037) * x_squared;
+    return grad_output * (A(0.5) * x * (A(1) - tanh * tanh) * sum + A(0.5) * (A(1) + tanh));
+  }
+};
+
+Tensor tanh_gelu(const Tensor& x) { return elementwise<TanhGelu>(kTanhGelu, x); }
+
+Tensor tanh_gelu_backward(const Tensor& grad_output, const Tensor& x) {
+  return elementwise<TanhGeluBackward>(kTanhGeluBackward, grad_output, x);
+}
+
+}  // namespace
+}  // namespace package
+
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kTanhGelu.schema());
+  m.def(package::kTanhGeluBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("tanh_gelu", TORCH_BOX(&package::tanh_gelu));
+  m.impl("tanh_gelu_backward", TORCH_BOX(&package::tanh_gelu_backward));
+}
+""",
+    )
+
+
+def test_gate_cpp():
+    assert_expected_inline(
+        printed("swish_gate", "swish_gate.cpp"),
+        """\
+// silu(gate) * up
+#include "elementwise.h"
+
+namespace package {
+namespace {
+
+const Operator kSwishGate{"swish_gate(Tensor gate, Tensor up) -> Tensor", "..., ... -> ..."};
+const Operator kSwishGateBackward{
+    "swish_gate_backward(Tensor grad_output, Tensor gate, Tensor up) -> (Tensor, Tensor)", "..., ..., ... -> ..., ..."};
+
+template <class A>
+struct SwishGate {
+  HOST_DEVICE A operator()(A gate, A up) const { return gate * math::sigmoid(gate) * up; }
+};
+
+// The gradients of gate and up.
+template <class A>
+struct SwishGateBackward {
+  HOST_DEVICE Values<A, 2> operator()(A grad_output, A gate, A up) const {
+    const A sigmoid = math::sigmoid(gate);
+    return {grad_output * up * sigmoid * (A(1) + gate * (A(1) - sigmoid)), grad_output * (gate * sigmoid)};
+  }
+};
+
+Tensor swish_gate(const Tensor& gate, const Tensor& up) { return elementwise<SwishGate>(kSwishGate, gate, up); }
+
+std::tuple<Tensor, Tensor> swish_gate_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up) {
+  return elementwise<SwishGateBackward>(kSwishGateBackward, grad_output, gate, up);
+}
+
+}  // namespace
+}  // namespace package
+
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kSwishGate.schema());
+  m.def(package::kSwishGateBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("swish_gate", TORCH_BOX(&package::swish_gate));
+  m.impl("swish_gate_backward", TORCH_BOX(&package::swish_gate_backward));
+}
+""",
+    )
+
+
+def test_gate_ops():
+    assert_expected_inline(
+        printed("swish_gate", "ops.py"),
+        """\
+\"\"\"swish_gate: `silu(gate) * up`.\"\"\"
+
+import torch
+from package import registration
+from package.broadcasting import summed_gradients
+from torch import Tensor
+
+
+def swish_gate(gate: Tensor, up: Tensor) -> Tensor:
+    \"\"\"Computes `silu(gate) * up`.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        gate: of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        up: a shape that broadcasts with that of `gate`; dtype and device of `gate`.
+
+    Returns:
+        A tensor of the common shape, in the layout on which the dense inputs of that shape agree,
+        else contiguous. Differentiable to any order, in reverse and forward mode. The gradient of
+        an input that was broadcast is a deterministic sum, accumulated in float32 (float64 for
+        float64).
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    \"\"\"
+    return torch.ops.package.swish_gate(gate, up)
+
+
+def _setup_context(ctx, inputs, output):
+    gate, up = inputs
+    ctx.save_for_backward(gate, up)
+    ctx.shapes = gate.shape, up.shape
+
+
+def _backward(ctx, grad_output):
+    gate, up = ctx.saved_tensors
+    return summed_gradients(
+        torch.ops.package.swish_gate_backward, ctx.shapes, grad_output, gate, up
+    )
+
+
+def _backward_in_torch(grad_output, gate, up):
+    sigmoid = torch.sigmoid(gate)
+    return grad_output * up * sigmoid * (1 + gate * (1 - sigmoid)), grad_output * (gate * sigmoid)
+
+
+registration.register_fake("package::swish_gate")
+registration.register_fake("package::swish_gate_backward")
+registration.register_autograd("package::swish_gate", _backward, setup_context=_setup_context)
+registration.register_autograd("package::swish_gate_backward", reference=_backward_in_torch)
+registration.register_vmap("package::swish_gate")
+registration.register_vmap("package::swish_gate_backward")
+""",
+    )
+
+
+def test_optional_tensor_and_switch_cpp():
+    assert_expected_inline(
+        printed("scaled_exp", "scaled_exp.cpp"),
+        """\
+// scaled_exp of each element
+#include "elementwise.h"
+
+namespace package {
+namespace {
+
+const Operator kScaledExp{"scaled_exp(Tensor x, Tensor? scale=None, bool negative=False) -> Tensor", "..., ... -> ..."};
+const Operator kScaledExpBackward{
+    "scaled_exp_backward(Tensor grad_output, Tensor x, Tensor scale, bool negative) -> (Tensor, Tensor)",
+    "..., ..., ... -> ..., ..."};
+const Operator kScaledExpWithoutScaleBackward{
+    "scaled_exp_without_scale_backward(Tensor grad_output, Tensor x, bool negative) -> Tensor",
+    "*shape, *shape -> *shape"};
+
+template <class A>
+struct ScaledExp {
+  bool negative;
+
+  HOST_DEVICE A operator()(A x, A scale) const {
+    if (negative) {
+      const A y = math::exp(-x);
+      return y * scale;
+    }
+    const A y = math::exp(x);
+    return y * scale;
+  }
+};
+
+template <class A>
+struct ScaledExpWithoutScale {
+  bool negative;
+
+  HOST_DEVICE A operator()(A x) const {
+    if (negative) {
+      return math::exp(-x);
+    }
+    return math::exp(x);
+  }
+};
+
+// The gradients of x and scale.
+template <class A>
+struct ScaledExpBackward {
+  bool negative;
+
+  HOST_DEVICE Values<A, 2> operator()(A grad_output, A x, A scale) const {
+    if (negative) {
+      const A y = math::exp(-x);
+      return {-(grad_output * scale * y), grad_output * y};
+    }
+    const A y = math::exp(x);
+    return {grad_output * scale * y, grad_output * y};
+  }
+};
+
+template <class A>
+struct ScaledExpWithoutScaleBackward {
+  bool negative;
+
+  HOST_DEVICE A operator()(A grad_output, A x) const {
+    if (negative) {
+      const A y = math::exp(-x);
+      return -(grad_output * y);
+    }
+    const A y = math::exp(x);
+    return grad_output * y;
+  }
+};
+
+Tensor scaled_exp(const Tensor& x, const std::optional<Tensor>& scale, bool negative) {
+  const CheckedInputs inputs = kScaledExp.check(x, scale);
+  Tensor output = inputs.new_output();
+  if (scale.has_value()) {
+    elementwise_into<ScaledExp>(output, x, *scale, negative);
+  } else {
+    elementwise_into<ScaledExpWithoutScale>(output, x, negative);
+  }
+  return output;
+}
+
+std::tuple<Tensor, Tensor> scaled_exp_backward(
+    const Tensor& grad_output, const Tensor& x, const Tensor& scale, bool negative) {
+  return elementwise<ScaledExpBackward>(kScaledExpBackward, grad_output, x, scale, negative);
+}
+
+Tensor scaled_exp_without_scale_backward(const Tensor& grad_output, const Tensor& x, bool negative) {
+  return elementwise<ScaledExpWithoutScaleBackward>(kScaledExpWithoutScaleBackward, grad_output, x, negative);
+}
+
+}  // namespace
+}  // namespace package
+
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kScaledExp.schema());
+  m.def(package::kScaledExpBackward.schema());
+  m.def(package::kScaledExpWithoutScaleBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("scaled_exp", TORCH_BOX(&package::scaled_exp));
+  m.impl("scaled_exp_backward", TORCH_BOX(&package::scaled_exp_backward));
+  m.impl("scaled_exp_without_scale_backward", TORCH_BOX(&package::scaled_exp_without_scale_backward));
+}
+""",
+    )
+
+
+def test_optional_tensor_and_switch_ops():
+    assert_expected_inline(
+        printed("scaled_exp", "ops.py"),
+        """\
+\"\"\"scaled_exp: scaled_exp of each element.\"\"\"
+
+import torch
+from package import registration
+from package.broadcasting import summed_gradients
+from torch import Tensor
+
+
+def scaled_exp(x: Tensor, scale: Tensor | None = None, negative: bool = False) -> Tensor:
+    \"\"\"Computes scaled_exp of each element.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        x: of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        scale: a shape that broadcasts with that of `x`; dtype and device of `x`, or None.
+        negative: a switch.
+
+    Returns:
+        A tensor of the common shape, in the layout on which the dense inputs of that shape agree,
+        else contiguous. Differentiable to any order, in reverse and forward mode. The gradient of
+        an input that was broadcast is a deterministic sum, accumulated in float32 (float64 for
+        float64).
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    \"\"\"
+    return torch.ops.package.scaled_exp(x, scale, negative)
+
+
+def _setup_context(ctx, inputs, output):
+    x, scale, ctx.negative = inputs
+    ctx.save_for_backward(x, scale)
+    ctx.has_scale = scale is not None
+    ctx.shapes = x.shape, None if scale is None else scale.shape
+
+
+def _backward(ctx, grad_output):
+    x, scale = ctx.saved_tensors
+    if not ctx.has_scale:
+        return (
+            torch.ops.package.scaled_exp_without_scale_backward(grad_output, x, ctx.negative),
+            None,
+            None,
+        )
+    grad_x, grad_scale = summed_gradients(
+        torch.ops.package.scaled_exp_backward, ctx.shapes, grad_output, x, scale, ctx.negative
+    )
+    return grad_x, grad_scale, None
+
+
+def _backward_in_torch(grad_output, x, scale, negative):
+    if negative:
+        y = torch.exp(-x)
+        return -(grad_output * scale * y), grad_output * y
+    y = torch.exp(x)
+    return grad_output * scale * y, grad_output * y
+
+
+def _backward_without_scale_in_torch(grad_output, x, negative):
+    if negative:
+        y = torch.exp(-x)
+        return -(grad_output * y)
+    y = torch.exp(x)
+    return grad_output * y
+
+
+registration.register_fake("package::scaled_exp")
+registration.register_fake("package::scaled_exp_backward")
+registration.register_fake("package::scaled_exp_without_scale_backward")
+registration.register_autograd("package::scaled_exp", _backward, setup_context=_setup_context)
+registration.register_autograd("package::scaled_exp_backward", reference=_backward_in_torch)
+registration.register_autograd(
+    "package::scaled_exp_without_scale_backward", reference=_backward_without_scale_in_torch
+)
+registration.register_vmap("package::scaled_exp")
+registration.register_vmap("package::scaled_exp_backward")
+registration.register_vmap("package::scaled_exp_without_scale_backward")
+""",
+    )

@@ -1,0 +1,45 @@
+"""templates/derive: operators of many definitions are built, and pass as they were made."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from scratch import copy_repository
+from test_templates_built import FLOAT32, battery, build, git, select, succeed, tool, under_git
+
+pytestmark = pytest.mark.slow
+
+LIST = Path(__file__).with_name("derived_functions.py")
+FUNCTIONS = re.findall(r"^def (\w+)\(", LIST.read_text(), re.M)
+# `make test-all` builds all of them, which takes ten minutes on two cores.
+EVERY = bool(os.environ.get("EVERY_DERIVED"))
+# One of each kind at least.
+SHARE = [
+    *("softcap", "swish_gate", "tanh_gelu", "scaled_exp", "tanh_affine", "scaled_bias_relu"),
+    *("added", "rounded", "log", "integer_power", "between_tensors", "focal", "atan2", "select"),
+    *("softplus_bt", "elu_a", "counted", "maximum", "remainder"),
+]
+VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
+# Of those that differ most, too: tensors that broadcast, an optional one and a switch.
+DIFFERENT = ["swish_gate", "scaled_exp"]
+BESIDES = f"(opcheck or strides or saved_tensors or bad_inputs) and {FLOAT32}"
+
+
+def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:
+    root = under_git(copy_repository(tmp_path))
+    folders = (root / "extension_cpp" / "operators").iterdir()
+    unwanted = {path.name for path in folders if path.is_dir()} - {"fused_op", "__pycache__"}
+    tool(root, *(["--remove", name] for name in unwanted))
+    names = FUNCTIONS if EVERY else SHARE
+    git(root, "add", "--all")
+    tool(root, *(["--from", f"{LIST}:{name}"] for name in names))
+    for command in (["ruff", "check"], ["ruff", "format", "--check"]):
+        succeed(sys.executable, "-m", *command, "--no-cache", "extension_cpp", cwd=root)
+    build(root, DEBUG="1")
+    succeed(sys.executable, "-m", "mypy", "extension_cpp", cwd=root)
+    battery(root, f"({select(names)}) and ({VALUES})")
+    battery(root, f"({select(DIFFERENT)}) and ({FLOAT32 if EVERY else BESIDES})")
+    tool(root, *(["--remove", name] for name in names))
+    assert git(root, "diff", "--stat") == ""
