@@ -1,9 +1,11 @@
 """Moves the batch dimensions of `torch.vmap` to where operators take them. Nothing is copied."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
+
+from extension_cpp.shapes import batching_rule, operator, sum_dtype
 
 
 def to_front(
@@ -34,3 +36,49 @@ def first_example(in_dims: Sequence[int | None], *args: Any) -> tuple[Any, ...]:
     return tuple(
         arg if dim is None else example(dim, arg) for dim, arg in zip(in_dims, args, strict=True)
     )
+
+
+def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
+    """The batching rule of an operator with parameters, or sums, for columns, for `register_vmap`.
+
+    It is what follows from the line of shapes where that is possible. Else, where the parameters
+    are batched or every example has sums of its own, it is plain PyTorch, in the type of the sums.
+
+    Args:
+        op: `"namespace::name"`, whose tensors have the shapes `*rows n`, `*rows`, `*rows 1` and
+            `n`; all arguments are positional.
+        in_torch: computes the same, also of parameters with more dimensions than `n`. Where the
+            operator has sums, it takes the shape to which it shall sum as `columns=`.
+    """
+
+    def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+        try:
+            return batching_rule(op)(info, in_dims, *args)
+        except NotImplementedError:
+            pass
+        called = operator(op)
+        called.check_examples(in_dims, *args)
+        shapes = dict(zip(called.tensor_positions, called.notation.inputs, strict=True))
+        dtype = args[called.tensor_positions[0]].dtype
+        values, columns = list(args), ()
+        for k, shape in shapes.items():
+            values[k] = args[k].to(sum_dtype(dtype))
+            if shape.star is not None:
+                (values[k],) = to_front(info.batch_size, [in_dims[k]], values[k])
+            if shape.star is not None and shape.dims[-1].symbol == "n":
+                rows = values[k].shape[1:-1]
+                columns = (info.batch_size, *[1] * len(rows), values[k].shape[-1])
+        for k, shape in shapes.items():
+            if shape.star is None and in_dims[k] is not None:
+                values[k] = values[k].movedim(in_dims[k], 0).reshape(columns)
+        has_sums = any(shape.star is None for shape in called.notation.outputs)
+        results = in_torch(*values, **({"columns": columns} if has_sums else {}))
+        if isinstance(results, Tensor):
+            return results.to(dtype), 0
+        outputs = tuple(
+            (result.flatten(1) if shape.star is None else result).to(dtype)
+            for result, shape in zip(results, called.notation.outputs, strict=True)
+        )
+        return outputs, (0,) * len(outputs)
+
+    return rule

@@ -92,8 +92,10 @@ def parse_arguments(argv: list[str] | None) -> Options:
         parser.error(
             'give a schema, "name(Tensor x) -> Tensor", --from FILE.py:FUNCTION, or --remove NAME'
         )
-    if options.source and options != Options(source=options.source, dry_run=options.dry_run):
-        parser.error("--from derives all of an operator, and takes no option but --dry-run")
+    if options.source and options != Options(
+        source=options.source, shapes=options.shapes, dry_run=options.dry_run
+    ):
+        parser.error("--from derives all of an operator, and takes --shapes and --dry-run alone")
     if options.no_cuda and options.no_cpu:
         parser.error("--no-cuda and --no-cpu together leave no backend")
     if options.no_cuda and options.cuda:
@@ -129,7 +131,7 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
     from derive.assemble import assemble
     from derive.definition import read
 
-    definition = read(options.source)
+    definition = read(options.source, options.shapes)
     repository.check_free([definition.name])
     derived = assemble(definition)
     repository.check_free([schema.partition("(")[0] for schema in derived.schemas])

@@ -8,7 +8,6 @@ import itertools
 import subprocess
 import sys
 from contextlib import redirect_stderr
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,6 +17,7 @@ from scratch import ROOT, copy_repository
 sys.path.insert(0, str(ROOT / "templates"))
 
 import derived_functions
+import derived_row_functions
 import new_op
 import repository
 from derive import operations, verify
@@ -30,11 +30,12 @@ from derive.refusal import NotDerived
 from formatting import format_text
 from schema import Refusal
 
-FUNCTIONS = [
-    name
-    for name, function in vars(derived_functions).items()
-    if getattr(function, "__module__", None) == "derived_functions"
-]
+FUNCTIONS = {
+    name: f"{module.__file__}:{name}"
+    for module in (derived_functions, derived_row_functions)
+    for name, function in vars(module).items()
+    if getattr(function, "__module__", None) == module.__name__
+}
 HEAD = """
 import math
 import torch
@@ -203,7 +204,7 @@ def test_saved(expression, saved, define):
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_are_derived(name):
-    written = texts(planned(read(f"{derived_functions.__file__}:{name}")))
+    written = texts(planned(read(FUNCTIONS[name])))
     assert all(written[file] for file in (f"{name}.cpp", "ops.py", "spec.py"))
 
 
@@ -254,16 +255,103 @@ def f(x: Tensor, s: Tensor, weight: Tensor) -> Tensor:
     assert planned(definition).variants
 
 
+def test_a_wrong_reduction_is_noticed(define, monkeypatch):
+    softmax = operations.OPERATIONS["softmax"]
+    wrong = {**vars(softmax), "derivative": lambda g, out, x: (out * g,)}
+    monkeypatch.setitem(operations.OPERATIONS, "softmax", operations.Operation(**wrong))
+    definition = read(define("def f(x: Tensor) -> Tensor:\n    return x.softmax(-1)"))
+    with pytest.raises(NotDerived, match="does not agree with the definition: the gradient of x"):
+        verify.verify(definition, derive(definition))
+
+
+# ----- shapes of row-wise definitions
+
+
+@pytest.mark.parametrize(
+    ("shapes", "line"),
+    [
+        (None, "*rows n, *rows n, n -> *rows"),
+        ("*rows n, n, n -> *rows", "*rows n, n, n -> *rows"),
+        ("*rows n, *rows n, *rows n -> *rows", "*rows n, *rows n, *rows n -> *rows"),
+    ],
+)
+def test_shapes(shapes, line, define):
+    source = "def f(x: Tensor, y: Tensor, weight: Tensor) -> Tensor:\n"
+    source += "    return (x * torch.exp(y) * weight).sum(-1)"
+    assert planned(read(define(source), shapes)).own.line == line
+
+
+@pytest.mark.parametrize(
+    ("expression", "line"),
+    [
+        ("x * x.sum(-1, keepdim=True)", "*rows n -> *rows n"),
+        ("x.square().sum(-1)", "*rows n -> *rows"),
+        ("x.square().sum(-1, keepdim=True)", "*rows n -> *rows 1"),
+        ("x * x.shape[-1]", "*rows n -> *rows n"),
+    ],
+)
+def test_the_shape_of_the_result(expression, line, define):
+    source = f"def f(x: Tensor) -> Tensor:\n    return {expression}"
+    assert planned(read(define(source))).own.line == line
+
+
+@pytest.mark.parametrize("shapes", ["n -> n", "*rows n, n -> *rows", "... -> ..."])
+def test_shapes_that_are_refused(shapes, define):
+    source = "def f(x: Tensor) -> Tensor:\n    return x.square().sum(-1)"
+    with pytest.raises(NotDerived, match=r'give "[*]rows n" for a tensor that has the rows'):
+        derive(read(define(source), shapes))
+
+
+def test_a_result_of_another_shape_than_is_said(define):
+    source = "def f(x: Tensor) -> Tensor:\n    return x.square().sum(-1)"
+    with pytest.raises(NotDerived, match=r"--shapes says .* the result has the shape [*]rows$"):
+        derive(read(define(source), "*rows n -> *rows n"))
+
+
+def test_shapes_of_an_elementwise_function(define):
+    source = "def f(x: Tensor, y: Tensor) -> Tensor:\n    return x * y"
+    with pytest.raises(NotDerived, match="--shapes is for row-wise functions; leave it out"):
+        derive(read(define(source), "*rows n, n -> *rows n"))
+
+
 # ----- what is refused
 
 TENSOR = "def f(x: Tensor) -> Tensor:\n    return "
 REFUSED = {
-    "sum": (TENSOR + "x - x.mean()", "mean looks at more than one element; row-wise functions"),
-    "softmax": (
-        TENSOR + "torch.softmax(x, -1)",
-        "softmax looks at more than one element; row-wise",
+    "over everything": (TENSOR + "x - x.mean()", "mean over all dimensions is not row-wise"),
+    "another dimension": (TENSOR + "torch.softmax(x, 0)", "softmax over dim=0 is not known to be"),
+    "two dimensions": (TENSOR + "x.sum((-1, -2))", "sum over dim=(-1, -2) is not known"),
+    "its own default": (TENSOR + "F.normalize(x)", "normalize over dim=1 is not known to be"),
+    "max": (TENSOR + "x / x.max()", "the largest or smallest with its index is not derived"),
+    "index": (TENSOR + "x - x.max(-1, keepdim=True)[0]", "say amax or amin with dim=-1"),
+    "cumsum": (TENSOR + "x.cumsum(-1)", "cumsum looks at more than one element, in a way that"),
+    "prod": (TENSOR + "x.prod(-1)", "prod looks at more than one element, in a way that"),
+    "sort": (TENSOR + "x.sort(-1)", "sort looks at more than one element, in a way that"),
+    "without keepdim": (TENSOR + "x - x.mean(-1)", "reduce with keepdim=True"),
+    "twice": (
+        TENSOR + "x.sum(-1, keepdim=True).sum(-1)",
+        "sum is of what has no value for each element of a row",
     ),
-    "max": (TENSOR + "x / x.max()", "max looks at more than one element"),
+    "squeezed": (TENSOR + "x.sum(-1).sum(-1)", "sum is of what has a value for each row alone"),
+    "of a parameter": (
+        "def f(x: Tensor, weight: Tensor) -> Tensor:\n    return x * weight.sum(-1, keepdim=True)",
+        "sum is of what has no value for each element of a row",
+    ),
+    "p": (TENSOR + "x.norm(p=3, dim=-1)", "a norm with p=3 is not derived; there are 1, 2 and"),
+    "no eps": (TENSOR + "F.rms_norm(x, x.shape[-1:])", "rms_norm without eps depends on the dtype"),
+    "features": (
+        TENSOR + "F.layer_norm(x, (3, 4))",
+        "layer_norm of other dimensions than the last",
+    ),
+    "optional parameter": (
+        "def f(x: Tensor, y: Tensor | None = None) -> Tensor:\n"
+        "    return x.sum(-1) if y is None else (x * y).sum(-1)",
+        "row-wise functions with optional tensors (y) are not derived; write a function for each",
+    ),
+    "a switch": (
+        "def f(x: Tensor, up: bool) -> Tensor:\n    return x.sum(-1) if up else -x.sum(-1)",
+        "row-wise functions with switches (up) are not derived",
+    ),
     "matmul": (TENSOR + "x @ x", "matmul is a product of matrices"),
     "indexing": (TENSOR + "x[0]", "getitem picks elements out"),
     "random": (TENSOR + "F.dropout(x, 0.5)", "dropout draws random numbers"),
@@ -272,8 +360,9 @@ REFUSED = {
     "unknown": (TENSOR + "torch.bucketize(x, x)", "bucketize is not among the functions"),
     "branch": (TENSOR + "x if x > 0 else -x", "bool looks at the values of a tensor"),
     "item": (TENSOR + "x * x.item()", "item looks at the values of a tensor"),
-    "shape": (TENSOR + "x / x.shape[-1]", "shape asks for a tensor's sizes"),
-    "size": (TENSOR + "x * x.size(0)", "size asks for a tensor's sizes"),
+    "shape": (TENSOR + "x / x.shape[0]", "of a tensor's sizes rows know the last one alone"),
+    "shapes": (TENSOR + "x.sum(-1) / len(x.shape)", "of a tensor's sizes rows know the last one"),
+    "size": (TENSOR + "x * x.size(0)", "of a tensor's sizes rows know the last one alone"),
     "reshape": (TENSOR + "x.reshape(-1)", "reshape changes a shape"),
     "float": (TENSOR + "x.float()", "float depends on or changes a dtype"),
     "to": (TENSOR + "x.to(torch.float32)", "to depends on or changes a dtype"),
@@ -395,8 +484,8 @@ def test_the_line_of_the_definition_is_named(define):
         derive(read(place))
     file = place.rpartition(":")[0]
     assert str(refused.value) == (
-        f"{file}:9: 'return torch.cumsum(y, 0)': cumsum looks at more than one element; "
-        "row-wise functions are not derived yet; start from --template rowwise"
+        f"{file}:9: 'return torch.cumsum(y, 0)': cumsum looks at more than one element, in "
+        "a way that is not derived; start from --template rowwise, or --template kernel"
     )
 
 
@@ -496,7 +585,7 @@ def test_an_operator_is_written_and_taken_out(checkout, capsys):
 def test_only_dry_run_goes_with_from(capsys):
     with pytest.raises(SystemExit):
         new_op.parse_arguments(["--from", "a.py:f", "--no-grad"])
-    assert "takes no option but --dry-run" in capsys.readouterr().err
+    assert "takes --shapes and --dry-run alone" in capsys.readouterr().err
 
 
 def test_names_that_mean_something_else_in_cpp(define):
@@ -561,12 +650,10 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
 
 # ----- what is printed
 
-GOLDEN = Path(derived_functions.__file__)
-
 
 def printed(name, file):
     """A file of the operator, the same whatever the package is called."""
-    text = texts(planned(read(f"{GOLDEN}:{name}")))[file]
+    text = texts(planned(read(FUNCTIONS[name])))[file]
     return format_text(file, text.replace(repository.PACKAGE, "package"))
 
 
@@ -1063,5 +1150,326 @@ registration.register_autograd(
 registration.register_vmap("package::scaled_exp")
 registration.register_vmap("package::scaled_exp_backward")
 registration.register_vmap("package::scaled_exp_without_scale_backward")
+""",
+    )
+
+
+def test_rms_norm_cpp():
+    assert_expected_inline(
+        printed("rms_norm", "rms_norm.cpp"),
+        """\
+// Divides each row by its root mean square
+#include "rows.h"
+
+namespace package {
+namespace {
+
+const Operator kRmsNorm{"rms_norm(Tensor x, Tensor weight, float eps=1e-06) -> Tensor", "*rows n, n -> *rows n"};
+const Operator kRmsNormBackward{
+    "rms_norm_backward(Tensor grad_output, Tensor x, Tensor weight, float eps) -> (Tensor, Tensor)",
+    "*rows n, *rows n, n -> *rows n, n"};
+
+template <class T>
+struct RmsNorm {
+  using A = acc_t<T>;
+
+  T* output;                     // [rows, cols]
+  backend::Parameter<T> weight;  // [cols]
+  A eps;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A cols = static_cast<A>(row.cols());
+    const A sum = row.sum([](A x) { return x * x; });
+    const A rsqrt = math::rsqrt(sum / cols + eps);
+    row.write(output, [=](A x, A weight) { return x * rsqrt * weight; }, weight);
+  }
+};
+
+template <class T>
+struct RmsNormBackward {
+  using A = acc_t<T>;
+  using RowValues = Values<A, 2>;
+
+  T* grad_x;                     // [rows, cols]
+  backend::Parameter<T> weight;  // [cols]
+  A eps;
+
+  HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
+
+  // What the results of a row are made of besides its elements.
+  template <class Row>
+  HOST_DEVICE RowValues of_row(Row& row) const {
+    const A cols = static_cast<A>(row.cols());
+    const auto sums =
+        row.sum([](A grad_output, A x, A weight) { return Values<A, 2>{x * x, grad_output * weight * x}; }, weight);
+    const A rsqrt = math::rsqrt(sums[0] / cols + eps);
+    const A quotient = sums[1] * (rsqrt * rsqrt * rsqrt) / cols;
+    return {rsqrt, quotient};
+  }
+
+  template <class Row>
+  HOST_DEVICE void write(Row& row, const RowValues& values) const {
+    const A rsqrt = values[0];
+    const A quotient = values[1];
+    row.write_and_add_to_columns(
+        grad_x, [=](A grad_output, A x, A weight) { return grad_output * weight * rsqrt - x * quotient; },
+        [=](A grad_output, A x) { return Values<A, 1>{grad_output * (x * rsqrt)}; }, weight);
+  }
+};
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  return rowwise<RmsNorm>(kRmsNorm, x, per_column(weight), eps);
+}
+
+std::tuple<Tensor, Tensor> rms_norm_backward(
+    const Tensor& grad_output, const Tensor& x, const Tensor& weight, double eps) {
+  return rowwise_with_column_sums<RmsNormBackward, 1, 1>(kRmsNormBackward, grad_output, x, per_column(weight), eps);
+}
+
+}  // namespace
+}  // namespace package
+
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kRmsNorm.schema());
+  m.def(package::kRmsNormBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("rms_norm", TORCH_BOX(&package::rms_norm));
+  m.impl("rms_norm_backward", TORCH_BOX(&package::rms_norm_backward));
+}
+""",
+    )
+
+
+def test_rms_norm_ops():
+    assert_expected_inline(
+        printed("rms_norm", "ops.py"),
+        """\
+\"\"\"rms_norm: divides each row by its root mean square.\"\"\"
+
+import torch
+from package import checks, registration
+from package.batching import with_columns
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-06) -> Tensor:
+    \"\"\"Divides each row by its root mean square.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        x: the rows; `(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU
+            or CUDA.
+        weight: of the features; a value for each column, `(columns,)`; dtype and device of `x`.
+        eps: keeps rows of zeros from being divided by zero; a number; not differentiable.
+
+    Returns:
+        A contiguous tensor with the shape and dtype of `x`. Differentiable to any order, in reverse
+        and forward mode. The gradient of `weight` is a deterministic sum over the rows, accumulated
+        in float32 (float64 for float64).
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+        TypeError: a tensor for `eps` whose derivative would be lost.
+    \"\"\"
+    checks.check_number("rms_norm", "eps", eps)
+    return torch.ops.package.rms_norm(x, weight, eps)
+
+
+def _setup_context(ctx, inputs, output):
+    x, weight, ctx.eps = inputs
+    ctx.save_for_backward(x, weight)
+
+
+def _backward(ctx, grad_output):
+    x, weight = ctx.saved_tensors
+    grad_x, grad_weight = torch.ops.package.rms_norm_backward(grad_output, x, weight, ctx.eps)
+    return grad_x, grad_weight, None
+
+
+def _in_torch(x, weight, eps):
+    return x * torch.rsqrt((x**2).mean(-1, keepdim=True) + eps) * weight
+
+
+def _backward_in_torch(grad_output, x, weight, eps, columns=None):
+    columns = columns or grad_output.shape[-1:]
+    cols = max(1, grad_output.shape[-1])
+    grad_product = grad_output * weight
+    rsqrt = torch.rsqrt((x**2).mean(-1, keepdim=True) + eps)
+    grad_product2 = x * ((grad_product * x).sum(-1, keepdim=True) * (rsqrt * rsqrt * rsqrt) / cols)
+    return grad_product * rsqrt - grad_product2, (grad_output * (x * rsqrt)).sum_to_size(columns)
+
+
+registration.register_fake("package::rms_norm")
+registration.register_fake("package::rms_norm_backward")
+registration.register_autograd("package::rms_norm", _backward, setup_context=_setup_context)
+registration.register_autograd("package::rms_norm_backward", reference=_backward_in_torch)
+registration.register_vmap("package::rms_norm", with_columns("package::rms_norm", _in_torch))
+registration.register_vmap(
+    "package::rms_norm_backward", with_columns("package::rms_norm_backward", _backward_in_torch)
+)
+""",
+    )
+
+
+def test_rms_norm_spec():
+    assert_expected_inline(
+        printed("rms_norm", "spec.py"),
+        """\
+import torch
+from package.testing import OpSpec, Sample
+from torch import Tensor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    \"\"\"Divides each row by its root mean square.
+
+    Args:
+        x: the rows
+        weight: of the features
+        eps: keeps rows of zeros from being divided by zero
+    \"\"\"
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+# Of rows of one column nothing is left but rounding.
+def samples(make, shape):
+    if shape and shape[-1] >= 2:
+        yield Sample(make(shape), make(shape[-1:]), 1e-06)
+
+
+spec = OpSpec(name="rms_norm", reference=rms_norm, samples=samples)
+""",
+    )
+
+
+def test_tempered_softmax_cpp():
+    assert_expected_inline(
+        printed("tempered_softmax", "tempered_softmax.cpp"),
+        """\
+// softmax(x / temperature, dim=-1)
+#include "rows.h"
+
+namespace package {
+namespace {
+
+const Operator kTemperedSoftmax{"tempered_softmax(Tensor x, float temperature=2.0) -> Tensor", "*rows n -> *rows n"};
+const Operator kTemperedSoftmaxBackward{
+    "tempered_softmax_backward(Tensor grad_output, Tensor x, float temperature) -> Tensor",
+    "*rows n, *rows n -> *rows n"};
+
+template <class T>
+struct TemperedSoftmax {
+  using A = acc_t<T>;
+
+  T* output;  // [rows, cols]
+  A temperature;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A max = row.max([temperature = temperature](A x) { return x / temperature; });
+    const A sum = row.sum([=, temperature = temperature](A x) { return math::exp(x / temperature - max); });
+    row.write(output, [=, temperature = temperature](A x) { return math::exp(x / temperature - max) / sum; });
+  }
+};
+
+template <class T>
+struct TemperedSoftmaxBackward {
+  using A = acc_t<T>;
+
+  T* grad_x;  // [rows, cols]
+  A temperature;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A max = row.max([temperature = temperature](A /*grad_output*/, A x) { return x / temperature; });
+    const A sum =
+        row.sum([=, temperature = temperature](A /*grad_output*/, A x) { return math::exp(x / temperature - max); });
+    const A sum2 = row.sum([=, temperature = temperature](A grad_output, A x) {
+      return grad_output * (math::exp(x / temperature - max) / sum);
+    });
+    row.write(grad_x, [=, temperature = temperature](A grad_output, A x) {
+      return (grad_output - sum2) * (math::exp(x / temperature - max) / sum) / temperature;
+    });
+  }
+};
+
+Tensor tempered_softmax(const Tensor& x, double temperature) {
+  return rowwise<TemperedSoftmax>(kTemperedSoftmax, x, temperature);
+}
+
+Tensor tempered_softmax_backward(const Tensor& grad_output, const Tensor& x, double temperature) {
+  return rowwise<TemperedSoftmaxBackward>(kTemperedSoftmaxBackward, grad_output, x, temperature);
+}
+
+}  // namespace
+}  // namespace package
+
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kTemperedSoftmax.schema());
+  m.def(package::kTemperedSoftmaxBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("tempered_softmax", TORCH_BOX(&package::tempered_softmax));
+  m.impl("tempered_softmax_backward", TORCH_BOX(&package::tempered_softmax_backward));
+}
+""",
+    )
+
+
+def test_logsumexp_ops():
+    assert_expected_inline(
+        printed("logsumexp", "ops.py"),
+        """\
+\"\"\"logsumexp: `logsumexp(x, -1)`.\"\"\"
+
+import torch
+from package import registration
+from torch import Tensor
+
+
+def logsumexp(x: Tensor) -> Tensor:
+    \"\"\"Computes `logsumexp(x, -1)`.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        x: `(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+
+    Returns:
+        A contiguous tensor with the shape `x.shape[:-1]` and the dtype of `x`. Differentiable to
+        any order, in reverse and forward mode.
+
+    Raises:
+        RuntimeError: another dtype.
+    \"\"\"
+    return torch.ops.package.logsumexp(x)
+
+
+def _setup_context(ctx, inputs, output):
+    (x,) = inputs
+    ctx.save_for_backward(x)
+
+
+def _backward(ctx, grad_output):
+    (x,) = ctx.saved_tensors
+    return torch.ops.package.logsumexp_backward(grad_output, x)
+
+
+def _backward_in_torch(grad_output, x):
+    grad_output = grad_output.unsqueeze(-1)
+    return torch.exp(x - torch.logsumexp(x, -1, keepdim=True)) * grad_output
+
+
+registration.register_fake("package::logsumexp")
+registration.register_fake("package::logsumexp_backward")
+registration.register_autograd("package::logsumexp", _backward, setup_context=_setup_context)
+registration.register_autograd("package::logsumexp_backward", reference=_backward_in_torch)
+registration.register_vmap("package::logsumexp")
+registration.register_vmap("package::logsumexp_backward")
 """,
     )

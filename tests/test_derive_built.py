@@ -11,8 +11,15 @@ from test_templates_built import FLOAT32, battery, build, git, select, succeed, 
 
 pytestmark = pytest.mark.slow
 
-LIST = Path(__file__).with_name("derived_functions.py")
-FUNCTIONS = re.findall(r"^def (\w+)\(", LIST.read_text(), re.M)
+LISTS = [
+    Path(__file__).with_name(f"{name}.py")
+    for name in ("derived_functions", "derived_row_functions")
+]
+PLACES = {
+    name: f"{file}:{name}"
+    for file in LISTS
+    for name in re.findall(r"^def (\w+)\(", file.read_text(), re.M)
+}
 # `make test-all` builds all of them, which takes ten minutes on two cores.
 EVERY = bool(os.environ.get("EVERY_DERIVED"))
 # One of each kind at least.
@@ -20,11 +27,15 @@ SHARE = [
     *("softcap", "swish_gate", "tanh_gelu", "scaled_exp", "tanh_affine", "scaled_bias_relu"),
     *("added", "rounded", "log", "integer_power", "between_tensors", "focal", "atan2", "select"),
     *("softplus_bt", "elu_a", "counted", "maximum", "remainder"),
+    # Row-wise.
+    *("softmax", "log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "rms_norm"),
+    *("residual_norm", "layer_norm", "standardised", "normalised", "length", "cosine"),
+    *("weighted_sum", "variance", "spread", "affine_of_mean"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
-# Of those that differ most, too: tensors that broadcast, an optional one and a switch.
-DIFFERENT = ["swish_gate", "scaled_exp"]
-BESIDES = f"(opcheck or strides or saved_tensors or bad_inputs) and {FLOAT32}"
+# Of those that differ most, too: tensors that broadcast, an optional one and a switch, rows.
+DIFFERENT = ["swish_gate", "scaled_exp", "rms_norm"]
+BESIDES = f"(opcheck or vmap or strides or saved_tensors or bad_inputs) and {FLOAT32}"
 
 
 def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:
@@ -32,9 +43,9 @@ def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:
     folders = (root / "extension_cpp" / "operators").iterdir()
     unwanted = {path.name for path in folders if path.is_dir()} - {"fused_op", "__pycache__"}
     tool(root, *(["--remove", name] for name in unwanted))
-    names = FUNCTIONS if EVERY else SHARE
+    names = list(PLACES) if EVERY else SHARE
     git(root, "add", "--all")
-    tool(root, *(["--from", f"{LIST}:{name}"] for name in names))
+    tool(root, *(["--from", PLACES[name]] for name in names))
     for command in (["ruff", "check"], ["ruff", "format", "--check"]):
         succeed(sys.executable, "-m", *command, "--no-cache", "extension_cpp", cwd=root)
     build(root, DEBUG="1")

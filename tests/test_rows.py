@@ -13,7 +13,13 @@ CSRC = Path(extension_cpp.__file__).parent / "csrc"
 if not CSRC.exists():  # an installed package
     CSRC = Path(__file__).parents[1] / "extension_cpp" / "csrc"
 
-COMPILED_ONCE = ("operator.cpp", "notation.cpp", "cpu/convert.cpp", "cpu/partials.cpp")
+COMPILED_ONCE = (
+    "operator.cpp",
+    "notation.cpp",
+    "cpu/columns.cpp",
+    "cpu/convert.cpp",
+    "cpu/partials.cpp",
+)
 
 SOURCE = """
 #include "rows.h"
@@ -132,6 +138,39 @@ struct Bare {
 
 Tensor bare(const Tensor& x, const Tensor& w) { return rowwise<Bare>(kBare, x, w); }
 
+// The backward of x * w * sum(x), and of + b.
+const Operator kColumnSums{
+    "column_sums(Tensor g, Tensor x, Tensor w, float a) -> (Tensor, Tensor, Tensor)",
+    "*rows n, *rows n, n -> *rows n, n, n"};
+
+template <class T>
+struct ColumnSums {
+  using A = acc_t<T>;
+  using RowValues = Values<A, 2>;
+  T* grad;
+  backend::Parameter<T> weight;
+  A a;
+
+  HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
+
+  template <class Row>
+  HOST_DEVICE RowValues of_row(Row& row) const {
+    return row.sum([](A g, A x, A w) { return Values<A, 2>{x, g * x * w}; }, weight);
+  }
+
+  template <class Row>
+  HOST_DEVICE void write(Row& row, const RowValues& values) const {
+    row.write_and_add_to_columns(
+        grad, [=, a = a](A g, A, A w) { return a * (g * w * values[0] + values[1]); },
+        [=](A g, A x) { return Values<A, 2>{g * x * values[0], g}; }, weight);
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor> column_sums(
+    const Tensor& g, const Tensor& x, const Tensor& w, double a) {
+  return rowwise_with_column_sums<ColumnSums, 1, 2>(kColumnSums, g, x, per_column(w), a);
+}
+
 }  // namespace extension_cpp
 
 TORCH_LIBRARY(rows_test, m) {
@@ -139,12 +178,14 @@ TORCH_LIBRARY(rows_test, m) {
   m.def(extension_cpp::kSoftmax.schema());
   m.def(extension_cpp::kScale.schema());
   m.def(extension_cpp::kBare.schema());
+  m.def(extension_cpp::kColumnSums.schema());
 }
 TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
   m.impl("run", TORCH_BOX(&extension_cpp::run));
   m.impl("softmax", TORCH_BOX(&extension_cpp::softmax));
   m.impl("scale", TORCH_BOX(&extension_cpp::scale));
   m.impl("bare", TORCH_BOX(&extension_cpp::bare));
+  m.impl("column_sums", TORCH_BOX(&extension_cpp::column_sums));
 }
 """
 
@@ -255,3 +296,27 @@ def test_rowwise(run, shape: tuple[int, ...], dtype: torch.dtype):
 def test_rowwise_refuses_what_would_be_read_out_of_bounds(run):
     with pytest.raises(RuntimeError, match=r"^bare: what is not of the rows' shape is per_row or"):
         torch.ops.rows_test.bare(torch.randn(3, 5), torch.randn(5))
+
+
+# Of few long rows the sums take a second pass.
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [*ROWS_OF_TENSORS, (3, 50000), (70, 20000)], ids=str)
+def test_rowwise_with_column_sums(run, shape: tuple[int, ...], dtype: torch.dtype):
+    g, x = (torch.randn(2, *shape).mul(0.1) / max(1, shape[-1]) ** 0.5).to(dtype)
+    w = torch.randn(shape[-1]).to(dtype)
+    grad, grad_w, grad_b = torch.ops.rows_test.column_sums(g, x, w, 2.5)
+    g64, x64 = g.double(), x.double()
+    total = x64.sum(-1, keepdim=True)
+    inner = (g64 * x64 * w.double()).sum(-1, keepdim=True)
+    sizes = shape[-1:]
+    expected = (
+        2.5 * (g64 * w.double() * total + inner),
+        (g64 * x64 * total).sum_to_size(sizes),
+        g64.sum_to_size(sizes),
+    )
+    for result, right in zip((grad, grad_w, grad_b), expected, strict=True):
+        assert result.dtype == dtype
+        largest = right.abs().max().item() if right.numel() else 1.0
+        error = max(torch.finfo(dtype).eps, 1e-5 if dtype != torch.float64 else 1e-12)
+        atol = error * largest + torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        torch.testing.assert_close(result.double(), right, rtol=error, atol=atol)

@@ -238,7 +238,7 @@ def explained(error: Exception) -> str:
     if isinstance(error, ImportError) and error.name is None:
         return str(error)  # the loader's, which says it all
     found = traceback.TracebackException.from_exception(error)
-    ours = [frame for frame in found.stack if frame.filename != __file__]
+    ours = [f for f in found.stack if Path(f.filename).parent != Path(__file__).parent]
     ours = [frame for frame in ours if "importlib" not in frame.filename]
     first, *rest = found.format_exception_only()
     if isinstance(error, SyntaxError):  # the kind of error comes last

@@ -102,6 +102,8 @@ def verdict(report: dict[str, Any], failed: list[dict[str, Any]]) -> list[str]:
             lines.append(f"sources: {' '.join(report['files'])}")
         wrong = ", ".join(dict.fromkeys(check["name"] for check in failed))
         lines.append(f"{report['operator']}: {len(failed)} of {len(run)} checks failed: {wrong}")
+    elif not run:
+        lines.append(f"{report['operator']}: nothing was checked")
     else:
         lines.append(f"{report['operator']}: {len(run)} of {len(run)} checks pass")
     lines[-1] += f" ({report['seconds']} s)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import multiprocessing
 import os
@@ -42,6 +43,7 @@ def serve(connection: Connection, request: Request, log: Any) -> None:
         os.dup2(log.fileno(), 2)
     os.dup2(2, 1)
     faulthandler.enable()
+    parent = os.getppid()
     threads = torch.get_num_threads()
     begin = time.monotonic()
     try:
@@ -63,6 +65,10 @@ def serve(connection: Connection, request: Request, log: Any) -> None:
         connection.send(Outcome("load", "", seconds, "fail", explained(error)))
         return
     while True:
+        # The parent may have been killed, which closes no pipe that other workers hold as well.
+        while not connection.poll(1.0):
+            if os.getppid() != parent:
+                return
         number = connection.recv()
         if number is None:
             torch.set_num_threads(threads)
@@ -93,7 +99,8 @@ class Worker:
         """Hands over the task of a number, or with None the timing."""
         self.doing, self.since = doing, time.monotonic()
         self._start = 0 if self._log is None else os.fstat(self._log.fileno()).st_size
-        self.connection.send(number)
+        with contextlib.suppress(BrokenPipeError):  # answer() says that it is gone
+            self.connection.send(number)
 
     @property
     def left(self) -> float:

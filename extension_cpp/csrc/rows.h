@@ -21,7 +21,8 @@
 // for an operator that prepares more than tensors. It may also give a functor segments of rows (Split), so that few
 // long rows keep all of the machine busy, and leave partial results for a second launch. What a functor reads
 // besides its inputs is read ahead, or kept, if it says what that is (row_values.h). One that says
-// `static constexpr bool kWritesRows = false;`, as a sum may, has its accesses aligned to what it reads.
+// `static constexpr bool kWritesRows = false;`, as a sum may, has its accesses aligned to what it reads, and must not
+// call row.write.
 #pragma once
 
 #include "arguments.h"
@@ -30,11 +31,14 @@
 #include "elementary.h"
 #include "formula.h"
 #include "operator.h"
+#include "row_values.h"
 
 #ifdef __CUDACC__
+#include "cuda/columns.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/vector.cuh"
 #else
+#include "cpu/columns.h"
 #include "cpu/rows.h"
 #include "cpu/vector.h"
 #endif
@@ -105,6 +109,114 @@ inline auto member_in(const PerColumn& argument, int64_t cols) {
   return std::tuple(PerColumn{as_parameter(argument.tensor), argument.otherwise, cols});
 }
 
+// launch(tag of the dtype, first tensor, pointers to the tensors of the rows' shape, rows, cols, M outputs, members)
+// for an operator's arguments; the outputs.
+template <size_t M, class Launch, class... Arguments>
+auto for_rows(const Operator& op, const Launch& launch, const Arguments&... arguments) {
+  const CheckedInputs checked = std::apply(
+      [&](const auto&... tensors) { return op.check(tensors...); }, std::tuple_cat(checked_in(arguments)...));
+  return std::apply(
+      [&](const Tensor& first, const auto&... rest) {
+        const DeviceGuard guard(first);
+        auto outputs = make_tensors<M>([&](size_t k) { return checked.new_output(k); });
+        const std::array inputs{as_contiguous(first), as_contiguous(rest)...};
+        const IntArrayRef sizes = first.sizes();
+        const int64_t cols = sizes.empty() ? 1 : sizes[sizes.size() - 1];
+        int64_t rows = 1;
+        for (size_t d = 0; d + 1 < sizes.size(); ++d) {
+          rows *= sizes[d];
+        }
+        for (const Tensor& input : inputs) {
+          check(input.numel() == rows * cols, op.name(), ": what is not of the rows' shape is per_row or per_column");
+        }
+        const auto members = std::tuple_cat(member_in(arguments, cols)...);
+        dispatch_floating(first.scalar_type(), [&](auto tag) {
+          using T = typename decltype(tag)::type;
+          std::array<const T*, 1 + sizeof...(rest)> pointers;
+          std::transform(inputs.begin(), inputs.end(), pointers.begin(), [](const Tensor& input) {
+            return input.template const_data_ptr<T>();
+          });
+          launch(tag, first, pointers, rows, cols, outputs, members);
+        });
+        return as_result(outputs);
+      },
+      tensors_in(arguments...));
+}
+
+// F{outputs..., members...}, of the outputs M.
+template <class F, size_t... M, class Outputs, class Members>
+F make_row_functor(std::index_sequence<M...>, Outputs& outputs, const Members& members) {
+  return std::apply([&](const auto&... each) { return F{Written{outputs[M]}..., each...}; }, members);
+}
+
+// What rowwise_with_column_sums() does with a row at once, or in two steps.
+
+template <class F>
+HOST_DEVICE typename RowColumnsOf<F>::type row_columns(const F& f) {
+  if constexpr (RowColumnsOf<F>::type::kCount > 0) {
+    return f.row_columns();
+  } else {
+    return {};
+  }
+}
+
+template <class F>
+struct FindAndWrite {
+  F f;
+
+  HOST_DEVICE auto row_columns() const { return detail::row_columns(f); }
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    f.write(row, f.of_row(row));
+  }
+};
+
+template <class F>
+struct FindRowValues {
+  F f;
+  typename F::RowValues* found;  // [rows]
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const typename F::RowValues values = f.of_row(row);
+    if (row.leader()) {
+      found[row.index()] = values;
+    }
+  }
+};
+
+template <class F>
+struct WriteColumns {
+  F f;
+  const typename F::RowValues* found;  // [rows]
+
+  HOST_DEVICE auto row_columns() const { return detail::row_columns(f); }
+  HOST_DEVICE typename F::RowValues row_values(int64_t row) const { return found[row]; }
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row, const typename F::RowValues& values) const {
+    f.write(row, values);
+  }
+};
+
+template <class T, class F, size_t K, size_t C>
+void launch_rows_of_any_length(
+    const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
+    const std::array<T*, C>& sums) {
+  using A = acc_t<T>;
+  using Values = typename F::RowValues;
+  if (backend::launch_rows_and_column_sums<T>(like, FindAndWrite<F>{f}, inputs, rows, cols, sums)) {
+    return;
+  }
+  Tensor buffer = new_empty(
+      like, {rows * static_cast<int64_t>(sizeof(Values) / sizeof(A))},
+      std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
+  auto* const found = reinterpret_cast<Values*>(buffer.mutable_data_ptr<A>());
+  backend::launch_rows<T>(like, FindRowValues<F>{f, found}, inputs, rows, cols);
+  backend::launch_column_sums<T>(like, WriteColumns<F>{f, found}, inputs, 1, rows, cols, sums);
+}
+
 }  // namespace detail
 
 // For rowwise(): a tensor with a value for each row. The functor has it as `const T*` (T as the tensor's dtype), to be
@@ -122,38 +234,36 @@ inline detail::PerColumn per_column(const std::optional<Tensor>& tensor, double 
 // the arguments besides the tensors of that shape, in their order: numbers, and what per_row and per_column say of.
 template <template <class> class F, size_t M = 1, class... Arguments>
 auto rowwise(const Operator& op, const Arguments&... arguments) {
-  const CheckedInputs checked = std::apply(
-      [&](const auto&... tensors) { return op.check(tensors...); }, std::tuple_cat(detail::checked_in(arguments)...));
-  return std::apply(
-      [&](const Tensor& first, const auto&... rest) {
-        const DeviceGuard guard(first);
-        auto outputs = detail::make_tensors<M>([&](size_t k) { return checked.new_output(k); });
-        const std::array inputs{as_contiguous(first), as_contiguous(rest)...};
-        const IntArrayRef sizes = first.sizes();
-        const int64_t cols = sizes.empty() ? 1 : sizes[sizes.size() - 1];
-        int64_t rows = 1;
-        for (size_t d = 0; d + 1 < sizes.size(); ++d) {
-          rows *= sizes[d];
-        }
-        for (const Tensor& input : inputs) {
-          check(input.numel() == rows * cols, op.name(), ": what is not of the rows' shape is per_row or per_column");
-        }
-        const auto members = std::tuple_cat(detail::member_in(arguments, cols)...);
-        dispatch_floating(first.scalar_type(), [&](auto tag) {
-          using T = typename decltype(tag)::type;
-          std::array<const T*, 1 + sizeof...(rest)> pointers;
-          std::transform(inputs.begin(), inputs.end(), pointers.begin(), [](const Tensor& input) {
-            return input.template const_data_ptr<T>();
-          });
-          const auto launch = [&](const auto&... all) {
-            backend::launch_rows<T>(first, F<T>{all...}, pointers, rows, cols);
-          };
-          const auto written = std::apply([](auto&... each) { return std::tuple(detail::Written{each}...); }, outputs);
-          std::apply(launch, std::tuple_cat(written, members));
-        });
-        return detail::as_result(outputs);
-      },
-      detail::tensors_in(arguments...));
+  const auto launch = [](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
+                         const auto& members) {
+    using T = typename decltype(tag)::type;
+    const auto f = detail::make_row_functor<F<T>>(std::make_index_sequence<M>(), outputs, members);
+    backend::launch_rows<T>(like, f, inputs, rows, cols);
+  };
+  return detail::for_rows<M>(op, launch, arguments...);
+}
+
+// The same for a functor that also adds to columns, of rows of any length. The operator returns C more tensors, [cols],
+// which are the sums: of what the functor adds to each. It says in two steps what happens to a row,
+//
+//   using RowValues = Values<A, 2>;
+//
+//   HOST_DEVICE RowValues of_row(Row& row) const;                            // passes that find something out
+//   HOST_DEVICE void write(Row& row, const RowValues& values) const;         // row.write and row.add_to_columns
+//
+// for long rows: there the first step is done with all rows before the second, for which `row` may be a part of one.
+template <template <class> class F, size_t M, size_t C, class... Arguments>
+auto rowwise_with_column_sums(const Operator& op, const Arguments&... arguments) {
+  const auto launch = [](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
+                         const auto& members) {
+    using T = typename decltype(tag)::type;
+    const auto f = detail::make_row_functor<F<T>>(std::make_index_sequence<M>(), outputs, members);
+    std::array<T*, C> sums;
+    std::transform(
+        outputs.begin() + M, outputs.end(), sums.begin(), [](Tensor& sum) { return sum.mutable_data_ptr<T>(); });
+    detail::launch_rows_of_any_length<T>(like, f, inputs, rows, cols, sums);
+  };
+  return detail::for_rows<M + C>(op, launch, arguments...);
 }
 
 }  // namespace extension_cpp

@@ -5,7 +5,9 @@ In the order in which a definition goes through them; each imports of those abov
     refusal.py         why something is not derived
     graph.py           expressions of one element, and arithmetic that simplifies them
     operations.py      what expressions are made of: in C++, in Python, and the derivative of each
+    rows_operations.py those on whole rows
     vocabulary.py      functions of torch as expressions
+    rows_vocabulary.py those over the last dimension
     saved.py           what the backward keeps of the forward
     definition.py      the function: its file, its signature, its source
     trace.py           what it computes, as an expression
@@ -15,6 +17,7 @@ In the order in which a definition goes through them; each imports of those abov
     printing.py        expressions as statements, in cpp_text.py and python_text.py
     verify.py          the formulas against the definition and PyTorch's derivatives
     plan.py            the operators, and how their arguments are called
-    cpp_file.py, ops_file.py, spec_file.py
+    rows_text.py       functors for rows, whose passes follow from the expressions
+    rows_file.py, cpp_file.py, ops_file.py, spec_file.py
     assemble.py        the operator's files
 """

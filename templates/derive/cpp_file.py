@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cpp_text
+from . import cpp_text, rows_file
 from .derived import Variant
 from .plan import Backward, Plan
 from .saved import OUTPUT
@@ -14,9 +14,13 @@ def cpp_file(plan: Plan) -> str:
     declarations = [
         f'const Operator {op.constant}{{"{op.schema}", "{op.line}"}};' for op in plan.declared
     ]
-    functors = [forward_functor(plan, variant) for variant in plan.variants]
-    functors += [backward_functor(plan, backward) for backward in plan.backwards]
-    hosts = [forward_host(plan), *(backward_host(plan, backward) for backward in plan.backwards)]
+    if plan.is_of_rows:
+        header, functors, hosts = "rows.h", rows_file.functors(plan), rows_file.hosts(plan)
+    else:
+        header = "elementwise.h"
+        functors = [forward_functor(plan, variant) for variant in plan.variants]
+        functors += [backward_functor(plan, backward) for backward in plan.backwards]
+        hosts = [forward_host(plan), *(backward_host(plan, b) for b in plan.backwards)]
     definitions = [f"  m.def(extension_cpp::{op.constant}.schema());" for op in plan.declared]
     functions = {plan.name: plan.host} | {b.name: b.name for b in plan.backwards}
     kernels = [
@@ -24,7 +28,7 @@ def cpp_file(plan: Plan) -> str:
         for name, function in functions.items()
     ]
     parts = [
-        f'// {headline(plan)}\n#include "elementwise.h"',
+        f'// {headline(plan)}\n#include "{header}"',
         "namespace extension_cpp {\nnamespace {",
         "\n".join(declarations),
         *functors,

@@ -31,6 +31,9 @@ TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 # What the functions of an ops.py use by these names.
 TAKEN = {"torch", "checks", "registration", "ctx", "inputs", "self", "A", GRADIENT, OUTPUT}
 
+# Tensors of a row-wise function with these names have a value for each column, as torch's have.
+PARAMETERS = ("weight", "bias", "gamma", "beta")
+
 
 @dataclass
 class Definition:
@@ -39,6 +42,7 @@ class Definition:
     Attributes:
         place: `softcap.py:softcap`.
         source: of the function and of what it uses, as it stands in a file of its own.
+        shapes: of the tensors, as --shapes says them; None where it says nothing.
     """
 
     place: str
@@ -46,6 +50,7 @@ class Definition:
     function: Callable[..., Any]
     schema: Schema
     source: str
+    shapes: str | None = None
 
     @property
     def name(self) -> str:
@@ -55,8 +60,22 @@ class Definition:
         """The arguments that are of one of these types."""
         return [a.name for a in self.schema.arguments if a.type in types]
 
+    @property
+    def columns(self) -> list[str]:
+        """The tensors with a value for each column, where the function is row-wise."""
+        tensors = self.named("Tensor")
+        if self.shapes is None:
+            return [name for name in tensors[1:] if name in PARAMETERS]
+        given = [shape.strip() for shape in self.shapes.partition("->")[0].split(",")]
+        if len(given) != len(tensors) or given[0] != "*rows n" or set(given) - {"*rows n", "n"}:
+            raise NotDerived(
+                f'--shapes "{self.shapes}": give "*rows n" for a tensor that has the rows\' shape, '
+                f'as the first has, and "n" for a value for each column, {len(tensors)} in all'
+            )
+        return [name for name, shape in zip(tensors, given, strict=True) if shape == "n"]
 
-def read(place: str) -> Definition:
+
+def read(place: str, shapes: str | None = None) -> Definition:
     """Reads `file.py:function`.
 
     Raises:
@@ -86,7 +105,7 @@ def read(place: str) -> Definition:
             f"--from {place}: '{first.name}' may be None, and the first tensor says what the "
             "result is like; put another first"
         )
-    return Definition(place, file, function, schema, source_of(function, file))
+    return Definition(place, file, function, schema, source_of(function, file), shapes)
 
 
 def run(file: Path, place: str) -> types.ModuleType:

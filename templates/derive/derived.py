@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from .body import Body, Branch, Leaf, branched, each, leaves, nodes_of, switches_of
 from .definition import Definition
-from .differentiate import gradients
-from .graph import GRADIENT, Node, add, const, inputs_of, make, plus
+from .differentiate import gradients, gradients_by
+from .graph import (
+    ELEMENT,
+    GRADIENT,
+    OF_ROWS,
+    ROW,
+    Node,
+    add,
+    const,
+    in_order,
+    inputs_of,
+    is_const,
+    make,
+    plus,
+)
 from .refusal import NotDerived
 from .saved import on_output, saved_tensors
-from .trace import trace
+from .trace import Traced, trace
 
 # Of definitions with more optional tensors and switches than this, the source would be long.
 MOST_VARIANTS = 8
@@ -34,6 +47,8 @@ class Variant:
         gradients: one for each tensor.
         names: that the definition has for parts of them.
         saved: what the backward keeps, of the tensors or the output.
+        columns: the tensors with a value for each column, of a row-wise definition.
+        is_squeezed: whether there is a result for each row, and no dimension for the columns.
     """
 
     tensors: list[str]
@@ -42,6 +57,8 @@ class Variant:
     gradients: Body
     names: dict[Node, str] = field(default_factory=dict)
     saved: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    is_squeezed: bool = False
 
     @property
     def passed_on(self) -> list[str]:
@@ -50,9 +67,13 @@ class Variant:
 
     @property
     def computed(self) -> list[str]:
-        """The tensors whose gradients the backward operator computes: the rest have none."""
+        """The tensors whose gradients the backward operator computes: the rest have none.
+
+        Sums of columns last.
+        """
         others = {*self.passed_on, *self.whose_gradient_is(const(0))}
-        return [name for name in self.tensors if name not in others]
+        found = [name for name in self.tensors if name not in others]
+        return sorted(found, key=lambda name: name in self.columns)
 
     def whose_gradient_is(self, node: Node) -> list[str]:
         return [
@@ -63,8 +84,25 @@ class Variant:
 
     @property
     def backward(self) -> Body:
-        kept = [k for k, name in enumerate(self.tensors) if name in self.computed]
+        kept = [self.tensors.index(name) for name in self.computed]
         return each(lambda leaf: tuple(leaf[k] for k in kept), self.gradients)
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it looks at whole rows."""
+        return any(node.op in OF_ROWS for node in in_order(nodes_of(self.forward)))
+
+    @property
+    def gives_rows(self) -> bool:
+        """Whether there is a result for each row."""
+        return nodes_of(self.forward)[0].extent == ROW
+
+    @property
+    def result_shape(self) -> str:
+        """Of a row-wise definition, as csrc/notation.h has it."""
+        if not self.gives_rows:
+            return "*rows n"
+        return "*rows" if self.is_squeezed else "*rows 1"
 
     def uses(self, body: Body) -> set[str]:
         return inputs_of(nodes_of(body)) | switches_of(body)
@@ -93,7 +131,14 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
         [name for name, is_given in zip(optional, flags, strict=True) if is_given]
         for flags in itertools.product((True, False), repeat=len(optional))
     ]
-    variants = [derive_variant(definition, names, switches, factored) for names in given]
+    if is_of_rows(definition, switches):
+        variants = [derive_rows(definition, factored)]
+    else:
+        if definition.shapes is not None:
+            raise NotDerived(
+                f"{definition.place}: --shapes is for row-wise functions; leave it out"
+            )
+        variants = [derive_variant(definition, names, switches, factored) for names in given]
     used = set().union(*(v.uses(v.forward) for v in variants))
     for argument in definition.schema.arguments:
         if argument.name not in used:
@@ -114,15 +159,9 @@ def derive_variant(
 
     def leaf(values: Mapping[str, bool]) -> Leaf:
         constants = {**values, **dict.fromkeys(absent)}
-        results = [traced(definition, tensors, constants, *hint) for hint in HINTS]
-        (node, found), (other, _) = results
-        if node is not other:
-            raise NotDerived(
-                f"{definition.place}: {difference(node, other)}; a number argument, a dtype or "
-                "what the function keeps outside of itself was made a constant on the way"
-            )
+        result, found = traced_twice(definition, tensors, constants)
         names.update({n: name for n, name in found.items() if n not in names})
-        return (node,)
+        return (result.node,)
 
     forward = branched(switches, leaf)
     added = add if factored else plus
@@ -136,6 +175,82 @@ def derive_variant(
     return variant
 
 
+def is_of_rows(definition: Definition, switches: list[str]) -> bool:
+    """Whether the definition looks at whole rows, with one value of its switches at least."""
+    tensors = definition.named("Tensor", "Tensor?")
+    for values in itertools.product((True, False), repeat=len(switches)):
+        constants = dict(zip(switches, values, strict=True))
+        result, _ = traced(definition, tensors, constants, HINTS[0])
+        if any(node.op in OF_ROWS for node in in_order([result.node])):
+            return True
+    return False
+
+
+def derive_rows(definition: Definition, factored: bool) -> Variant:
+    """The one variant of a row-wise definition."""
+    for kind, arguments in (
+        ("optional tensors", definition.named("Tensor?")),
+        ("switches", definition.named("bool")),
+    ):
+        if arguments:
+            raise NotDerived(
+                f"{definition.place}: row-wise functions with {kind} ({', '.join(arguments)}) are "
+                "not derived; write a function for each case"
+            )
+    tensors = definition.named("Tensor")
+    columns = definition.columns
+    if "columns" in definition.named("Tensor", "float", "int"):
+        raise NotDerived(
+            "the argument's name 'columns' is used by the generated code: choose another name"
+        )
+    result, names = traced_twice(definition, tensors, {}, columns)
+    node = result.node
+    if node.extent not in (ROW, ELEMENT):
+        raise NotDerived(f"{definition.place}: the result has no rows; return what depends on them")
+    leaves = [make("column" if name in columns else "tensor", value=name) for name in tensors]
+    gradient = make("row" if node.extent == ROW else "tensor", value=GRADIENT)
+    of_leaves = gradients_by(node, leaves, gradient, add if factored else plus)
+    found = tuple(
+        make("col_sum", terms) if leaf.op == "column" and not is_const(terms, 0) else terms
+        for leaf, terms in zip(leaves, of_leaves, strict=True)
+    )
+    variant = Variant(tensors, [], (node,), found, names)
+    variant.columns, variant.is_squeezed = columns, result.is_squeezed
+    said = (definition.shapes or "").partition("->")[2].strip()
+    if said and said != variant.result_shape:
+        raise NotDerived(
+            f"{definition.place}: --shapes says {said}, and the result has the shape "
+            f"{variant.result_shape}"
+        )
+    variant.saved = saved_tensors(nodes_of(variant.backward), tensors)
+    # Of results for each row the backward needs to know how long rows are.
+    if variant.gives_rows and not set(variant.saved) - set(columns):
+        (first, *_) = tensors
+        variant.saved = [first, *variant.saved]
+    if variant.computed and set(variant.computed) <= set(columns):
+        raise NotDerived(
+            f"{definition.place}: of a function whose gradients are sums of columns alone there is "
+            "no row-wise backward; start from --template kernel"
+        )
+    return variant
+
+
+def traced_twice(
+    definition: Definition,
+    tensors: list[str],
+    constants: Mapping[str, object],
+    columns: Sequence[str] = (),
+) -> tuple[Traced, dict[Node, str]]:
+    results = [traced(definition, tensors, constants, hint, columns) for hint in HINTS]
+    (result, found), (other, _) = results
+    if result.node is not other.node:
+        raise NotDerived(
+            f"{definition.place}: {difference(result.node, other.node)}; a number argument, a "
+            "dtype or what the function keeps outside of itself was made a constant on the way"
+        )
+    return result, found
+
+
 def difference(a: Node, b: Node) -> str:
     while a.op == b.op and len(a.args) == len(b.args) and a.args:
         a, b = next((x, y) for x, y in zip(a.args, b.args, strict=True) if x is not y)
@@ -146,11 +261,10 @@ def traced(
     definition: Definition,
     tensors: list[str],
     constants: Mapping[str, object],
-    dtype: torch.dtype,
-    first: float,
-    step: float,
-    integer: int,
-) -> tuple[Node, dict[Node, str]]:
+    hint: tuple[torch.dtype, float, float, int],
+    columns: Sequence[str] = (),
+) -> tuple[Traced, dict[Node, str]]:
+    dtype, first, step, integer = hint
     numbers: dict[str, float] = {}
     for k, argument in enumerate(definition.schema.settings):
         if argument.type == "float":
@@ -159,7 +273,7 @@ def traced(
             numbers[argument.name] = integer + k
     file = definition.function.__code__.co_filename
     try:
-        return trace(definition.function, tensors, numbers, constants, dtype, file)
+        return trace(definition.function, tensors, numbers, constants, dtype, file, columns)
     except NotDerived:
         raise
     except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .graph import GRADIENT, Node, add, const, in_order, make
+from .graph import COLUMN, GRADIENT, ROW, Node, add, const, in_order, make, row_sum
 from .operations import OPERATIONS
 
 
@@ -18,15 +18,28 @@ def gradients(
         tensors: by which.
         added: the sum of two gradients that arrive at one expression.
     """
-    arrived: dict[Node, Node] = {output: make("tensor", value=GRADIENT)}
+    leaves = [make("tensor", value=name) for name in tensors]
+    return gradients_by(output, leaves, make("tensor", value=GRADIENT), added)
+
+
+def gradients_by(
+    output: Node,
+    leaves: Sequence[Node],
+    gradient: Node,
+    added: Callable[[Node, Node], Node] = add,
+) -> list[Node]:
+    """For each leaf what it gets of the gradient: one for each column, a term of each row."""
+    arrived: dict[Node, Node] = {output: gradient}
     for node in reversed(list(in_order([output]))):
-        gradient = arrived.get(node)
-        if gradient is None or not node.args:
+        given = arrived.get(node)
+        if given is None or not node.args:
             continue
         derivative = OPERATIONS[node.op].derivative
         if derivative is None:
             continue
-        for arg, part in zip(node.args, derivative(gradient, node, *node.args), strict=True):
+        for arg, part in zip(node.args, derivative(given, node, *node.args), strict=True):
             if part is not None and not arg.is_number:
+                if arg.extent == ROW and node.extent & COLUMN:
+                    part = row_sum(part)
                 arrived[arg] = added(arrived[arg], part) if arg in arrived else part
-    return [arrived.get(make("tensor", value=name), const(0)) for name in tensors]
+    return [arrived.get(leaf, const(0)) for leaf in leaves]

@@ -10,12 +10,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
 BOOLEAN = COMPARISONS | {"and", "or", "not", "isnan", "isinf", "isfinite", "signbit"}
+
+# What there is one value of for each: nothing, a row, a column, or an element, which is in both.
+NUMBER, ROW, COLUMN, ELEMENT = 0, 1, 2, 3
+# Arguments of an operator; "tensor" is one that has a value for each element.
+ARGUMENTS = {"tensor": ELEMENT, "column": COLUMN, "row": ROW, "number": NUMBER}
+# What makes a value for each row of its elements.
+REDUCTIONS = frozenset(
+    ["row_sum", "row_max", "mean", "amax", "amin", "logsumexp", "var", "std", "vector_norm"]
+)
+# What is computed of a whole row at once.
+OF_ROWS = REDUCTIONS | {"softmax", "log_softmax", "cols"}
 
 Value: TypeAlias = "float | bool | str | None"
 
@@ -25,10 +36,10 @@ class Node:
     """An expression.
 
     Attributes:
-        op: "const", "tensor" and "number" (arguments of the operator), or one of operations.py.
+        op: "const", one of ARGUMENTS, "cols" (the number of columns), or one of operations.py.
         value: of a constant; the name of an argument.
         is_bool: whether it is true or false.
-        is_number: whether there is one value for all elements.
+        extent: NUMBER, ROW, COLUMN or ELEMENT.
         is_gradient: whether it depends on the gradient that the backward is given.
     """
 
@@ -36,8 +47,13 @@ class Node:
     args: tuple[Node, ...]
     value: Value
     is_bool: bool
-    is_number: bool
+    extent: int
     is_gradient: bool
+
+    @property
+    def is_number(self) -> bool:
+        """Whether there is one value for all elements."""
+        return self.extent == NUMBER
 
     def __add__(self, other: Operand) -> Node:
         return add(self, lift(other))
@@ -86,13 +102,27 @@ def make(op: str, *args: Node, value: Value = None) -> Node:
             args,
             value,
             is_bool,
-            op != "tensor" and all(a.is_number for a in args),
-            (op == "tensor" and value == GRADIENT) or any(a.is_gradient for a in args),
+            extent(op, args),
+            (op in ARGUMENTS and value == GRADIENT) or any(a.is_gradient for a in args),
         )
     return _nodes[key]
 
 
+def extent(op: str, args: Iterable[Node]) -> int:
+    found = ROW if op in REDUCTIONS else ARGUMENTS.get(op, NUMBER)
+    if op not in REDUCTIONS:
+        for arg in args:
+            found |= arg.extent
+    return found
+
+
 GRADIENT = "grad_output"
+# What the number of columns is called among the arguments: no argument's name.
+COLS = "row.cols()"
+
+
+def cols() -> Node:
+    return make("cols", value=COLS)
 
 
 def const(value: float | bool) -> Node:
@@ -116,11 +146,11 @@ def where(condition: Node, yes: Operand, no: Operand) -> Node:
 
 def inputs_of(outputs: Iterable[Node]) -> set[str]:
     """The names of the arguments that expressions depend on."""
-    return {str(node.value) for node in in_order(outputs) if node.op in ("tensor", "number")}
+    return {str(node.value) for node in in_order(outputs) if node.op in ARGUMENTS}
 
 
-def in_order(outputs: Iterable[Node]) -> Iterator[Node]:
-    """Every node once, each after those it is made of."""
+def in_order(outputs: Iterable[Node], known: Container[Node] = ()) -> Iterator[Node]:
+    """Every node once, each after those it is made of; what is known is made of nothing."""
     seen: set[Node] = set()
     stack = [(node, False) for node in reversed(list(outputs))]
     while stack:
@@ -130,7 +160,8 @@ def in_order(outputs: Iterable[Node]) -> Iterator[Node]:
         elif node not in seen:
             seen.add(node)
             stack.append((node, True))
-            stack += [(arg, False) for arg in reversed(node.args)]
+            if node not in known:
+                stack += [(arg, False) for arg in reversed(node.args)]
 
 
 # Products and sums of gradients
@@ -146,15 +177,31 @@ class Product:
 
     def node(self) -> Node:
         sign, size = math.copysign(1.0, self.coefficient), abs(self.coefficient)
-        factors = [*([const(size)] if size != 1 else []), *self.above] or [const(1.0)]
-        result = factors[0]
-        for factor in factors[1:]:
-            result = make("mul", result, factor)
-        for divisor in self.below:
-            result = make("div", result, divisor)
+        result = self.unsigned([const(size)] if size != 1 else [])
         if sign > 0:
             return result
         return const(-size) if is_const(result) else make("neg", result)
+
+    def unsigned(self, coefficient: list[Node]) -> Node:
+        of_row = Product(
+            1.0,
+            [n for n in self.above if not n.extent & COLUMN],
+            [n for n in self.below if not n.extent & COLUMN],
+        )
+        above, below = without(self.above, of_row.above), without(self.below, of_row.below)
+        if above and any(n.extent == ROW for n in of_row.above):
+            # What a row has in common is one factor, which is computed once.
+            return make("mul", quotient(above, below), of_row.unsigned(coefficient))
+        return quotient([*coefficient, *self.above], self.below)
+
+
+def quotient(above: Sequence[Node], below: Sequence[Node]) -> Node:
+    result = above[0] if above else const(1.0)
+    for factor in above[1:]:
+        result = make("mul", result, factor)
+    for divisor in below:
+        result = make("div", result, divisor)
+    return result
 
 
 def product(node: Node) -> Product:
@@ -255,3 +302,16 @@ def without(nodes: list[Node], left_out: list[Node]) -> list[Node]:
     for node in left_out:
         rest.remove(node)
     return rest
+
+
+def row_sum(node: Node) -> Node:
+    """The sum over a row, of a gradient; factors that the row has in common stand outside."""
+    if not node.extent & COLUMN:
+        return cols() * node
+    x = product(node)
+    above = [n for n in x.above if not n.extent & COLUMN]
+    below = [n for n in x.below if not n.extent & COLUMN]
+    if not any(n.extent & COLUMN for n in x.above):
+        return make("row_sum", node)
+    inner = Product(1.0, without(x.above, above), without(x.below, below)).node()
+    return multiply(Product(x.coefficient, above, below).node(), make("row_sum", inner))

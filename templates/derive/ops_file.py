@@ -19,6 +19,8 @@ WIDTH = 96
 
 def ops_file(plan: Plan) -> str:
     functions = [public(plan), setup_context(plan), backward(plan)]
+    if plan.has_columns(plan.name):
+        functions.append(forward_in_torch(plan))
     functions += [backward_in_torch(b) for b in plan.backwards]
     text = "\n\n".join(functions)
     imports = ["import math"] if "math." in text else []
@@ -26,6 +28,8 @@ def ops_file(plan: Plan) -> str:
     if "F." in text:
         imports.append("import torch.nn.functional as F")
     imports.append("from extension_cpp import checks, registration")
+    if plan.variants[0].columns:
+        imports.append("from extension_cpp.batching import with_columns")
     if "summed_gradients(" in text:
         imports.append("from extension_cpp.broadcasting import summed_gradients")
     (first, *_) = plan.summary.splitlines()
@@ -88,6 +92,8 @@ def wrapped(text: str, hanging: str = "") -> str:
 
 def returned_tensor(plan: Plan) -> str:
     main, *others = plan.tensors
+    if plan.is_of_rows:
+        return returned_rows(plan)
     if plan.broadcasts:
         text = "of the common shape, in the layout on which the dense inputs of that shape agree"
     elif others:
@@ -104,10 +110,36 @@ def returned_tensor(plan: Plan) -> str:
     return text
 
 
+def returned_rows(plan: Plan) -> str:
+    (variant,) = plan.variants
+    main = plan.tensors[0]
+    shape = f"the shape and dtype of `{main}`"
+    if variant.gives_rows:
+        sizes = f"{main}.shape[:-1]" if variant.is_squeezed else f"(*{main}.shape[:-1], 1)"
+        shape = f"the shape `{sizes}` and the dtype of `{main}`"
+    text = f"A contiguous tensor with {shape}. Differentiable to any order, in reverse and "
+    text += "forward mode."
+    if variant.columns:
+        text += f" The gradients of {' and '.join(f'`{c}`' for c in variant.columns)} are"
+        text = (
+            text.replace("gradients of", "gradient of").replace(" are", " is a")
+            if len(variant.columns) == 1
+            else text
+        )
+        text += " deterministic sum" + ("s" if len(variant.columns) > 1 else "")
+        text += " over the rows, accumulated in float32 (float64 for float64)."
+    return text
+
+
 def description(plan: Plan, a: Argument) -> str:
     """What the author says of an argument, and what holds for all operators."""
     main = plan.tensors[0]
-    if a.name == main:
+    if plan.is_of_rows and a.name in plan.variants[0].columns:
+        text = f"a value for each column, `(columns,)`; dtype and device of `{main}`."
+    elif plan.is_of_rows and a.name == main:
+        text = "`(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or "
+        text += "CUDA."
+    elif a.name == main:
         text = "of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA."
     elif a.is_tensor:
         shape = "shape, dtype"
@@ -213,11 +245,28 @@ def passed_on(plan: Plan, variant: Variant, name: str) -> str:
     return f"{GRADIENT}.sum_to_size(ctx.shapes[{plan.tensors.index(name)}])"
 
 
+def forward_in_torch(plan: Plan) -> str:
+    (variant,) = plan.variants
+    arguments = [a.name for a in plan.arguments]
+    spelling = {name: name for name in arguments}
+    formula = (variant.forward, variant.names, spelling)
+    of_rows = ".squeeze(-1)" if variant.is_squeezed else ""
+    return python_text.function(
+        "_in_torch", arguments, *formula, like=plan.tensors[0], of_rows=of_rows
+    )
+
+
 def backward_in_torch(backward: Backward) -> str:
     variant = backward.variant
     spelling = {name: name for name in backward.arguments}
     formula = (variant.backward, variant.names, spelling)
-    return python_text.function(backward.in_torch, backward.arguments, *formula, like=GRADIENT)
+    return python_text.function(
+        backward.in_torch,
+        backward.arguments,
+        *formula,
+        like=backward.like,
+        unsqueezed=[GRADIENT] if variant.is_squeezed else [],
+    )
 
 
 def registrations(plan: Plan) -> str:
@@ -225,11 +274,17 @@ def registrations(plan: Plan) -> str:
         return f'registration.register_{what}("extension_cpp::{name}"{rest})'
 
     names = [op.name for op in plan.declared]
+    functions = ["_in_torch", *(b.in_torch for b in plan.backwards)]
     own = ", _backward, setup_context=_setup_context"
     lines = [
         *(register("fake", name) for name in names),
         register("autograd", plan.name, own),
         *(register("autograd", b.name, f", reference={b.in_torch}") for b in plan.backwards),
-        *(register("vmap", name) for name in names),
+        *(
+            register("vmap", name, f', with_columns("extension_cpp::{name}", {in_torch})')
+            if plan.has_columns(name)
+            else register("vmap", name)
+            for name, in_torch in zip(names, functions, strict=True)
+        ),
     ]
     return "\n".join(lines)

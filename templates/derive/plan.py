@@ -17,9 +17,16 @@ from .graph import GRADIENT
 from .saved import OUTPUT
 from .verify import Verified
 
+# What functors for rows call so, and their host functions.
+IN_ROWS = ("row", "values", "Row", "RowValues", "T", "backend", "rowwise", "per_row", "per_column")
+
 
 def suffix(variant: Variant) -> str:
     return "".join(f"_without_{name}" for name in variant.absent)
+
+
+def shape_in_rows(variant: Variant, name: str) -> str:
+    return "n" if name in variant.columns else "*rows n"
 
 
 class Declared:
@@ -61,11 +68,32 @@ class Backward(Declared):
         result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
         arguments = [f"Tensor {name}" for name in self.tensors]
         arguments += [f"{a.type} {a.name}" for a in self.numbers]
+        if variant.is_of_rows:
+            super().__init__(name, f"{name}({', '.join(arguments)}) -> {result}", self.rows_line)
+            return
         # The output has the shape of its gradient; the inputs broadcast to it.
         broadcasts = plan.broadcasts and len(variant.tensors) > 1
         shape = "..." if broadcasts and set(variant.saved) - {OUTPUT} else "*shape"
         line = f"{', '.join([shape] * len(self.tensors))} -> {', '.join([shape] * count)}"
         super().__init__(name, f"{name}({', '.join(arguments)}) -> {result}", line)
+
+    @property
+    def rows_line(self) -> str:
+        variant = self.variant
+        given = [variant.result_shape, *(shape_in_rows(variant, n) for n in variant.saved)]
+        results = [shape_in_rows(variant, n) for n in variant.computed]
+        return f"{', '.join(given)} -> {', '.join(results)}"
+
+    @property
+    def elements(self) -> list[str]:
+        """The tensors that have the rows' shape."""
+        own = [] if self.variant.gives_rows else [GRADIENT]
+        return own + [name for name in self.variant.saved if name not in self.variant.columns]
+
+    @property
+    def like(self) -> str:
+        """A tensor of the shape of the gradients."""
+        return self.elements[0] if self.variant.is_of_rows else GRADIENT
 
     @property
     def arguments(self) -> list[str]:
@@ -85,6 +113,7 @@ class Plan:
         tensors: all of them.
         settings: the arguments that are no tensors.
         broadcasts: whether the tensors may have different shapes.
+        is_of_rows: whether it is row-wise.
         backwards: one for each variant that has gradients to compute.
         own: the operator itself.
         taken: what the headers declare.
@@ -107,15 +136,27 @@ class Plan:
         headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
         self.taken = set().union(*map(declared, headers))
         self.backwards = [Backward(self, v) for v in variants if v.computed]
+        self.is_of_rows = variants[0].is_of_rows
         shape = "..." if self.broadcasts else "*shape"
         line = f"{', '.join([shape] * len(self.tensors))} -> {shape}"
+        if self.is_of_rows:
+            given = [shape_in_rows(variants[0], name) for name in self.tensors]
+            line = f"{', '.join(given)} -> {variants[0].result_shape}"
         self.own = Declared(self.name, definition.schema.text, line)
         names = [a.name for a in self.arguments]
-        self.in_cpp = cpp_text.spelled(names, taken=[GRADIENT, OUTPUT, "inputs"])
+        taken = [GRADIENT, OUTPUT, "inputs", *(IN_ROWS if self.is_of_rows else ())]
+        self.in_cpp = cpp_text.spelled(names, taken=taken)
         self.in_cpp |= {GRADIENT: GRADIENT, OUTPUT: OUTPUT}
         self.host = f"op_{self.name}" if self.name in self.taken else self.name
         text, self.described = summary(definition)
         self.summary = text or f"Computes {self.formula}."
+
+    def has_columns(self, name: str) -> bool:
+        """Whether an operator has parameters, or sums, for columns."""
+        columns = set(self.variants[0].columns)
+        if name == self.name:
+            return bool(columns)
+        return any(columns & {*b.tensors, *b.variant.computed} for b in self.backwards)
 
     @property
     def declared(self) -> list[Declared]:
@@ -129,7 +170,7 @@ class Plan:
         returned = re.fullmatch(r"return (.{1,60})", last.strip())
         has_locals = function.__code__.co_nlocals > len(self.arguments)
         if returned is None or has_locals:
-            return f"{self.name} of each element"
+            return f"{self.name} of each {'row' if self.is_of_rows else 'element'}"
         return f"`{re.sub(r'(torch.nn.functional|torch|F|math)[.]', '', returned[1])}`"
 
     def struct(self, variant: Variant) -> str:

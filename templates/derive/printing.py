@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .graph import Node, in_order
+from .graph import ARGUMENTS, Node, in_order
 from .operations import CHOICE, OPERATIONS, SUM, Form
 
 # The longest that an expression may be before a part of it has a name.
@@ -66,9 +66,11 @@ class Printer:
         self.taken = {*taken, *language.spelled.values()}
         self.bound: dict[Node, str] = {}
 
-    def text(self, results: Sequence[Node]) -> Text:
+    def text(self, results: Sequence[Node], bind_results: bool = False) -> Text:
+        """The statements that the results need, and the results; these have names if asked for."""
         statements: list[tuple[Node, str, str]] = []
-        uses = Counter(arg for node in in_order(results) for arg in node.args)
+        nodes = list(in_order(results, self.bound))
+        uses = Counter(arg for node in nodes if node not in self.bound for arg in node.args)
         uses.update(results)
 
         def bind(node: Node) -> None:
@@ -81,7 +83,7 @@ class Printer:
             while len(self.expression(node)) > LONGEST:
                 parts = [
                     part
-                    for part in in_order([node])
+                    for part in in_order([node], self.bound)
                     if part is not node
                     and part.args
                     and part not in self.bound
@@ -92,8 +94,11 @@ class Printer:
                     return
                 bind(max(parts, key=lambda part: len(self.expression(part))))
 
-        for node in in_order(results):
+        for node in nodes:
             if not node.args or node in self.bound:
+                continue
+            if bind_results and node in results:
+                bind(node)
                 continue
             is_result = node in results and uses[node] == 1
             has_name = node in self.names or node.op == "where" or self.is_shared(node, uses)
@@ -141,7 +146,7 @@ class Printer:
         return f"grad_{word}" if node.is_gradient and node.op in ("where", "mul") else word
 
     def has_name(self, node: Node) -> bool:
-        return node in self.bound or node.op in ("tensor", "number")
+        return node in self.bound or node.op in ARGUMENTS
 
     def expression(self, node: Node, strength: int = CHOICE) -> str:
         if node in self.bound:
@@ -149,7 +154,7 @@ class Printer:
         if node.op == "const":
             text = self.language.constant(node.value)  # type: ignore[arg-type]
             return f"({text})" if text.startswith("-") and strength > SUM else text
-        if node.op in ("tensor", "number"):
+        if not node.args:
             return self.language.spelled[str(node.value)]
         form = self.language.form(node)
         parts = [self.expression(arg, form.operand(k)) for k, arg in enumerate(node.args)]

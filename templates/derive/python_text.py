@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from schema import words
 
-from .body import Body, Branch
-from .graph import Node, is_const
+from .body import Body, Branch, nodes_of
+from .graph import ELEMENT, ROW, Node, cols, in_order, is_const
 from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form
 from .printing import Language, Printer
 from .refusal import NotDerived
@@ -56,7 +56,16 @@ class Python(Language):
             return OF_NUMBERS["where"]
         if node.op == "where" and node.args[1].is_number and node.args[2].is_number:
             # Of two numbers alone, PyTorch makes a tensor of its default dtype.
+            if node.extent == ROW:
+                full = f"torch.full_like({{0}}, {{1}}, dtype={self.like}.dtype)"
+                return Form(f"torch.where({{0}}, {full}, {{2}})")
             return Form(f"torch.where({{0}}, torch.full_like({self.like}, {{1}}), {{2}})")
+        if node.op == "col_sum":
+            (terms,) = node.args
+            if terms.is_number:
+                return Form(f"torch.full_like({self.like}, {{0}}).sum_to_size(columns)")
+            whole = "" if terms.extent == ELEMENT else f".expand_as({self.like})"
+            return Form(f"{{0}}{whole}.sum_to_size(columns)", WHOLE, (WHOLE,))
         if node.op == "to_real":
             return Form(f"{{0}}.to({self.like}.dtype)", WHOLE, (WHOLE,))
         if node.is_number and node.op not in SAME:
@@ -94,6 +103,8 @@ def function(
     names: Mapping[Node, str],
     spelling: Mapping[str, str],
     like: str,
+    unsqueezed: Sequence[str] = (),
+    of_rows: str | None = None,
 ) -> str:
     """A function of tensors and numbers.
 
@@ -104,8 +115,14 @@ def function(
         names: of the author, for parts of it.
         spelling: of the arguments.
         like: a tensor of the dtype and shape of the results.
+        unsqueezed: those without a dimension for the columns, which get one.
+        of_rows: what becomes of a value for each row that is a result; None: it is expanded.
     """
-    lines = statements(body, names, spelling, like, parameters)
+    lines = [f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed]
+    if any(node.op == "col_sum" for node in nodes_of(body)):
+        lines.append(f"columns = columns or {like}.shape[-1:]")
+        parameters = [*parameters, "columns=None"]
+    lines += statements(body, names, spelling, like, [*parameters, "columns"], of_rows)
     return "\n".join(
         [f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in lines), ""]
     )
@@ -117,6 +134,7 @@ def statements(
     spelling: Mapping[str, str],
     like: str,
     taken: Sequence[str],
+    of_rows: str | None = None,
 ) -> list[str]:
     if isinstance(body, Branch):
         yes = statements(body.yes, names, spelling, like, taken)
@@ -125,12 +143,27 @@ def statements(
             *(f"    {line}" for line in yes),
             *statements(body.no, names, spelling, like, taken),
         ]
-    text = Printer(Python(spelling, like), names, taken).text(body)
-    lines = [f"{name} = {expression}" for _, name, expression in text.statements]
+    printer = Printer(Python(spelling, like), names, taken)
+    lines = []
+    if any(node.op == "cols" for node in in_order(body)):
+        printer.bound[cols()] = printer.fresh("cols")
+        lines.append(f"{printer.bound[cols()]} = max(1, {like}.shape[-1])")
+    text = printer.text(body)
+    lines += [f"{name} = {expression}" for _, name, expression in text.statements]
     results = [
-        (f"torch.zeros_like({like})" if is_const(node, 0) else f"torch.full_like({like}, {result})")
-        if node.is_number
-        else result
-        for node, result in zip(body, text.results, strict=True)
+        whole(node, result, like, of_rows) for node, result in zip(body, text.results, strict=True)
     ]
     return [*lines, f"return {', '.join(results)}"]
+
+
+def whole(node: Node, result: str, like: str, of_rows: str | None) -> str:
+    """A result that has the shape of the tensor that it is like, or of a sum."""
+    if node.is_number and node.op != "col_sum":
+        if is_const(node, 0):
+            return f"torch.zeros_like({like})"
+        return f"torch.full_like({like}, {result})"
+    if node.extent == ROW and of_rows is not None:
+        return f"({result}){of_rows}" if of_rows else result
+    if node.extent == ROW and node.op != "col_sum":
+        return f"({result}).expand_as({like})" if node.args else f"{result}.expand_as({like})"
+    return result

@@ -22,7 +22,7 @@ def spec_file(plan: Plan) -> str:
 
 def needs_samples(plan: Plan) -> bool:
     """Whether those that follow from the shapes would be calls for which it is not defined."""
-    return plan.verified.numbers is not None or is_bounded(plan)
+    return plan.verified.numbers is not None or is_bounded(plan) or plan.verified.columns > 0
 
 
 def is_bounded(plan: Plan) -> bool:
@@ -30,7 +30,8 @@ def is_bounded(plan: Plan) -> bool:
 
 
 def sample_function(plan: Plan) -> str:
-    shapes = ["shape"] * len(plan.tensors)
+    columns = plan.variants[0].columns
+    shapes = ["shape[-1:]" if name in columns else "shape" for name in plan.tensors]
     calls = [sample(plan, shapes)]
     if plan.broadcasts:
         calls.append(sample(plan, [*shapes[:-1], "shape[1:]"]))
@@ -39,7 +40,14 @@ def sample_function(plan: Plan) -> str:
     if plan.optional:
         calls.append(sample(plan, shapes, absent=True))
     comment = "# Where it is defined." if is_bounded(plan) else "# A value for each number."
-    return "\n".join([comment, "def samples(make, shape):", *(f"    yield {c}" for c in calls), ""])
+    lines = [f"    yield {call}" for call in calls]
+    if (columns_needed := plan.verified.columns) == 1:
+        comment = "# Of rows that have columns."
+    elif columns_needed:
+        comment = "# Of rows of one column nothing is left but rounding."
+    if columns_needed:
+        lines = [f"    if shape and shape[-1] >= {columns_needed}:", *(f"    {x}" for x in lines)]
+    return "\n".join([comment, "def samples(make, shape):", *lines, ""])
 
 
 def sample(plan: Plan, shapes: Sequence[str], switched: bool = False, absent: bool = False) -> str:

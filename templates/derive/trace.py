@@ -6,7 +6,7 @@ import contextlib
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 from unittest import mock
@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .graph import Node, const, make
+from .graph import COLUMN, ROW, Node, cols, const, make
 from .refusal import NotDerived, refuse, traced_file
+from .rows_vocabulary import ROWS
 from .vocabulary import VOCABULARY, mask, real, unknown
 
 
@@ -26,10 +27,12 @@ class Traced(Tensor):
     Attributes:
         node: what one element of it is.
         is_own: whether the definition made it, so that it may be written to.
+        is_squeezed: whether it has a value for each row, and no dimension for the columns.
     """
 
     node: Node
     is_own: bool
+    is_squeezed: bool
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     # Else torch would put the tensor first, in the order of no author's.
@@ -40,9 +43,9 @@ class Traced(Tensor):
         return torch.mul(other, self)
 
     @staticmethod
-    def of(node: Node, is_own: bool = True) -> Traced:
+    def of(node: Node, is_own: bool = True, is_squeezed: bool = False) -> Traced:
         tensor = torch.empty(0).as_subclass(Traced)
-        tensor.node, tensor.is_own = node, is_own
+        tensor.node, tensor.is_own, tensor.is_squeezed = node, is_own, is_squeezed
         return tensor
 
 
@@ -198,6 +201,46 @@ def in_place(name: str) -> tuple[str, bool]:
     return name, False
 
 
+class Sizes:
+    """The shape of a tensor, of which rows know the last size alone."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        # A value to go on with, another one in each of two traces.
+        self.last = Integer.of(cols(), 7919 if dtype == torch.float64 else 6007)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, int) and index == -1:
+            return self.last
+        if index == slice(-1, None):
+            return (self.last,)
+        raise self.refused()
+
+    def __iter__(self) -> Iterator[Any]:
+        raise self.refused()
+
+    def __len__(self) -> int:
+        raise self.refused()
+
+    @staticmethod
+    def refused() -> NotDerived:
+        return refuse(
+            "of a tensor's sizes rows know the last one alone",
+            instead="say x.shape[-1], or make it an argument, a number",
+        )
+
+
+def common_squeeze(operands: Sequence[Any]) -> bool:
+    """Whether the result of an elementwise function of these has no dimension for the columns."""
+    tensors = [a for a in operands if isinstance(a, Traced) and a.node.extent]
+    squeezed = [a for a in tensors if a.is_squeezed]
+    if squeezed and len(squeezed) < len(tensors):
+        raise refuse(
+            "a value for each row without a dimension for the columns meets one that has it",
+            instead="reduce with keepdim=True",
+        )
+    return bool(squeezed)
+
+
 class Recorder(TorchFunctionMode):
     """Records calls of torch's functions, on tensors of a nominal dtype."""
 
@@ -228,19 +271,59 @@ class Recorder(TorchFunctionMode):
             return self.converted(name, *args, **kwargs)
         if name in SAME:
             return self.same(name, args[0])
-        if name in OF_TWO:
-            if len(given) != 2 or not isinstance(given[1], Tensor):
-                raise unknown(name)
+        if name in OF_TWO and len(given) == 2 and isinstance(given[1], Tensor):
             name = OF_TWO[name]
+        if name in ("unsqueeze", "squeeze", "__getitem__", "size"):
+            return self.reshaped(name, *args, **kwargs)
+        if name in ROWS:
+            return self.of_rows(name, args, kwargs)
         if kwargs.pop("out", None) is not None:
             raise refuse("out= writes to a tensor", instead="assign the result to a name")
         name, writes = in_place(name)
         written = self.writable(args[0]) if kwargs.pop("inplace", False) or writes else None
+        is_squeezed = common_squeeze(given)
         node = self.computed(name, args, kwargs)
         if written is not None:
+            if written.node.extent | node.extent != written.node.extent:
+                raise refuse(
+                    "this writes elements to a value for each row",
+                    instead="give the result a name of its own",
+                )
             written.node = node
             return written
-        return Traced.of(node)
+        return Traced.of(node, is_squeezed=is_squeezed)
+
+    def of_rows(self, name: str, args: Any, kwargs: dict[str, Any]) -> Traced:
+        if any(isinstance(a, Traced) and a.is_squeezed for a in (*args, *kwargs.values())):
+            raise refuse(
+                f"{name} is of what has a value for each row alone",
+                instead="reduce tensors that have the rows' shape",
+            )
+
+        def operand(a: Any) -> Any:
+            return a.node if isinstance(a, Traced) else a
+
+        try:
+            node, is_squeezed = ROWS[name](
+                *map(operand, args), **{k: operand(v) for k, v in kwargs.items()}
+            )
+        except TypeError:
+            raise refuse(f"{name} is called in a way that is not derived") from None
+        return Traced.of(node, is_squeezed=is_squeezed)
+
+    def reshaped(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Any:
+        """The dimension for the columns of a value for each row, put in or left out."""
+        given = (*args, *kwargs.values())
+        if name == "size":
+            return Sizes(self.dtype)[given[0]] if given else Sizes(self.dtype)
+        if tensor.node.extent == ROW:
+            if name == "unsqueeze" and given == (-1,) and tensor.is_squeezed:
+                return Traced.of(tensor.node)
+            if name == "squeeze" and given == (-1,) and not tensor.is_squeezed:
+                return Traced.of(tensor.node, is_squeezed=True)
+            if name == "__getitem__" and given == ((..., None),) and tensor.is_squeezed:
+                return Traced.of(tensor.node)
+        raise unknown(name)
 
     def computed(self, name: str, args: Any, kwargs: dict[str, Any]) -> Node:
         if name not in VOCABULARY:
@@ -259,10 +342,12 @@ class Recorder(TorchFunctionMode):
     def attribute(self, name: str, tensor: Tensor) -> Any:
         if name == "dtype":
             return self.dtype
+        if name == "shape" and isinstance(tensor, Traced) and tensor.node.extent & COLUMN:
+            return Sizes(self.dtype)
         raise unknown(name)
 
     def same(self, name: str, tensor: Any) -> Traced:
-        return Traced.of(tensor.node) if name == "clone" else tensor
+        return Traced.of(tensor.node, is_squeezed=tensor.is_squeezed) if name == "clone" else tensor
 
     def converted(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Traced:
         wanted = {"float": torch.float32, "double": torch.float64}.get(name)
@@ -272,9 +357,9 @@ class Recorder(TorchFunctionMode):
             elif isinstance(value, torch.dtype):
                 wanted = value
         if wanted == torch.bool:
-            return Traced.of(mask(tensor.node))
+            return Traced.of(mask(tensor.node), is_squeezed=tensor.is_squeezed)
         if wanted is not None and wanted.is_floating_point and tensor.node.is_bool:
-            return Traced.of(real(tensor.node))
+            return Traced.of(real(tensor.node), is_squeezed=tensor.is_squeezed)
         if wanted == self.dtype and name in ("to", "type", "type_as"):
             return tensor
         raise unknown(name)
@@ -340,7 +425,8 @@ def trace(
     constants: Mapping[str, Any],
     dtype: torch.dtype,
     file: str,
-) -> tuple[Node, dict[Node, str]]:
+    columns: Collection[str] = (),
+) -> tuple[Traced, dict[Node, str]]:
     """What a definition computes, and the names that it gives to parts of it.
 
     Args:
@@ -350,10 +436,12 @@ def trace(
         constants: the rest: switches, and tensors that are None.
         dtype: that the tensors say they have.
         file: of the definition.
+        columns: the tensors that have a value for each column.
     """
     arguments: dict[str, Any] = dict(constants)
     for name in tensors:
-        arguments[name] = Traced.of(make("tensor", value=name), is_own=False)
+        op = "column" if name in columns else "tensor"
+        arguments[name] = Traced.of(make(op, value=name), is_own=False)
     for name, value in numbers.items():
         node = make("number", value=name)
         if isinstance(value, int):
@@ -374,4 +462,4 @@ def trace(
         )
     if result.node.is_bool:
         raise NotDerived("the definition returns a mask; what is derived has a floating dtype")
-    return result.node, names.found
+    return result, names.found

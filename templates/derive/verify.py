@@ -48,15 +48,19 @@ class Verified:
         broadcasts: whether it takes tensors of different shapes.
         ranges: of each tensor, in which it is defined.
         numbers: with which that was seen; None where it is so with those of the battery.
+        columns: the fewest of a row of which it is defined, and more than rounding.
     """
 
     broadcasts: bool
     ranges: dict[str, Range]
     numbers: dict[str, float] | None
+    columns: int = 0
 
 
 class Checked:
     """A variant's formulas as functions of Python, beside its definition."""
+
+    template = "elementwise"  # for what is not derived
 
     def __init__(
         self,
@@ -76,7 +80,7 @@ class Checked:
         parameters = [*self.names, GRADIENT, OUTPUT]
         names = lowered_names(self.variant.names) if is_lowered else self.variant.names
         spelling = {name: name for name in parameters}
-        text = function("f", parameters, body, names, spelling, like=GRADIENT)
+        text = function("f", parameters, body, names, spelling, like=self.like)
         scope: dict[str, Any] = {"torch": torch, "math": math, "F": F}
         exec(text, scope)
         return lambda tensors, grad, output: one_tuple(
@@ -91,8 +95,13 @@ class Checked:
         absent = "".join(f", {name}=None" for name in self.variant.absent)
         return Disagrees(
             f"{self.definition.place}: what was derived does not agree with the definition: "
-            f"{what}{absent}; start from --template elementwise"
+            f"{what}{absent}; start from --template {self.template}"
         )
+
+    @property
+    def like(self) -> str:
+        """A tensor of the shape of the gradients."""
+        return GRADIENT
 
     # ----- values
 
@@ -123,13 +132,14 @@ class Checked:
         for chosen in candidates[:200]:
             ranges = [RANGES[k] for k in chosen]
             tensors = self.random(ranges)
-            value, gradients = self.expected(tensors, torch.ones(COUNT, dtype=torch.float64))
+            value, gradients = self.expected(tensors, torch.ones(1, dtype=torch.float64))
             # Nor close to a pole, where finite differences and half types see little.
             if all((t.abs() < LARGE).all() for t in (value, *gradients)):
                 return ranges
         raise Undefined(
             f"{self.definition.place}: the definition or its gradient is finite in none of the "
-            f"ranges that were tried, with {self.numbers}; start from --template elementwise"
+            f"ranges that were tried, with {self.numbers}; start from "
+            f"--template {self.template}"
         )
 
     def expected(self, tensors: Mapping[str, Tensor], grad: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -283,7 +293,7 @@ def second(first: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(3)
     total = torch.zeros((), dtype=torch.float64)
     for gradient in first:
-        weights = torch.rand(leaves[0].shape, generator=generator, dtype=torch.float64)
+        weights = torch.rand(gradient.shape, generator=generator, dtype=torch.float64)
         total = total + (gradient * weights).sum()
     if not total.requires_grad:
         return [torch.zeros_like(leaf) for leaf in leaves]
@@ -292,6 +302,180 @@ def second(first: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
 
 def one_tuple(result: Any) -> tuple[Tensor, ...]:
     return result if isinstance(result, tuple) else (result,)
+
+
+class CheckedRows(Checked):
+    """The same of a row-wise definition. Results for each row have a dimension for the columns."""
+
+    template = "rowwise"
+
+    @property
+    def like(self) -> str:
+        return self.variant.tensors[0]
+
+    def define(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        value = super().define(tensors)
+        return value.unsqueeze(-1) if self.variant.is_squeezed else value
+
+    def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        columns = self.variant.columns
+        return [shape[-1:] if name in columns else shape for name in self.variant.tensors]
+
+    def random(
+        self, ranges: Sequence[Range], seed: int = 0, shape: tuple[int, ...] = (30, 13)
+    ) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        drawn = zip(self.variant.tensors, ranges, self.shapes(shape), strict=True)
+        return {
+            name: low + (high - low) * torch.rand(size, generator=generator, dtype=torch.float64)
+            for name, (low, high), size in drawn
+        }
+
+    def special(self) -> dict[str, Tensor]:
+        """Rows that hold special values, each at another column."""
+        tensors = self.random([RANGES[0]] * len(self.variant.tensors), shape=(len(SPECIAL), 5))
+        for name in tensors:
+            if name not in self.variant.columns:
+                for k, value in enumerate(SPECIAL):
+                    tensors[name][k, k % 5] = value
+        return tensors
+
+    def whole(self) -> dict[str, Tensor]:
+        """Rows of few numbers, of which some are equal, and rows of zeros."""
+        tensors = self.random([RANGES[0]] * len(self.variant.tensors), shape=(40, 4))
+        rounded = {name: t.round() for name, t in tensors.items()}
+        for name in tensors:
+            if name not in self.variant.columns:
+                rounded[name][::7] = 0.0
+        return rounded
+
+    def broadcasts(self) -> bool:
+        for shape in ((2, 3, 4), (5,)):
+            given = self.shapes(shape)
+            tensors = {
+                name: torch.full(size, 0.5, dtype=torch.float64)
+                for name, size in zip(self.variant.tensors, given, strict=True)
+            }
+            value = self.define(tensors)
+            wanted = (*shape[:-1], 1) if self.variant.gives_rows else shape
+            if value.shape != wanted:
+                raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(wanted)}")
+            if value.dtype != torch.float64:
+                raise self.fail(f"of torch.float64 it is {value.dtype}")
+        return False
+
+    def gradient_of_output(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        grad = super().gradient_of_output(tensors)
+        # Of rows without columns there is a gradient, too.
+        return grad.sum(-1, keepdim=True) + 0.5 if self.variant.gives_rows else grad
+
+    def check(self) -> list[Range]:
+        ranges, fewest = self.ranges(), self.fewest_columns()
+        for shape in ROWS:
+            tensors = self.random(ranges, shape=shape)
+            self.agree(tensors)
+            if shape[-1] >= fewest:
+                self.agree_in_float32(tensors)
+        self.agree(self.random(ranges, shape=(0, 3)))
+        self.agree(self.special())
+        self.agree(self.whole())
+        self.agree_twice(ranges)
+        return ranges
+
+    def fewest_columns(self) -> int:
+        """2 where of one column nothing but rounding is left, 1 where there have to be some."""
+        return next((n + 1 for n in (1, 0) if not self.is_defined(n)), 0)
+
+    def is_defined(self, columns: int) -> bool:
+        tensors = self.random(self.ranges(), shape=(200, columns))
+        try:
+            rough, exact = (
+                self.all_derivatives({n: t.to(dtype) for n, t in tensors.items()})
+                for dtype in (torch.float32, torch.float64)
+            )
+        except (RuntimeError, IndexError, NotDerived):
+            return False
+        pairs = list(zip(rough, exact, strict=True))
+        if columns > 0:
+            given = {n: t.float() for n, t in tensors.items()}
+            derived = self.results(given, self.gradient_of_output(given), rough[0])
+            truths = dict(zip(self.labels(), exact, strict=False))
+            pairs += [(found, truths[label]) for label, found in derived]
+        return all(torch.allclose(a.double(), b, rtol=2e-6, atol=2e-6) for a, b in pairs)
+
+    def labels(self) -> list[str]:
+        return ["the value", *(f"the gradient of {name}" for name in self.variant.tensors)]
+
+    def all_derivatives(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        given = {n: t.detach().requires_grad_() for n, t in tensors.items()}
+        grad = self.gradient_of_output(given).requires_grad_()
+        leaves = [grad, *given.values()]
+        value = self.define(given)
+        first = torch.autograd.grad(
+            value, leaves[1:], grad, create_graph=True, materialize_grads=True
+        )
+        return [value, *first, *second(first, leaves)]
+
+    def results(
+        self, tensors: Mapping[str, Tensor], grad: Tensor, output: Tensor
+    ) -> list[tuple[str, Tensor]]:
+        found = super().results(tensors, grad, output)
+        if self.variant.gives_rows:
+            label, value = found[0]
+            found[0] = (label, value[..., :1])
+        return found
+
+    def agree(self, tensors: Mapping[str, Tensor]) -> None:
+        grad = self.gradient_of_output(tensors)
+        value, gradients = self.expected(tensors, grad)
+        wanted = dict(zip(self.variant.tensors, gradients, strict=True))
+        for label, found in self.results(tensors, grad, value):
+            true = wanted.get(label.removeprefix("the gradient of "), value)
+            size = true[true.isfinite()].abs().max() if true.isfinite().any() else 1.0
+            limit = 1e-12 * max(1.0, float(size))
+            close = torch.isclose(found, true, rtol=1e-9, atol=limit, equal_nan=True)
+            self.all_close(label, found, true, close)
+
+    def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:
+        rounded = {name: t.float() for name, t in tensors.items()}
+        grad = self.gradient_of_output(rounded)
+        exact = {name: t.double() for name, t in rounded.items()}
+        truth = self.expected(exact, grad.double())
+        value, gradients = self.expected(rounded, grad)
+        truths = dict(zip(self.labels(), (truth[0], *truth[1]), strict=True))
+        theirs = dict(zip(self.labels(), (value, *gradients), strict=True))
+        eps = torch.finfo(torch.float32).eps
+        # Of sums, whose terms may be larger than they are.
+        terms = max(float(t.abs().max()) for t in (grad, value, *gradients))
+        for label, found in self.results(rounded, grad, value):
+            if found.dtype != torch.float32:
+                raise self.fail(f"{label} of torch.float32 is {found.dtype}")
+            true = truths[label]
+            allowed = 4 * (theirs[label].double() - true).abs().max() + 16 * eps * terms
+            close = ((found.double() - true).abs() <= allowed) | (true.isnan() & found.isnan())
+            self.all_close(f"{label} in float32", found, true, close)
+
+    def all_close(self, label: str, found: Tensor, true: Tensor, close: Tensor) -> None:
+        if not close.all():
+            at = tuple((~close).nonzero()[0].tolist())
+            raise self.fail(
+                f"{label} is {found[at].item():.12g} instead of {true[at].item():.12g} "
+                f"in a tensor of shape {tuple(true.shape)}"
+            )
+
+
+# Rows of one column and of several, of primes, in more than two dimensions.
+ROWS = ((3, 1), (4, 2), (7, 13), (2, 3, 5), (3, 257))
+
+
+def checked(
+    definition: Definition,
+    variant: Variant,
+    switches: Mapping[str, bool],
+    numbers: Mapping[str, float],
+) -> Checked:
+    kind = CheckedRows if variant.is_of_rows else Checked
+    return kind(definition, variant, switches, numbers)
 
 
 def verify(definition: Definition, variants: Sequence[Variant]) -> Verified:
@@ -304,18 +488,28 @@ def verify(definition: Definition, variants: Sequence[Variant]) -> Verified:
         warnings.simplefilter("ignore")
         own = numbers_of_its_own(definition)
         broadcasts = all(
-            Checked(definition, v, s, own).broadcasts() for v, s in cases(definition, variants)
+            checked(definition, v, s, own).broadcasts() for v, s in cases(definition, variants)
         )
+        columns = fewest_columns(definition, variants, own)
         if len(definition.schema.settings) < 2:
             try:
                 found = [
                     ranges(definition, variants, numbers) for numbers in battery_numbers(definition)
                 ]
                 if all(other == found[0] for other in found):
-                    return Verified(broadcasts, found[0], None)
+                    return Verified(broadcasts, found[0], None, columns)
             except Undefined:
                 pass
-        return Verified(broadcasts, ranges(definition, variants, own), own)
+        return Verified(broadcasts, ranges(definition, variants, own), own, columns)
+
+
+def fewest_columns(
+    definition: Definition, variants: Sequence[Variant], numbers: Mapping[str, float]
+) -> int:
+    (variant, *_) = variants
+    return (
+        CheckedRows(definition, variant, {}, numbers).fewest_columns() if variant.is_of_rows else 0
+    )
 
 
 def cases(
@@ -333,8 +527,8 @@ def ranges(
     """The range of each tensor in which all of the definition is defined, once it agrees."""
     found: dict[str, Range] = {}
     for variant, switches in cases(definition, variants):
-        checked = Checked(definition, variant, switches, numbers)
-        for name, (low, high) in zip(variant.tensors, checked.check(), strict=True):
+        allowed = checked(definition, variant, switches, numbers).check()
+        for name, (low, high) in zip(variant.tensors, allowed, strict=True):
             before = found.get(name, (low, high))
             found[name] = (max(low, before[0]), min(high, before[1]))
     return found

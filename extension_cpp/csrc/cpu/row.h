@@ -83,7 +83,9 @@ class Row {
 
   // The first element of input k; 0 of a row that has none.
   CPU_INLINE A first(size_t k = 0) const {
-    return cols_ > 0 ? static_cast<A>(inputs_->at(offset_, std::min(kSegment, cols_))[k][0]) : A(0);
+    // With the rest of the segment, which is wanted next; threads that share a row read that by themselves.
+    const int64_t count = kKind == RowKind::kShared ? 1 : std::min(kSegment, cols_);
+    return cols_ > 0 ? static_cast<A>(inputs_->at(offset_, count)[k][0]) : A(0);
   }
 
   // The sum over the row of f(inputs..., columns...): a number, or Values of several.

@@ -80,7 +80,7 @@ void launch_rows(
   } else if (!detail::few_long_rows(rows, cols)) {
     detail::launch_whole_rows<RowKind::kWhole>(f, inputs, rows, cols);
   } else {
-    detail::WideRows<T, K> values(inputs, 0, 0);  // of which each thread has its own for segments
+    detail::WideRows<T, K> values(inputs, 1, 0);  // each thread has its own for segments
     for (int64_t index = 0; index < rows; ++index) {
       detail::Row<T, K, 0, RowKind::kShared> row(values, index, index, cols, 0, cols, nullptr);
       detail::call_with_row_values(f, row);

@@ -1,0 +1,127 @@
+"""Operations on whole rows: in Python, their derivatives, and what they are made of in C++.
+
+What C++ has is the sum and the largest of a row, "row_sum" and "row_max": passes over it, which
+rows_text.py prints. The rest is lowered to them.
+"""
+
+from __future__ import annotations
+
+from .graph import Node, cols, const, make, row_sum, where
+from .operations import WHOLE, Form, define
+
+
+def method(call: str) -> Form:
+    return Form(f"{{0}}.{call}", WHOLE, (WHOLE,))
+
+
+KEPT = "-1, keepdim=True"
+
+
+def ties(g: Node, out: Node, x: Node) -> tuple[Node]:
+    """All elements that are the largest share its gradient."""
+    is_it = make("to_real", make("eq", x, out))
+    return (g * is_it / make("row_sum", is_it),)
+
+
+define("row_sum", method(f"sum({KEPT})"), None, lambda g, out, x: (g,), word="sum")
+define("row_max", method(f"amax({KEPT})"), None, ties, word="max")
+define(
+    "mean",
+    method(f"mean({KEPT})"),
+    None,
+    lambda g, out, x: (g / cols(),),
+    lambda x: make("row_sum", x) / cols(),
+)
+define("amax", method(f"amax({KEPT})"), None, ties, lambda x: make("row_max", x), "max")
+define("amin", method(f"amin({KEPT})"), None, ties, lambda x: -make("row_max", -x), "min")
+
+
+# ----- softmax and its like: nothing overflows that need not
+
+
+def softmax(x: Node) -> Node:
+    exponential = make("exp", x - make("row_max", x))
+    return exponential / make("row_sum", exponential)
+
+
+def log_softmax(x: Node) -> Node:
+    shifted = x - make("row_max", x)
+    return shifted - make("log", make("row_sum", make("exp", shifted)))
+
+
+def logsumexp(x: Node) -> Node:
+    largest = make("row_max", x)
+    # Of an infinity nothing is taken away.
+    shift = where(make("isinf", largest), 0, largest)
+    return make("log", make("row_sum", make("exp", x - shift))) + shift
+
+
+define(
+    "softmax",
+    Form("torch.softmax({0}, -1)"),
+    None,
+    lambda g, out, x: (out * (g - row_sum(g * out)),),
+    softmax,
+)
+define(
+    "log_softmax",
+    Form("torch.log_softmax({0}, -1)"),
+    None,
+    lambda g, out, x: (g - make("softmax", x) * row_sum(g),),
+    log_softmax,
+)
+define(
+    "logsumexp",
+    Form(f"torch.logsumexp({{0}}, {KEPT})"),
+    None,
+    lambda g, out, x: (g * make("exp", x - out),),
+    logsumexp,
+)
+
+
+# ----- deviations and norms
+
+
+def degrees(correction: Node) -> Node:
+    return cols() - correction
+
+
+def var(x: Node, correction: Node) -> Node:
+    deviation = x - make("mean", x)
+    return make("row_sum", make("mul", deviation, deviation)) / degrees(correction)
+
+
+def var_derivative(g: Node, out: Node, x: Node, correction: Node) -> tuple[Node, None]:
+    return 2 * g / degrees(correction) * (x - make("mean", x)), None
+
+
+def std_derivative(g: Node, out: Node, x: Node, correction: Node) -> tuple[Node, None]:
+    to_var = where(make("eq", out, const(0)), 0, g / (2 * out))
+    return var_derivative(to_var, out, x, correction)
+
+
+define(
+    "var",
+    method("var(-1, correction={1}, keepdim=True)"),
+    None,
+    var_derivative,
+    var,
+    "variance",
+)
+define(
+    "std",
+    method("std(-1, correction={1}, keepdim=True)"),
+    None,
+    std_derivative,
+    lambda x, correction: make("sqrt", var(x, correction)),
+)
+define(
+    "vector_norm",
+    Form("torch.linalg.vector_norm({0}, 2, -1, keepdim=True)"),
+    None,
+    lambda g, out, x: (x * where(make("eq", out, const(0)), 0, g / out),),
+    lambda x: make("sqrt", make("row_sum", make("mul", x, x))),
+    "norm",
+)
+# For each column, the sum over all rows: the gradient of a parameter.
+define("col_sum", Form("{0}"), word="sum")

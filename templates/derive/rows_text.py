@@ -1,0 +1,300 @@
+"""Functors for rowwise(), in C++.
+
+A reduction has a level, one more than those that it is made of: sums of one level are one pass over
+the row. What there is one of for a row is computed between the passes; the rest in their lambdas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .cpp_text import Cpp
+from .graph import COLUMN, Node, in_order
+from .printing import Printer
+
+PASSES = ("row_sum", "row_max")
+# That one call of row.sum takes.
+MOST_SUMS = 4
+
+
+def levels(results: Sequence[Node]) -> dict[Node, int]:
+    """The level of each node; sums that nothing waits for join the latest pass that they can."""
+    nodes = list(in_order(results))
+    level: dict[Node, int] = {}
+    for node in nodes:
+        below = max((level[arg] for arg in node.args), default=0)
+        level[node] = below + (node.op in PASSES)
+    sums = [node for node in nodes if node.op == "row_sum"]
+    for node in reversed(sums):
+        waiting = [
+            level[other]
+            for other in nodes
+            if other.op in PASSES and other is not node and node in set(in_order([other]))
+        ]
+        latest = min(waiting, default=max(level.values()) + 1) - 1
+        others = [level[other] for other in sums if other is not node]
+        later = [k for k in others if level[node] < k <= latest]
+        if later and level[node] not in others:
+            level[node] = min(later)
+    return level
+
+
+class RowFunctor:
+    """A functor that is called with a row.
+
+    Args:
+        struct: its name.
+        results: what it computes, by the names of its members: for each element or row. Of a sum
+            for each column the name is not used.
+        elements: the tensors with a value for each element, in the order of the operator.
+        rows: those with a value for each row.
+        columns: those with a value for each column.
+        numbers: its other members.
+        names: of the author, for parts of the results.
+        spelling: of all arguments.
+    """
+
+    def __init__(
+        self,
+        struct: str,
+        results: Mapping[str, Node],
+        elements: Sequence[str],
+        rows: Sequence[str],
+        columns: Sequence[str],
+        numbers: Sequence[str],
+        names: Mapping[Node, str],
+        spelling: Mapping[str, str],
+    ) -> None:
+        self.struct = struct
+        self.results = {n: node for n, node in results.items() if node.op != "col_sum"}
+        self.terms = [node.args[0] for node in results.values() if node.op == "col_sum"]
+        self.elements, self.rows, self.columns = elements, rows, columns
+        self.numbers, self.names, self.spelling = numbers, names, spelling
+        self.outer = self.printer()
+        self.lines: list[str] = []
+
+    def printer(self) -> Printer:
+        own = ("row", "values", "T", "Row", "RowValues", *self.results)
+        return Printer(Cpp(self.spelling), self.names, own)
+
+    # ----- the text
+
+    def text(self) -> str:
+        body = self.one_call() if not self.terms else self.two_calls()
+        lines = [
+            "template <class T>",
+            f"struct {self.struct} {{",
+            "  using A = acc_t<T>;",
+            *(["  using RowValues = " + self.kept_type + ";"] if self.terms else []),
+            "",
+            *(f"  {line}" for line in self.members()),
+            "",
+            *(f"  {line}" for line in body),
+            "};",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def members(self) -> list[str]:
+        lines = []
+        for name in self.results:
+            lines.append(f"T* {name};  // {'[rows, cols]' if self.is_written(name) else '[rows]'}")
+        lines += [f"const T* {self.spelling[name]};  // [rows]" for name in self.rows]
+        lines += [
+            f"backend::Parameter<T> {self.spelling[name]};  // [cols]" for name in self.columns
+        ]
+        return lines + [f"A {self.spelling[name]};" for name in self.numbers]
+
+    def is_written(self, name: str) -> bool:
+        """Whether it has a value for each element, as the gradient of what has."""
+        return name.startswith("grad_") or self.results[name].extent & COLUMN != 0
+
+    def one_call(self) -> list[str]:
+        self.find([*self.results.values()])
+        self.write(self.outer)
+        return [
+            "template <class Row>",
+            "HOST_DEVICE void operator()(Row& row) const {",
+            *self.body(),
+        ]
+
+    def two_calls(self) -> list[str]:
+        results = [*self.results.values(), *self.terms]
+        self.find(results)
+        kept = [n for n in in_order(results, self.outer.bound) if n in self.outer.bound]
+        values = [
+            f"A({self.outer.bound[node]})" if node.is_bool else self.outer.bound[node]
+            for node in kept
+        ] or ["A(0)"]
+        self.kept_type = f"Values<A, {len(values)}>"
+        self.lines.append(f"return {{{', '.join(values)}}};")
+        found = self.body()
+        self.lines = []
+        inner = self.printer()
+        for k, node in enumerate(kept):
+            name = inner.fresh(self.plain_name(node, inner))
+            inner.bound[node] = name
+            kind, is_it = ("bool", " != A(0)") if node.is_bool else ("A", "")
+            self.lines.append(f"const {kind} {name} = values[{k}]{is_it};")
+        self.write(inner)
+        parameters = ", ".join(f"&{self.spelling[name]}" for name in self.columns)
+        count = len(self.columns)
+        own = []
+        if count:
+            own = [
+                f"HOST_DEVICE RowColumns<backend::Parameter<T>, {count}> row_columns() const "
+                f"{{ return {{{{{parameters}}}}}; }}",
+                "",
+            ]
+        unused = "values" if kept else "/*values*/"
+        return [
+            *own,
+            "// What the results of a row are made of besides its elements.",
+            "template <class Row>",
+            "HOST_DEVICE RowValues of_row(Row& row) const {",
+            *found,
+            "",
+            "template <class Row>",
+            f"HOST_DEVICE void write(Row& row, const RowValues& {unused}) const {{",
+            *self.body(),
+        ]
+
+    def body(self) -> list[str]:
+        return [*(f"  {line}" for line in self.lines), "}"]
+
+    def plain_name(self, node: Node, printer: Printer) -> str:
+        bound = self.outer.bound[node]
+        return bound if bound.isidentifier() else printer.word(node)
+
+    # ----- passes that find something out
+
+    def find(self, results: Sequence[Node]) -> None:
+        self.bind_leaves(results)
+        level = levels(results)
+        for k in range(1, max(level.values(), default=0) + 1):
+            now = [n for n in in_order(results) if n.op in PASSES and level[n] == k]
+            self.hoist([n.args[0] for n in now])
+            for node in now:
+                if node.op == "row_max":
+                    self.bind(node, self.call("row.max", [node.args[0]], self.outer))
+            sums = [node for node in now if node.op == "row_sum"]
+            for first in range(0, len(sums), MOST_SUMS):
+                self.sum(sums[first : first + MOST_SUMS])
+        self.hoist(results)
+
+    def bind_leaves(self, results: Sequence[Node]) -> None:
+        for node in in_order(results):
+            if node.op == "cols":
+                self.bind(node, "static_cast<A>(row.cols())", "cols")
+            elif node.op == "row":
+                name = self.spelling[str(node.value)]
+                self.bind(node, f"static_cast<A>({name}[row.index()])", name.partition("_")[0])
+
+    def bind(self, node: Node, text: str, name: str = "") -> None:
+        self.outer.bound[node] = self.outer.fresh(name or self.outer.word(node))
+        self.lines.append(f"const A {self.outer.bound[node]} = {text};")
+
+    def sum(self, nodes: Sequence[Node]) -> None:
+        if len(nodes) == 1:
+            self.bind(nodes[0], self.call("row.sum", [nodes[0].args[0]], self.outer))
+            return
+        sums = self.outer.fresh("sums")
+        text = self.call("row.sum", [node.args[0] for node in nodes], self.outer)
+        self.lines.append(f"const auto {sums} = {text};")
+        for k, node in enumerate(nodes):
+            if node in self.names:
+                self.bind(node, f"{sums}[{k}]")
+            else:
+                self.outer.bound[node] = f"{sums}[{k}]"
+
+    def hoist(self, results: Sequence[Node]) -> None:
+        """Computes outside of lambdas what is one for the row."""
+        found: list[Node] = []
+        seen: set[Node] = set()
+
+        def visit(node: Node) -> None:
+            if node in seen or node in self.outer.bound or not node.args:
+                return
+            seen.add(node)
+            if node.extent & COLUMN:
+                for arg in node.args:
+                    visit(arg)
+            elif not self.outer.is_plain(node):
+                found.append(node)
+
+        for node in results:
+            visit(node)
+        text = self.outer.text(found, bind_results=True)
+        for node, name, expression in text.statements:
+            kind = "bool" if node.is_bool else "A"
+            self.lines.append(f"const {kind} {name} = {expression};")
+
+    # ----- passes that write
+
+    def write(self, printer: Printer) -> None:
+        written = [name for name in self.results if self.is_written(name)]
+        for name in self.results:
+            if name not in written:
+                value = printer.expression(self.results[name])
+                self.lines.append(
+                    f"if (row.leader()) {{ {name}[row.index()] = static_cast<T>({value}); }}"
+                )
+        if len(written) == 1 and self.terms and not self.columns_of(self.terms, printer):
+            (name,) = written
+            node = self.results[name]
+            f, g = self.function([node], printer), self.function(self.terms, printer, is_list=True)
+            columns = "".join(f", {self.spelling[c]}" for c in self.columns_of([node], printer))
+            self.lines.append(f"row.write_and_add_to_columns({name}, {f}, {g}{columns});")
+            return
+        for name in written:
+            self.lines.append(f"{self.call('row.write', [self.results[name]], printer, name)};")
+        if self.terms:
+            self.lines.append(
+                f"{self.call('row.add_to_columns', self.terms, printer, is_list=True)};"
+            )
+
+    def call(
+        self,
+        method: str,
+        results: Sequence[Node],
+        printer: Printer,
+        target: str = "",
+        is_list: bool = False,
+    ) -> str:
+        columns = [self.spelling[name] for name in self.columns_of(results, printer)]
+        function = self.function(results, printer, is_list)
+        arguments = [*([target] if target else []), function, *columns]
+        return f"{method}({', '.join(arguments)})"
+
+    def leaves(self, results: Sequence[Node], printer: Printer) -> list[Node]:
+        """What a lambda reads."""
+        nodes = list(in_order(results, printer.bound))
+        return [node for node in nodes if node in printer.bound or not node.args]
+
+    def columns_of(self, results: Sequence[Node], printer: Printer) -> list[str]:
+        names = {node.value for node in self.leaves(results, printer) if node.op == "column"}
+        return [name for name in self.columns if name in names]
+
+    def function(self, results: Sequence[Node], printer: Printer, is_list: bool = False) -> str:
+        """The lambda for an element."""
+        inner = Printer(printer.language, self.names, printer.taken)
+        inner.bound = dict(printer.bound)
+        text = inner.text(results)
+        leaves = self.leaves(results, printer)
+        used = {str(node.value) for node in leaves if node not in printer.bound}
+        captures = ["="] if any(node in printer.bound for node in leaves) else []
+        captures += [f"{n} = {n}" for n in (self.spelling[n] for n in self.numbers if n in used)]
+        parameters = ", ".join(
+            f"A {self.spelling[name]}" if name in used else f"A /*{self.spelling[name]}*/"
+            for name in (*self.elements, *self.columns_of(results, printer))
+        )
+        value = ", ".join(text.results)
+        if is_list or len(results) > 1:
+            value = f"Values<A, {len(results)}>{{{value}}}"
+        statements = [
+            f"const {'bool' if node.is_bool else 'A'} {name} = {expression};"
+            for node, name, expression in text.statements
+        ]
+        lines = "\n".join(f"  {line}" for line in (*statements, f"return {value};"))
+        if not statements:
+            return f"[{', '.join(captures)}]({parameters}) {{ return {value}; }}"
+        return f"[{', '.join(captures)}]({parameters}) {{\n{lines}\n}}"

@@ -1,0 +1,227 @@
+"""Functions of torch over the last dimension, by name, as expressions.
+
+Each takes its first tensors as expressions and all else as it was given, and returns what there is
+for each element, or for each row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from . import rows_operations  # noqa: F401  (defines the operations that are named here)
+from .graph import ELEMENT, Node, const, make
+from .refusal import refuse
+from .vocabulary import real
+
+# Functions of a row: the expression, and whether a dimension is lost.
+ROWS: dict[str, Callable[..., tuple[Node, bool]]] = {}
+
+OTHER = "start from --template kernel"
+
+
+def of_rows(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def keep(function: Callable[..., Any]) -> Callable[..., Any]:
+        ROWS.update(dict.fromkeys(names, function))
+        return function
+
+    return keep
+
+
+def last(dim: Any, what: str) -> None:
+    """Refuses any dimension but the last."""
+    if isinstance(dim, (tuple, list)) and len(dim) == 1:
+        (dim,) = dim
+    if dim is None:
+        raise refuse(
+            f"{what} over all dimensions is not row-wise",
+            instead=f"give it dim=-1, or {OTHER}",
+        )
+    if dim != -1:
+        raise refuse(
+            f"{what} over dim={dim} is not known to be over the last dimension",
+            instead=f"say dim=-1, or {OTHER}",
+        )
+
+
+def element(x: Any, what: str) -> Node:
+    node = real(x)
+    if node.extent != ELEMENT:
+        raise refuse(
+            f"{what} is of what has no value for each element of a row",
+            instead="reduce tensors that have the rows' shape",
+        )
+    return node
+
+
+def number(value: Any) -> Node:
+    node = getattr(value, "node", None)
+    return node if isinstance(node, Node) else const(value)
+
+
+def no(**unsupported: Any) -> None:
+    for name, value in unsupported.items():
+        if value is not None:
+            raise refuse(f"the argument {name} is not derived", instead="leave it out")
+
+
+# ----- reductions
+
+
+def reduction(name: str, op: str) -> None:
+    def reduce(
+        x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ) -> tuple[Node, bool]:
+        last(dim, name)
+        no(dtype=dtype)
+        return make(op, element(x, name)), not keepdim
+
+    ROWS[name] = reduce
+
+
+for _name, _op in {
+    "sum": "row_sum",
+    "mean": "mean",
+    "amax": "amax",
+    "amin": "amin",
+    "logsumexp": "logsumexp",
+}.items():
+    reduction(_name, _op)
+
+
+def spread(name: str) -> None:
+    def reduce(
+        x: Any,
+        dim: Any = None,
+        unbiased: Any = None,
+        keepdim: bool = False,
+        *,
+        correction: Any = None,
+    ) -> tuple[Node, bool]:
+        if isinstance(dim, bool):
+            raise refuse(
+                f"{name} over all dimensions is not row-wise", instead=f"give it dim=-1, or {OTHER}"
+            )
+        last(dim, name)
+        if correction is None:
+            correction = 1 if unbiased is None else int(unbiased)
+        return make(name, element(x, name), number(correction)), not keepdim
+
+    ROWS[name] = reduce
+
+
+spread("var")
+spread("std")
+
+
+def norm(x: Node, p: Any) -> Node:
+    if p in (2, 2.0, "fro", None):
+        return make("vector_norm", x)
+    if p == 1:
+        return make("row_sum", make("abs", x))
+    if p == math.inf:
+        return make("amax", make("abs", x))
+    raise refuse(f"a norm with p={p} is not derived", instead="there are 1, 2 and math.inf")
+
+
+@of_rows("norm")
+def _norm(
+    x: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> tuple[Node, bool]:
+    last(dim, "norm")
+    no(dtype=dtype)
+    return norm(element(x, "norm"), p), not keepdim
+
+
+@of_rows("linalg_vector_norm", "linalg_norm", "vector_norm")
+def _vector_norm(
+    x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> tuple[Node, bool]:
+    return _norm(x, ord, dim, keepdim, dtype)
+
+
+# ----- a result for each element
+
+
+def whole_row(name: str, of: Callable[[Node], Node]) -> None:
+    def call(x: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> tuple[Node, bool]:
+        last(dim, name)
+        no(dtype=dtype)
+        return of(element(x, name)), False
+
+    ROWS[name] = call
+
+
+whole_row("softmax", lambda x: make("softmax", x))
+whole_row("softmin", lambda x: make("softmax", make("neg", x)))
+whole_row("log_softmax", lambda x: make("log_softmax", x))
+
+
+@of_rows("normalize")
+def _normalize(
+    x: Any, p: Any = 2.0, dim: Any = 1, eps: Any = 1e-12, out: Any = None
+) -> tuple[Node, bool]:
+    last(dim, "normalize")
+    no(out=out)
+    x = element(x, "normalize")
+    return make("div", x, make("clamp_min", norm(x, p), number(eps))), False
+
+
+@of_rows("cosine_similarity")
+def _cosine_similarity(x: Any, y: Any, dim: Any = 1, eps: Any = 1e-8) -> tuple[Node, bool]:
+    last(dim, "cosine_similarity")
+    units = [
+        make("div", x, make("clamp_min", norm(x, 2), number(eps)))
+        for x in (element(x, "cosine_similarity"), element(y, "cosine_similarity"))
+    ]
+    return make("row_sum", make("mul", *units)), True
+
+
+def features(shape: Any, name: str) -> None:
+    if not (isinstance(shape, (tuple, list)) and len(shape) == 1 and is_cols(shape[0])):
+        raise refuse(
+            f"{name} of other dimensions than the last is not row-wise",
+            instead="give it x.shape[-1:]",
+        )
+
+
+def is_cols(value: Any) -> bool:
+    return getattr(getattr(value, "node", None), "op", None) == "cols"
+
+
+def scaled(node: Node, weight: Any, bias: Any = None) -> Node:
+    for op, parameter in (("mul", weight), ("add", bias)):
+        if parameter is not None:
+            node = make(op, node, real(parameter))
+    return node
+
+
+@of_rows("rms_norm")
+def _rms_norm(x: Any, normalized_shape: Any, weight: Any = None, eps: Any = None) -> Any:
+    features(normalized_shape, "rms_norm")
+    if eps is None:
+        raise refuse("rms_norm without eps depends on the dtype", instead="give it eps")
+    x = element(x, "rms_norm")
+    mean_square = make("mean", make("pow", x, const(2)))
+    return scaled(x * make("rsqrt", make("add", mean_square, number(eps))), weight), False
+
+
+@of_rows("layer_norm")
+def _layer_norm(
+    x: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: Any = 1e-5
+) -> tuple[Node, bool]:
+    features(normalized_shape, "layer_norm")
+    x = element(x, "layer_norm")
+    centered = make("sub", x, make("mean", x))
+    variance = make("mean", make("mul", centered, centered))
+    rstd = make("rsqrt", make("add", variance, number(eps)))
+    return scaled(make("mul", centered, rstd), weight, bias), False
+
+
+@of_rows("max", "min")
+def _max(*_: Any, **__: Any) -> tuple[Node, bool]:
+    raise refuse(
+        "the largest or smallest with its index is not derived",
+        instead="say amax or amin with dim=-1",
+    )

@@ -1,0 +1,163 @@
+"""Definitions of row-wise functions, of which the tests derive operators."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# ----- Softmax and its like
+
+
+def softmax(x: Tensor) -> Tensor:
+    return torch.softmax(x, dim=-1)
+
+
+def tempered_softmax(x: Tensor, temperature: float = 2.0) -> Tensor:
+    return F.softmax(x / temperature, dim=-1)
+
+
+def softmax_by_hand(x: Tensor) -> Tensor:
+    largest = x.amax(-1, keepdim=True)
+    exponential = torch.exp(x - largest)
+    return exponential / exponential.sum(-1, keepdim=True)
+
+
+def softmin(x: Tensor) -> Tensor:
+    return F.softmin(x, dim=-1)
+
+
+def log_softmax(x: Tensor) -> Tensor:
+    return torch.log_softmax(x, dim=-1)
+
+
+def logsumexp(x: Tensor) -> Tensor:
+    return torch.logsumexp(x, -1)
+
+
+def minus_logsumexp(x: Tensor) -> Tensor:
+    return x - torch.logsumexp(x, -1, keepdim=True)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of the distribution of each row, in nats."""
+    probabilities = torch.softmax(logits, -1)
+    return -(probabilities * torch.log_softmax(logits, -1)).sum(-1)
+
+
+def soft_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    return -(target * F.log_softmax(logits, dim=-1)).sum(-1)
+
+
+# ----- Norms
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-6) -> Tensor:
+    """Divides each row by its root mean square.
+
+    Args:
+        x: the rows
+        weight: of the features
+        eps: keeps rows of zeros from being divided by zero
+    """
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def rms_norm_of_torch(x: Tensor, weight: Tensor, eps: float = 0.1) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def gated_rms_norm(x: Tensor, gate: Tensor, weight: Tensor, eps: float = 1e-2) -> Tensor:
+    y = x * F.silu(gate)
+    return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + eps) * weight
+
+
+def residual_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-2) -> Tensor:
+    h = x + residual
+    scale = torch.rsqrt((h * h).mean(-1, keepdim=True) + eps)
+    return h * scale * (1 + weight)
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 0.1) -> Tensor:
+    mean = x.mean(-1, keepdim=True)
+    centered = x - mean
+    variance = (centered * centered).mean(-1, keepdim=True)
+    return centered * torch.rsqrt(variance + eps) * weight + bias
+
+
+def layer_norm_of_torch(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 0.1) -> Tensor:
+    return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
+
+
+def layer_norm_by_var(x: Tensor, eps: float = 0.1) -> Tensor:
+    variance = x.var(-1, unbiased=False, keepdim=True)
+    return (x - x.mean(-1, keepdim=True)) / torch.sqrt(variance + eps)
+
+
+def standardised(x: Tensor, eps: float = 0.5) -> Tensor:
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, correction=0, keepdim=True) + eps)
+
+
+def normalised(x: Tensor) -> Tensor:
+    return F.normalize(x, dim=-1)
+
+
+def unit_length(x: Tensor, eps: float = 1e-2) -> Tensor:
+    return x / torch.sqrt((x * x).sum(-1, keepdim=True) + eps)
+
+
+def length(x: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(x, dim=-1)
+
+
+def taxicab(x: Tensor) -> Tensor:
+    return x.norm(p=1, dim=-1, keepdim=True)
+
+
+def cosine(x: Tensor, y: Tensor) -> Tensor:
+    return F.cosine_similarity(x, y, dim=-1)
+
+
+# ----- Sums, means, the largest and the smallest
+
+
+def centered(x: Tensor) -> Tensor:
+    return x - x.mean(-1, keepdim=True)
+
+
+def total(x: Tensor) -> Tensor:
+    return x.sum(-1)
+
+
+def weighted_sum(x: Tensor, weight: Tensor) -> Tensor:
+    return (x * weight).sum(-1)
+
+
+def average_loss(x: Tensor, y: Tensor) -> Tensor:
+    return F.smooth_l1_loss(x, y, reduction="none").mean(-1)
+
+
+def variance(x: Tensor) -> Tensor:
+    return x.var(-1, correction=0)
+
+
+def spread(x: Tensor) -> Tensor:
+    return x.amax(-1) - x.amin(-1)
+
+
+def scaled_by_largest(x: Tensor, low: float = 1e-2) -> Tensor:
+    return x / x.abs().amax(-1, keepdim=True).clamp(min=low)
+
+
+def squeezed_and_back(x: Tensor) -> Tensor:
+    mean = x.mean(-1)
+    return torch.tanh(x) * (mean * mean).unsqueeze(-1)
+
+
+def attention_scale(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).sum(-1, keepdim=True) / math.sqrt(x.shape[-1])
+
+
+def affine_of_mean(x: Tensor, gamma: Tensor, beta: Tensor, slope: float = 0.5) -> Tensor:
+    scores = torch.sigmoid(x * gamma + beta)
+    return slope * scores + scores.mean(-1, keepdim=True) * gamma
