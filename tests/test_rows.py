@@ -138,6 +138,22 @@ struct Bare {
 
 Tensor bare(const Tensor& x, const Tensor& w) { return rowwise<Bare>(kBare, x, w); }
 
+const Operator kFirsts{"firsts(Tensor x, Tensor y) -> Tensor", "*rows n, *rows n -> *rows n"};
+
+template <class T>
+struct Firsts {
+  using A = acc_t<T>;
+  T* output;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A first = row.first(0) - A(2) * row.first(1);
+    row.write(output, [=](A x, A) { return x + first; });
+  }
+};
+
+Tensor firsts(const Tensor& x, const Tensor& y) { return rowwise<Firsts>(kFirsts, x, y); }
+
 // The backward of x * w * sum(x), and of + b.
 const Operator kColumnSums{
     "column_sums(Tensor g, Tensor x, Tensor w, float a) -> (Tensor, Tensor, Tensor)",
@@ -179,6 +195,7 @@ TORCH_LIBRARY(rows_test, m) {
   m.def(extension_cpp::kScale.schema());
   m.def(extension_cpp::kBare.schema());
   m.def(extension_cpp::kColumnSums.schema());
+  m.def(extension_cpp::kFirsts.schema());
 }
 TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
   m.impl("run", TORCH_BOX(&extension_cpp::run));
@@ -186,6 +203,7 @@ TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
   m.impl("scale", TORCH_BOX(&extension_cpp::scale));
   m.impl("bare", TORCH_BOX(&extension_cpp::bare));
   m.impl("column_sums", TORCH_BOX(&extension_cpp::column_sums));
+  m.impl("firsts", TORCH_BOX(&extension_cpp::firsts));
 }
 """
 
@@ -291,6 +309,15 @@ def test_rowwise(run, shape: tuple[int, ...], dtype: torch.dtype):
         if shape[-1]:
             torch.testing.assert_close(largest, product.amax(-1))
         assert largest.shape == rows
+
+
+# Of few long rows, too, which threads share.
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 1), (100, 33), (2, 50000)], ids=str)
+def test_rows_have_a_first_element_of_each_input(run, shape: tuple[int, ...], dtype: torch.dtype):
+    x, y = torch.randint(-8, 8, (2, *shape)).to(dtype)  # exact in every dtype
+    result = torch.ops.rows_test.firsts(x, y)
+    assert torch.equal(result, x + (x[:, :1] - 2 * y[:, :1]))
 
 
 def test_rowwise_refuses_what_would_be_read_out_of_bounds(run):
