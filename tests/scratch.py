@@ -60,6 +60,19 @@ def copy_repository(folder: Path) -> Path:
     return folder
 
 
+def git(root: Path, *arguments: str) -> str:
+    command = ["git", "-c", "user.name=a", "-c", "user.email=b", *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+def under_git(root: Path) -> Path:
+    """The folder, as the first commit of a repository of its own."""
+    git(root, "init", "--quiet")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "-m", "start")
+    return root
+
+
 def fake_torch(folder: Path, source: str) -> dict[str, str]:
     """An environment in which `import torch` runs the source instead."""
     (folder / "torch").mkdir(parents=True)

@@ -5,14 +5,13 @@ test_derive_built.py builds what comes of it.
 
 import io
 import itertools
-import subprocess
 import sys
 from contextlib import redirect_stderr
 
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from scratch import ROOT, copy_repository
+from scratch import ROOT, copy_repository, git, under_git
 
 sys.path.insert(0, str(ROOT / "templates"))
 
@@ -530,17 +529,7 @@ def f(x: "Tensor") -> Tensor:
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A copy of the repository under git, which every test leaves as it was."""
-    root = copy_repository(tmp_path_factory.mktemp("checkout"))
-    git(root, "init", "--quiet")
-    git(root, "add", "--all")
-    git(root, "-c", "user.name=a", "-c", "user.email=b", "commit", "--quiet", "-m", "start")
-    return root
-
-
-def git(root, *arguments):
-    return subprocess.run(
-        ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
-    ).stdout
+    return under_git(copy_repository(tmp_path_factory.mktemp("checkout")))
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from scratch import copy_repository
-from test_templates_built import FLOAT32, battery, build, git, select, succeed, tool, under_git
+from scratch import copy_repository, git, under_git
+from test_templates_built import FLOAT32, battery, build, select, succeed, tool
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from scratch import ROOT, copy_repository
+from scratch import ROOT, copy_repository, git, under_git
 from template_cases import CASES, name
 
 sys.path.insert(0, str(ROOT / "templates"))
@@ -36,17 +36,7 @@ import schema
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A copy of the repository under git, which every test leaves as it was."""
-    root = copy_repository(tmp_path_factory.mktemp("checkout"))
-    git(root, "init", "--quiet")
-    git(root, "add", "--all")
-    git(root, "-c", "user.name=a", "-c", "user.email=b", "commit", "--quiet", "-m", "start")
-    return root
-
-
-def git(root, *arguments):
-    return subprocess.run(
-        ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
-    ).stdout
+    return under_git(copy_repository(tmp_path_factory.mktemp("checkout")))
 
 
 def generate(text, *options):

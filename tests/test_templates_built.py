@@ -3,13 +3,12 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from scratch import copy_repository, python, run
+from scratch import copy_repository, git, python, run, under_git
 from template_cases import CASES, KINDS, NAMES, SCHEMAS, name
 
 pytestmark = pytest.mark.slow
@@ -26,18 +25,6 @@ SEEN = ["three", "tensor_lists", "writes"]
 FORMULAS = "(forward or backward) and (float32 or double_backward) or signature"
 # All dtypes go through the same lines; gradcheck has float64.
 FLOAT32 = "not (float16 or float64)"
-
-
-def git(root: Path, *arguments: str) -> str:
-    command = ["git", "-c", "user.name=a", "-c", "user.email=b", *arguments]
-    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
-
-
-def under_git(root: Path) -> Path:
-    git(root, "init", "--quiet")
-    git(root, "add", "--all")
-    git(root, "commit", "--quiet", "-m", "start")
-    return root
 
 
 def succeed(*command: str | Path, cwd: Path, **env: str) -> str:

@@ -103,10 +103,6 @@ def into_output(plan: Plan, variant: Variant) -> str:
 
 
 def backward_host(plan: Plan, backward: Backward) -> str:
-    parameters = [f"const Tensor& {plan.in_cpp[name]}" for name in backward.tensors]
-    parameters += [f"{a.info.cpp} {plan.in_cpp[a.name]}" for a in backward.numbers]
-    count = len(backward.variant.computed)
-    result = "Tensor" if count == 1 else f"std::tuple<{', '.join(['Tensor'] * count)}>"
     arguments = ", ".join(plan.in_cpp[name] for name in backward.arguments)
-    head = f"{result} {backward.name}({', '.join(parameters)}) {{"
-    return f"{head}\n  return elementwise<{backward.struct}>({backward.constant}, {arguments});\n}}"
+    call = f"elementwise<{backward.struct}>({backward.constant}, {arguments})"
+    return backward.host_in_cpp(call)

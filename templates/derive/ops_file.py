@@ -120,13 +120,10 @@ def returned_rows(plan: Plan) -> str:
     text = f"A contiguous tensor with {shape}. Differentiable to any order, in reverse and "
     text += "forward mode."
     if variant.columns:
-        text += f" The gradients of {' and '.join(f'`{c}`' for c in variant.columns)} are"
-        text = (
-            text.replace("gradients of", "gradient of").replace(" are", " is a")
-            if len(variant.columns) == 1
-            else text
-        )
-        text += " deterministic sum" + ("s" if len(variant.columns) > 1 else "")
+        named = " and ".join(f"`{name}`" for name in variant.columns)
+        several = len(variant.columns) > 1
+        text += f" The gradient{'s' if several else ''} of {named} "
+        text += "are deterministic sums" if several else "is a deterministic sum"
         text += " over the rows, accumulated in float32 (float64 for float64)."
     return text
 

@@ -60,7 +60,7 @@ class Backward(Declared):
     def __init__(self, plan: Plan, variant: Variant) -> None:
         name = f"{plan.name}{suffix(variant)}_backward"
         used = variant.uses(variant.backward)
-        self.variant = variant
+        self.plan, self.variant = plan, variant
         self.struct = functor_name(name, plan.taken)
         self.tensors = [GRADIENT, *variant.saved]
         self.numbers = [a for a in plan.settings if a.name in used]
@@ -98,6 +98,14 @@ class Backward(Declared):
     @property
     def arguments(self) -> list[str]:
         return [*self.tensors, *(a.name for a in self.numbers)]
+
+    def host_in_cpp(self, call: str) -> str:
+        """The C++ function that is its kernel, and returns what it calls."""
+        parameters = [f"const Tensor& {self.plan.in_cpp[name]}" for name in self.tensors]
+        parameters += [f"{a.info.cpp} {self.plan.in_cpp[a.name]}" for a in self.numbers]
+        count = len(self.variant.computed)
+        result = "Tensor" if count == 1 else f"std::tuple<{', '.join(['Tensor'] * count)}>"
+        return f"{result} {self.name}({', '.join(parameters)}) {{\n  return {call};\n}}"
 
     @property
     def in_torch(self) -> str:

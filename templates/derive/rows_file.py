@@ -61,11 +61,8 @@ def hosts(plan: Plan) -> list[str]:
 
 def backward_host(plan: Plan, backward: Backward) -> str:
     variant = backward.variant
-    parameters = [f"const Tensor& {plan.in_cpp[name]}" for name in backward.tensors]
-    parameters += [f"{a.info.cpp} {plan.in_cpp[a.name]}" for a in backward.numbers]
     count = len(variant.computed)
     sums = len([name for name in variant.computed if name in variant.columns])
-    result = "Tensor" if count == 1 else f"std::tuple<{', '.join(['Tensor'] * count)}>"
     rows = [GRADIENT] if variant.gives_rows else []
     numbers = [a.name for a in backward.numbers]
     arguments = [backward.constant, *given(plan, backward.tensors, rows, numbers)]
@@ -73,8 +70,7 @@ def backward_host(plan: Plan, backward: Backward) -> str:
         how = f"rowwise_with_column_sums<{backward.struct}, {count - sums}, {sums}>"
     else:
         how = f"rowwise<{backward.struct}{f', {count}' if count > 1 else ''}>"
-    head = f"{result} {backward.name}({', '.join(parameters)}) {{"
-    return f"{head}\n  return {how}({', '.join(arguments)});\n}}"
+    return backward.host_in_cpp(f"{how}({', '.join(arguments)})")
 
 
 def given(

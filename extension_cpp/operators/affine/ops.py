@@ -5,6 +5,7 @@ from torch import Tensor
 
 from extension_cpp import registration
 from extension_cpp.batching import to_front
+from extension_cpp.broadcasting import summed_gradients
 from extension_cpp.layout import same_shape
 from extension_cpp.operators.mymul.ops import mymul
 from extension_cpp.shapes import operator
@@ -35,13 +36,10 @@ def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
 
 def _sum_of_products(grad_output: Tensor, other: Tensor, shape: torch.Size) -> Tensor:
     """`grad_output * other` summed to `shape`, in float32 for half types."""
-    if same_shape(grad_output.shape, shape):
-        return mymul(grad_output, other.expand_as(grad_output))
-    dtype = grad_output.dtype
-    accumulate = torch.float64 if dtype == torch.float64 else torch.float32
-    grad_output, other = grad_output.to(accumulate), other.to(accumulate)
-    product = mymul(grad_output, other.expand_as(grad_output))
-    return product.sum_to_size(shape).to(dtype)
+    (gradient,) = summed_gradients(
+        lambda grad, other: mymul(grad, other.expand_as(grad)), [shape], grad_output, other
+    )
+    return gradient
 
 
 def _setup_context(ctx, inputs, output):
