@@ -14,7 +14,7 @@ const Operator kSoftmax{"softmax_formula(Tensor x) -> Tensor", "rows n -> rows n
 
 template <class A>
 struct Softcap {
-  A cap;
+  Divisor<A> cap;
 
   HOST_DEVICE A operator()(A x) const { return cap * math::tanh(x / cap); }
 };
@@ -49,8 +49,9 @@ struct Softmax {
   HOST_DEVICE void operator()(Row& row) const {
     using A = acc_t<T>;
     const A max = row.max([](A x) { return x; });
-    const A total = row.sum([=](A x) { return math::exp(x - max); });
-    row.write(output, [=](A x) { return math::exp(x - max) / total; });
+    const auto powers = row.keep([=](A x) { return math::exp(x - max); });
+    const Divisor<A> total = row.sum([](A /*x*/, A power) { return power; }, powers);
+    row.write(output, [=](A /*x*/, A power) { return power / total; }, powers);
   }
 };
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
+from torch.utils.cpp_extension import CUDA_HOME, TORCH_LIB_PATH, include_paths
 
 import extension_cpp
 
@@ -20,6 +20,76 @@ COMPILED_ONCE = (
     "cpu/convert.cpp",
     "cpu/partials.cpp",
 )
+
+# Also compiled for CUDA, where there is a GPU.
+KEPT = """
+#include "rows.h"
+
+namespace extension_cpp {
+
+const Operator kKept{
+    "kept(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor)", "*rows n, *rows n, n:wide -> *rows n, *rows n"};
+
+// softmax(x) - sum(w x y), and w x y + the largest of all x y of the row.
+template <class T>
+struct Kept {
+  using A = acc_t<T>;
+  T* first;
+  T* second;
+  backend::Parameter<T> weight;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A max = row.max([](A x, A) { return x; });
+    const auto powers = row.keep([=](A x, A) { return math::exp(x - max); });
+    const auto products = row.keep([](A x, A y) { return x * y; });
+    const Divisor<A> total = row.sum([](A, A, A power) { return power; }, powers);
+    const A sum = row.sum([](A, A, A product, A w) { return product * w; }, products, weight);
+    const A largest = row.max([](A, A, A product) { return product; }, products);
+    row.write(first, [=](A, A, A power) { return power / total - sum; }, powers);
+    row.write(second, [=](A, A, A w, A product) { return product * w + largest; }, weight, products);
+  }
+};
+
+std::tuple<Tensor, Tensor> kept(const Tensor& x, const Tensor& y, const std::optional<Tensor>& w) {
+  return rowwise<Kept, 2>(kKept, x, y, per_column(w, 1));
+}
+
+// 2 x w + 1, by segments.
+template <class T>
+struct KeptOfSegment {
+  using A = acc_t<T>;
+  T* output;
+  backend::Parameter<T> weight;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const auto doubled = row.keep([](A x) { return A(2) * x; });
+    const A none = row.sum([](A, A doubled) { return doubled; }, doubled) * A(0);
+    row.write(output, [=](A, A doubled, A w) { return doubled * w + A(1) + none; }, doubled, weight);
+  }
+};
+
+Tensor kept_of_segments(const Tensor& x, const Tensor& w) {
+  const DeviceGuard guard(x);
+  Tensor output = new_empty(x, x.sizes());
+  const int64_t cols = x.size(1);
+  dispatch_floating(x.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    const KeptOfSegment<T> f{output.mutable_data_ptr<T>(), backend::Parameter<T>(w, 1, cols)};
+    backend::launch_segments<T>(
+        x, f, std::array{x.const_data_ptr<T>()}, x.size(0), cols, backend::Split::even(cols));
+  });
+  return output;
+}
+
+}  // namespace extension_cpp
+
+TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
+  m.impl("kept", TORCH_BOX(&extension_cpp::kept));
+  m.impl("kept_of_segments", TORCH_BOX(&extension_cpp::kept_of_segments));
+}
+"""
 
 SOURCE = """
 #include "rows.h"
@@ -196,6 +266,8 @@ TORCH_LIBRARY(rows_test, m) {
   m.def(extension_cpp::kBare.schema());
   m.def(extension_cpp::kColumnSums.schema());
   m.def(extension_cpp::kFirsts.schema());
+  m.def("kept(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor)");
+  m.def("kept_of_segments(Tensor x, Tensor w) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
   m.impl("run", TORCH_BOX(&extension_cpp::run));
@@ -212,7 +284,7 @@ TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
 def run(tmp_path_factory: pytest.TempPathFactory):
     folder = tmp_path_factory.mktemp("rows")
     source, library = folder / "rows.cpp", folder / "rows.so"
-    source.write_text(SOURCE)
+    source.write_text(KEPT + SOURCE)
     subprocess.run(
         [
             *("c++", "-shared", "-fPIC", "-fvisibility=hidden", "-O1", "-std=c++20"),
@@ -225,6 +297,31 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     )
     torch.ops.load_library(str(library))
     return torch.ops.rows_test.run
+
+
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request: pytest.FixtureRequest, run, tmp_path_factory: pytest.TempPathFactory) -> str:
+    if request.param == "cuda":
+        folder = tmp_path_factory.mktemp("rows_cuda")
+        source, library = folder / "kept.cu", folder / "kept.so"
+        source.write_text(KEPT)
+        nvcc = Path(CUDA_HOME or "/usr/local/cuda") / "bin" / "nvcc"
+        subprocess.run(
+            [
+                *(nvcc, "-shared", "-Xcompiler", "-fPIC", "-arch=native", "-std=c++20"),
+                *("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DUSE_CUDA"),
+                *("-DEXTENSION_CPP_STABLE_ABI=1", "-DTORCH_TARGET_VERSION=0x020b000000000000"),
+                *(f"-I{path}" for path in (CSRC, *include_paths("cuda"))),
+                *(source, CSRC / "cuda" / "operator.cu", "-o", library),
+                *(f"-L{TORCH_LIB_PATH}", "-ltorch_cpu", "-ltorch_cuda"),
+            ],
+            check=True,
+        )
+        torch.ops.load_library(str(library))
+    return request.param
 
 
 # Rows of one segment and of several; few long rows, which threads share, and many.
@@ -318,6 +415,37 @@ def test_rows_have_a_first_element_of_each_input(run, shape: tuple[int, ...], dt
     x, y = torch.randint(-8, 8, (2, *shape)).to(dtype)  # exact in every dtype
     result = torch.ops.rows_test.firsts(x, y)
     assert torch.equal(result, x + (x[:, :1] - 2 * y[:, :1]))
+
+
+# 8192 columns of half types are the most of which a thread keeps results; 4095 are not whole accesses.
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "shape",
+    [(0, 5), (3, 0), (1, 1), (200, 8), (100, 33), (9, 4095), (7, 8192), (3, 50000), (70, 20000)],
+    ids=str,
+)
+def test_what_is_kept_of_a_row(device: str, shape: tuple[int, int], dtype: torch.dtype):
+    x, y = torch.randn(2, *shape, device=device).mul(0.1).to(dtype)
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    weight = torch.randn(shape[1], device=device)
+    product = x.double() * y.double()
+    for w in (None, weight.to(dtype), weight.to(wide)):
+        weighted = product if w is None else product * w.double()
+        first, second = torch.ops.rows_test.kept(x, y, w)
+        expected = x.double().softmax(1) - weighted.sum(1, keepdim=True)
+        error = max(torch.finfo(dtype).eps, 1e-5 if wide == torch.float32 else 1e-12)
+        torch.testing.assert_close(first.double(), expected, rtol=error, atol=error)
+        if shape[1]:
+            expected = weighted + product.amax(1, keepdim=True)
+            torch.testing.assert_close(second.double(), expected, rtol=error, atol=error * 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(100, 33), (2, 50001), (3, 100000)], ids=str)
+def test_what_is_kept_of_a_segment(device: str, shape: tuple[int, int], dtype: torch.dtype):
+    x = torch.randint(-8, 8, shape, device=device).to(dtype)  # exact in every dtype
+    w = torch.randint(-8, 8, shape[1:], device=device).to(dtype)
+    assert torch.equal(torch.ops.rows_test.kept_of_segments(x, w), 2 * x * w + 1)
 
 
 def test_rowwise_refuses_what_would_be_read_out_of_bounds(run):

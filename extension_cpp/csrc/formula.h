@@ -11,6 +11,7 @@
 // the arguments of the call, and numbers, which are the members of F in their order.
 #pragma once
 
+#include "divisor.h"
 #include "elementary.h"
 #include "torch_abi.h"
 #include "values.h"

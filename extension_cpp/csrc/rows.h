@@ -9,15 +9,17 @@
 //     template <class Row>
 //     HOST_DEVICE void operator()(Row& row) const {
 //       const A max = row.max([](A x) { return x; });
-//       const A total = row.sum([=](A x) { return math::exp(x - max); });
-//       row.write(output, [=](A x) { return math::exp(x - max) / total; });
+//       const auto powers = row.keep([=](A x) { return math::exp(x - max); });
+//       const Divisor<A> total = row.sum([](A /*x*/, A power) { return power; }, powers);
+//       row.write(output, [=](A /*x*/, A power) { return power / total; }, powers);
 //     }
 //   };
 //
 //   Tensor softmax(const Tensor& input) { return rowwise<Softmax>(kSoftmax, input); }
 //
 // A functor says what happens to one row; each backend lends it the row in its own way. cuda/rows.cuh and cpu/rows.h
-// say how; row.sum, row.max, row.write and row.add_to_columns are the same. Under rowwise() lies backend::launch_rows,
+// say how; row.sum, row.max, row.keep, row.write and row.add_to_columns are the same. What row.keep returns is for the
+// row's later passes, which have its values after the inputs. Under rowwise() lies backend::launch_rows,
 // for an operator that prepares more than tensors. It may also give a functor segments of rows (Split), so that few
 // long rows keep all of the machine busy, and leave partial results for a second launch. What a functor reads
 // besides its inputs is read ahead, or kept, if it says what that is (row_values.h). One that says
@@ -28,6 +30,7 @@
 #include "arguments.h"
 #include "backend.h"
 #include "dispatch.h"
+#include "divisor.h"
 #include "elementary.h"
 #include "formula.h"
 #include "operator.h"

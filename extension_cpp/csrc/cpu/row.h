@@ -48,6 +48,19 @@ void share_out(int64_t size, int64_t grain, const Inputs& inputs, const Loop& lo
   parallel_for(0, size, grain, [&](int64_t begin, int64_t end) { for_range(inputs, loop, begin, end); });
 }
 
+// What has been computed of a row's elements, by their columns.
+template <class A>
+struct KeptResults {
+  const A* values;
+  int64_t first_col;
+
+  template <int N>
+  CPU_INLINE Values<A, N> at(int64_t col) const {
+    static_assert(N == 1, "an element at a time");
+    return {{values[col - first_col]}};
+  }
+};
+
 // How a row is worked on. One thread has it, whole; fewer than kShortRow columns number by number. Or the passes over
 // it are shared out between threads. Either way long rows are cut into the same segments, and give the same bits.
 enum class RowKind { kShort, kWhole, kShared };
@@ -130,6 +143,18 @@ class Row {
         },
         [&](A segment) CPU_INLINE_LAMBDA { largest = larger(largest, segment); });
     return cols_ > kSegment ? largest : only;
+  }
+
+  // f(inputs...) of every element, computed once, as a column operand.
+  template <class F>
+  CPU_INLINE KeptResults<A> keep(const F& f) {
+    A* const results = inputs_->place(kept_++, cols_);
+    for_columns([&](WideRows<T, K>& rows, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
+      for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
+        for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { results[first + j] = call(f, inputs, first, j); });
+      });
+    });
+    return {results, first_col_};
   }
 
   // output[row, col] = f(inputs..., columns...) for every element.
@@ -295,6 +320,7 @@ class Row {
   int64_t cols_;
   int64_t offset_;  // of the first element
   A* column_sums_;
+  size_t kept_ = 0;
 };
 
 }  // namespace detail

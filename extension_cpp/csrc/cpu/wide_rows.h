@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 namespace extension_cpp::cpu::detail {
 
@@ -19,15 +20,16 @@ template <class T, size_t K>
 class WideRows {
  public:
   static constexpr bool kCopies = std::is_same_v<T, Half>;
+  using Wide = acc_t<T>;
   // What loops read.
-  using Element = std::conditional_t<kCopies, acc_t<T>, T>;
+  using Element = std::conditional_t<kCopies, Wide, T>;
 
   // For rows of `cols` elements, of which those before `end` may be copied ahead.
   WideRows(const std::array<const T*, K>& inputs, int64_t cols, int64_t end) : inputs_(inputs), end_(end) {
     if constexpr (kCopies) {
       constexpr int64_t kAhead = 2048;
       capacity_ = std::min(kSegment, cols < kAhead ? kAhead / std::max<int64_t>(1, cols) * cols : cols);
-      lines_ = (capacity_ + kLine - 1) / kLine;
+      lines_ = lines_of(capacity_);
       copies_.reset(new Line[K * lines_]);
     }
   }
@@ -53,14 +55,32 @@ class WideRows {
     return values;
   }
 
+  // The k-th of the places where a thread puts what it computes of a row, which has `count` elements.
+  Wide* place(size_t k, int64_t count) {
+    if (k == places_.size()) {
+      places_.emplace_back();
+    }
+    if (count > places_[k].count) {
+      places_[k] = {std::unique_ptr<Line[]>(new Line[lines_of(count)]), count};
+    }
+    return places_[k].lines[0].values;
+  }
+
  private:
-  static constexpr int64_t kLine = 64 / sizeof(Element);
+  static constexpr int64_t kLine = 64 / sizeof(Wide);
   // Of the cache: vectors that lie across two are slow to store.
   struct alignas(64) Line {
-    Element values[kLine];
+    Wide values[kLine];
   };
 
-  Element* copy(size_t k) { return copies_[static_cast<int64_t>(k) * lines_].values; }
+  struct Place {
+    std::unique_ptr<Line[]> lines;
+    int64_t count = 0;
+  };
+
+  static int64_t lines_of(int64_t count) { return (count + kLine - 1) / kLine; }
+
+  Wide* copy(size_t k) { return copies_[static_cast<int64_t>(k) * lines_].values; }
 
   void hold(int64_t begin, int64_t count) {
     held_begin_ = begin;
@@ -77,6 +97,7 @@ class WideRows {
   int64_t held_end_ = 0;
   int64_t lines_ = 0;
   std::unique_ptr<Line[]> copies_;  // [K, lines]
+  std::vector<Place> places_;
 };
 
 }  // namespace extension_cpp::cpu::detail

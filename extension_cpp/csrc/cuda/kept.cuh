@@ -135,6 +135,8 @@ class KeptColumns {
 
     const Raw* raw;
     const Chunk<T, 1>* edge;
+
+    __device__ Values<acc_t<T>, 1> at_edge() const { return to_values(*edge); }
   };
 
   template <class Column>
@@ -166,11 +168,15 @@ class KeptColumns {
 template <class In, int N, int V, bool Ragged>
 class KeptColumns<In, N, V, Ragged, 0> {};
 
-// Whether a column operand is one of those: KeptColumns::Each.
-template <class Column, class = void>
-constexpr bool is_kept = false;
-template <class Column>
-constexpr bool is_kept<Column, typename Column::IsKept> = true;
+// What a thread has computed of its row, V accesses and perhaps an edge, as a column operand.
+template <class A, int N, int V, bool Ragged>
+struct KeptResults {
+  using IsKept = void;
+
+  Values<A, N> raw[V + (Ragged ? 1 : 0)];
+
+  __device__ Values<A, 1> at_edge() const { return {{raw[V][0]}}; }
+};
 
 }  // namespace detail
 

@@ -29,8 +29,9 @@ __device__ Values<acc_t<U>, N> column_values(const RawValues<U, N>& raw) {
   return result;
 }
 
-template <class A, int N>
-__device__ const Values<A, N>& column_values(const Values<A, N>& values) {
+// What is no more than that already.
+template <class Column>
+__device__ const Column& column_values(const Column& values) {
   return values;
 }
 
@@ -165,9 +166,46 @@ struct is_parameter : std::false_type {};
 template <class T>
 struct is_parameter<Parameter<T>> : std::true_type {};
 
-template <class U>
-__device__ Stored<U> stored(const U* data) {
-  return {data};
+// Whether a column operand is what a thread keeps of it.
+template <class Column, class = void>
+constexpr bool is_kept = false;
+template <class Column>
+constexpr bool is_kept<Column, typename Column::IsKept> = true;
+
+// One that has the value of an element computed from the inputs when it is asked for.
+template <class F>
+struct Recomputed {
+  F f;
+};
+
+template <class Column>
+struct is_recomputed : std::false_type {};
+template <class F>
+struct is_recomputed<Recomputed<F>> : std::true_type {};
+
+// One that a kernel has nothing to read of.
+template <class Column>
+constexpr bool is_at_hand = is_kept<Column> || is_recomputed<Column>::value;
+
+// Whether an operand is in memory in the rows' type.
+template <class Column>
+__device__ bool is_of_rows_type(const Column& column) {
+  if constexpr (is_at_hand<Column>) {
+    return true;
+  } else {
+    return column.same() != nullptr;
+  }
+}
+
+// One of which is_of_rows_type() is known, from column `first` on.
+template <class Column>
+__device__ decltype(auto) stored(const Column& column, int64_t first) {
+  if constexpr (is_at_hand<Column>) {
+    return (column);
+  } else {
+    using U = std::remove_cv_t<std::remove_pointer_t<decltype(column.same())>>;
+    return Stored<U>{column.same() + first};
+  }
 }
 
 // A column operand from column `first` on.
@@ -191,18 +229,27 @@ struct Shifted {
   }
 };
 
+template <class Column>
+__device__ decltype(auto) shifted(const Column& column, int64_t first) {
+  if constexpr (is_at_hand<Column>) {
+    return (column);
+  } else {
+    return Shifted<Column>{column, first};
+  }
+}
+
 // use(columns...) with the operands from column `first` on. What a parameter is in memory is asked here, once for all
 // columns, if all are of the rows' type; others are asked for each access. (To ask for all kinds here would take more
 // registers than there are: what is on its way for the next row would have to be put aside.)
 template <class Use, class... Columns>
 __device__ void with_kinds(const Use& use, int64_t first, const Columns&... columns) {
-  if constexpr (sizeof...(Columns) > 0 && (is_parameter<Columns>::value && ...)) {
-    if ((columns.same() && ...)) {
-      use(stored(columns.same() + first)...);
+  if constexpr ((is_parameter<Columns>::value || ...) && ((is_parameter<Columns>::value || is_at_hand<Columns>)&&...)) {
+    if ((is_of_rows_type(columns) && ...)) {
+      use(stored(columns, first)...);
       return;
     }
   }
-  use(Shifted<Columns>{columns, first}...);
+  use(shifted(columns, first)...);
 }
 
 }  // namespace detail

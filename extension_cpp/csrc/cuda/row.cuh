@@ -85,7 +85,7 @@ class Row {
   // A column operand has a method at<N>(col), as Parameter in parameter.cuh.
   template <class F, class... Columns>
   __device__ auto sum(const F& f, const Columns&... columns) {
-    using R = decltype(call(f, std::declval<const Elements<N>&>(), 0, columns.template at<N>(0)...));
+    using R = decltype(call(f, std::declval<const Elements<N>&>(), 0, std::declval<const AnyColumn<Columns>&>()...));
     R total{};
     for_each(
         [&](int, const auto& inputs, int n, const auto&... values) {
@@ -106,6 +106,19 @@ class Row {
         },
         nothing(), columns...);
     return team_.all_reduce(largest, lowest, Larger{});
+  }
+
+  // f(inputs...) of every element, as a column operand: computed once and kept in registers, or, where that would take
+  // too many, whenever it is asked for.
+  template <class F>
+  __device__ auto keep(const F& f) {
+    if constexpr (V > 0 && V * N <= kMostKept) {
+      KeptResults<A, N, V, Ragged> kept;
+      for_each([&](int v, const auto& inputs, int n) { kept.raw[v][n] = call(f, inputs, n); }, nothing());
+      return kept;
+    } else {
+      return Recomputed<F>{f};
+    }
   }
 
   // output[row, col] = f(inputs..., columns...) for every element.
@@ -170,14 +183,31 @@ class Row {
     Values<A, M> inputs[K];
   };
 
+  // A value for each element of an access.
+  template <class /*Column*/>
+  using AnyColumn = Values<A, N>;
+
   __device__ static auto nothing() {
     return [](auto, auto) {};
+  }
+
+  // Results that keep() leaves in a thread's registers.
+  static constexpr int kMostKept = 32;
+
+  // The value of a column operand at an element.
+  template <int M, class Column>
+  __device__ static A at_element(const Column& column, const Elements<M>& elements, int n) {
+    if constexpr (is_recomputed<Column>::value) {
+      return call(column.f, elements, n);
+    } else {
+      return column[n];
+    }
   }
 
   template <int M, class F, size_t... I, class... Columns>
   __device__ static auto call(
       const F& f, const Elements<M>& elements, int n, std::index_sequence<I...>, const Columns&... columns) {
-    return f(elements.inputs[I][n]..., columns[n]...);
+    return f(elements.inputs[I][n]..., at_element(columns, elements, n)...);
   }
 
   template <int M, class F, class... Columns>
@@ -215,6 +245,8 @@ class Row {
   __device__ auto column_at(const Column& column, int v, const Where& where) const {
     if constexpr (is_kept<Column>) {
       return column.raw[v];
+    } else if constexpr (is_recomputed<Column>::value) {
+      return column;
     } else if constexpr (Ragged) {
       return column.template at<N>(span_.head + where.col);
     } else {
@@ -223,9 +255,11 @@ class Row {
   }
 
   template <class Column>
-  __device__ Values<A, 1> edge_column(const Column& column, int64_t col) const {
+  __device__ auto edge_column(const Column& column, int64_t col) const {
     if constexpr (is_kept<Column>) {
-      return to_values(*column.edge);
+      return column.at_edge();
+    } else if constexpr (is_recomputed<Column>::value) {
+      return column;
     } else {
       return column.template at<1>(col);
     }
