@@ -662,14 +662,14 @@ const Operator kSoftcapBackward{
 
 template <class A>
 struct Softcap {
-  A cap;
+  Divisor<A> cap;
 
   HOST_DEVICE A operator()(A x) const { return cap * math::tanh(x / cap); }
 };
 
 template <class A>
 struct SoftcapBackward {
-  A cap;
+  Divisor<A> cap;
 
   HOST_DEVICE A operator()(A grad_output, A x) const {
     const A tanh = math::tanh(x / cap);
@@ -1355,13 +1355,14 @@ struct TemperedSoftmax {
   using A = acc_t<T>;
 
   T* output;  // [rows, cols]
-  A temperature;
+  Divisor<A> temperature;
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     const A max = row.max([temperature = temperature](A x) { return x / temperature; });
-    const A sum = row.sum([=, temperature = temperature](A x) { return math::exp(x / temperature - max); });
-    row.write(output, [=, temperature = temperature](A x) { return math::exp(x / temperature - max) / sum; });
+    const auto exps = row.keep([=, temperature = temperature](A x) { return math::exp(x / temperature - max); });
+    const Divisor<A> sum = row.sum([](A /*x*/, A exp) { return exp; }, exps);
+    row.write(output, [=](A /*x*/, A exp) { return exp / sum; }, exps);
   }
 };
 
@@ -1370,19 +1371,21 @@ struct TemperedSoftmaxBackward {
   using A = acc_t<T>;
 
   T* grad_x;  // [rows, cols]
-  A temperature;
+  Divisor<A> temperature;
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     const A max = row.max([temperature = temperature](A /*grad_output*/, A x) { return x / temperature; });
-    const A sum =
-        row.sum([=, temperature = temperature](A /*grad_output*/, A x) { return math::exp(x / temperature - max); });
-    const A sum2 = row.sum([=, temperature = temperature](A grad_output, A x) {
-      return grad_output * (math::exp(x / temperature - max) / sum);
-    });
-    row.write(grad_x, [=, temperature = temperature](A grad_output, A x) {
-      return (grad_output - sum2) * (math::exp(x / temperature - max) / sum) / temperature;
-    });
+    const auto exps =
+        row.keep([=, temperature = temperature](A /*grad_output*/, A x) { return math::exp(x / temperature - max); });
+    const Divisor<A> sum = row.sum([](A /*grad_output*/, A /*x*/, A exp) { return exp; }, exps);
+    const A sum2 = row.sum([=](A grad_output, A /*x*/, A exp) { return grad_output * (exp / sum); }, exps);
+    row.write(
+        grad_x,
+        [=, temperature = temperature](A grad_output, A /*x*/, A exp) {
+          return (grad_output - sum2) * (exp / sum) / temperature;
+        },
+        exps);
   }
 };
 

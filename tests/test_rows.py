@@ -28,7 +28,8 @@ KEPT = """
 namespace extension_cpp {
 
 const Operator kKept{
-    "kept(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor)", "*rows n, *rows n, n:wide -> *rows n, *rows n"};
+    "kept(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor)",
+    "*rows n, *rows n, n:wide -> *rows n, *rows n"};
 
 // softmax(x) - sum(w x y), and w x y + the largest of all x y of the row.
 template <class T>
@@ -47,7 +48,7 @@ struct Kept {
     const A sum = row.sum([](A, A, A product, A w) { return product * w; }, products, weight);
     const A largest = row.max([](A, A, A product) { return product; }, products);
     row.write(first, [=](A, A, A power) { return power / total - sum; }, powers);
-    row.write(second, [=](A, A, A w, A product) { return product * w + largest; }, weight, products);
+    row.write(second, [=](A, A, A w, A xy) { return xy * w + largest; }, weight, products);
   }
 };
 
@@ -66,7 +67,7 @@ struct KeptOfSegment {
   HOST_DEVICE void operator()(Row& row) const {
     const auto doubled = row.keep([](A x) { return A(2) * x; });
     const A none = row.sum([](A, A doubled) { return doubled; }, doubled) * A(0);
-    row.write(output, [=](A, A doubled, A w) { return doubled * w + A(1) + none; }, doubled, weight);
+    row.write(output, [=](A, A twice, A w) { return twice * w + A(1) + none; }, doubled, weight);
   }
 };
 
@@ -417,7 +418,7 @@ def test_rows_have_a_first_element_of_each_input(run, shape: tuple[int, ...], dt
     assert torch.equal(result, x + (x[:, :1] - 2 * y[:, :1]))
 
 
-# 8192 columns of half types are the most of which a thread keeps results; 4095 are not whole accesses.
+# 8192 columns of half types are the most of which a GPU's thread keeps results; 4095 are ragged.
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     "shape",

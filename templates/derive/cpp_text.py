@@ -9,7 +9,7 @@ from naming import is_macro
 from schema import CPP_KEYWORDS
 
 from .body import Body, Branch, each, nodes_of, switches_of
-from .graph import Node, inputs_of
+from .graph import COLUMN, Node, in_order, inputs_of
 from .operations import OPERATIONS, Form, lower
 from .printing import Language, Printer
 
@@ -17,7 +17,7 @@ WIDTH = 120
 
 
 class Cpp(Language):
-    reserved = CPP_KEYWORDS | {"A", "Values", "math", "std"}
+    reserved = CPP_KEYWORDS | {"A", "Values", "Divisor", "math", "std"}
 
     def constant(self, value: float | bool) -> str:
         if isinstance(value, bool):
@@ -28,6 +28,12 @@ class Cpp(Language):
             return f"{'-' if value < 0 else ''}std::numeric_limits<A>::infinity()"
         is_integer = value == int(value) and abs(value) < 1e15 and repr(value) != "-0.0"
         return f"A({int(value) if is_integer else repr(value)})"
+
+    def divisor(self, value: float) -> str:
+        # Of a power of two the reciprocal is as exact, and compilers multiply by it.
+        text = self.constant(value)
+        exact = not math.isfinite(value) or abs(math.frexp(value)[0]) == 0.5
+        return text if exact else f"Divisor<{text.replace('(', '>(', 1)}"
 
     def is_taken(self, name: str) -> bool:
         return super().is_taken(name) or is_macro(name)
@@ -73,6 +79,15 @@ def lowered_names(names: Mapping[Node, str]) -> dict[Node, str]:
     return {node: name for old, name in names.items() if (node := lower(old, done)).args}
 
 
+def divisors(nodes: Iterable[Node]) -> set[Node]:
+    """What there is one of, for all or for a row, and elements are divided by."""
+    return {
+        node.args[1]
+        for node in in_order(nodes)
+        if node.op == "div" and node.extent & COLUMN and not node.args[1].extent & COLUMN
+    }
+
+
 def functor(
     struct: str,
     tensors: Sequence[str],
@@ -100,7 +115,11 @@ def functor(
     )
     count = len(next(iter(_leaf_counts(body))))
     result = "A" if count == 1 else f"Values<A, {count}>"
-    members = "".join(f"  {kind} {spelling[name]};\n" for name, kind in numbers.items())
+    divided_by = {node.value for node in divisors(nodes_of(body))}
+    members = "".join(
+        f"  {'Divisor<A>' if name in divided_by else kind} {spelling[name]};\n"
+        for name, kind in numbers.items()
+    )
     head = f"  HOST_DEVICE {result} operator()({parameters}) const {{"
     lines = statements(body, lowered_names(names), words, spelling)
     call = f"{head} {lines[0]} }}" if len(lines) == 1 else ""

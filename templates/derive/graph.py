@@ -234,6 +234,8 @@ def multiply(a: Node, b: Node) -> Node:
 def divide(a: Node, b: Node) -> Node:
     if is_const(a) and is_const(b) and b.value:
         return const(float(a.value) / float(b.value))  # type: ignore[arg-type]
+    if is_const(b, 1):
+        return a
     x = product(a)
     if b.is_number and b in x.above:
         x.above.remove(b)

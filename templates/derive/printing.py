@@ -39,6 +39,10 @@ class Language:
     def constant(self, value: float | bool) -> str:
         raise NotImplementedError
 
+    def divisor(self, value: float) -> str:
+        """A constant that is divided by."""
+        return self.constant(value)
+
     def form(self, node: Node) -> Form:
         raise NotImplementedError
 
@@ -158,5 +162,7 @@ class Printer:
             return self.language.spelled[str(node.value)]
         form = self.language.form(node)
         parts = [self.expression(arg, form.operand(k)) for k, arg in enumerate(node.args)]
+        if node.op == "div" and node.args[1].op == "const":
+            parts[1] = self.language.divisor(node.args[1].value)  # type: ignore[arg-type]
         text = form.text.format(*parts)
         return f"({text})" if form.strength < strength else text

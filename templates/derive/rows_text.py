@@ -6,13 +6,16 @@ the row. What there is one of for a row is computed between the passes; the rest
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-from .cpp_text import Cpp
+from .cpp_text import Cpp, divisors
 from .graph import COLUMN, Node, in_order
+from .operations import OPERATIONS
 from .printing import Printer
 
 PASSES = ("row_sum", "row_max")
+# That are instructions, or nearly.
+CHEAP = ("std::fabs", "std::sqrt", "std::is", "std::signbit", "std::numeric_limits")
 # That one call of row.sum takes.
 MOST_SUMS = 4
 
@@ -37,6 +40,12 @@ def levels(results: Sequence[Node]) -> dict[Node, int]:
         if later and level[node] not in others:
             level[node] = min(later)
     return level
+
+
+def is_costly(node: Node) -> bool:
+    """Whether it is a call of a function that takes some ten instructions or more."""
+    form = OPERATIONS[node.op].cpp if node.args else None
+    return form is not None and "::" in form.text and not form.text.startswith(CHEAP)
 
 
 class RowFunctor:
@@ -70,7 +79,10 @@ class RowFunctor:
         self.terms = [node.args[0] for node in results.values() if node.op == "col_sum"]
         self.elements, self.rows, self.columns = elements, rows, columns
         self.numbers, self.names, self.spelling = numbers, names, spelling
+        self.divisors = divisors([*self.results.values(), *self.terms])
         self.outer = self.printer()
+        # By element: the results of row.keep, and what lambdas call one.
+        self.kept: dict[Node, tuple[str, str]] = {}
         self.lines: list[str] = []
 
     def printer(self) -> Printer:
@@ -102,14 +114,22 @@ class RowFunctor:
         lines += [
             f"backend::Parameter<T> {self.spelling[name]};  // [cols]" for name in self.columns
         ]
-        return lines + [f"A {self.spelling[name]};" for name in self.numbers]
+        divided_by = {node.value for node in self.divisors}
+        return lines + [
+            f"{'Divisor<A>' if name in divided_by else 'A'} {self.spelling[name]};"
+            for name in self.numbers
+        ]
 
     def is_written(self, name: str) -> bool:
         """Whether it has a value for each element, as the gradient of what has."""
         return name.startswith("grad_") or self.results[name].extent & COLUMN != 0
 
+    def kind(self, node: Node) -> str:
+        return "bool" if node.is_bool else "Divisor<A>" if node in self.divisors else "A"
+
     def one_call(self) -> list[str]:
-        self.find([*self.results.values()])
+        written = [[self.results[name]] for name in self.results if self.is_written(name)]
+        self.find([*self.results.values()], written)
         self.write(self.outer)
         return [
             "template <class Row>",
@@ -119,7 +139,8 @@ class RowFunctor:
 
     def two_calls(self) -> list[str]:
         results = [*self.results.values(), *self.terms]
-        self.find(results)
+        self.find(results, [])
+        self.kept = {}
         kept = [n for n in in_order(results, self.outer.bound) if n in self.outer.bound]
         values = [
             f"A({self.outer.bound[node]})" if node.is_bool else self.outer.bound[node]
@@ -133,8 +154,8 @@ class RowFunctor:
         for k, node in enumerate(kept):
             name = inner.fresh(self.plain_name(node, inner))
             inner.bound[node] = name
-            kind, is_it = ("bool", " != A(0)") if node.is_bool else ("A", "")
-            self.lines.append(f"const {kind} {name} = values[{k}]{is_it};")
+            is_it = " != A(0)" if node.is_bool else ""
+            self.lines.append(f"const {self.kind(node)} {name} = values[{k}]{is_it};")
         self.write(inner)
         parameters = ", ".join(f"&{self.spelling[name]}" for name in self.columns)
         count = len(self.columns)
@@ -167,12 +188,15 @@ class RowFunctor:
 
     # ----- passes that find something out
 
-    def find(self, results: Sequence[Node]) -> None:
+    def find(self, results: Sequence[Node], written: Sequence[Sequence[Node]]) -> None:
+        """The passes that the results need; `written`: what is computed in those that follow."""
         self.bind_leaves(results)
         level = levels(results)
+        passes = [*self.passes(results, level), *written]
         for k in range(1, max(level.values(), default=0) + 1):
             now = [n for n in in_order(results) if n.op in PASSES and level[n] == k]
             self.hoist([n.args[0] for n in now])
+            self.keep(passes, {node for node in level if level[node] < k})
             for node in now:
                 if node.op == "row_max":
                     self.bind(node, self.call("row.max", [node.args[0]], self.outer))
@@ -180,6 +204,37 @@ class RowFunctor:
             for first in range(0, len(sums), MOST_SUMS):
                 self.sum(sums[first : first + MOST_SUMS])
         self.hoist(results)
+        self.keep(passes, level)
+
+    def passes(self, results: Sequence[Node], level: Mapping[Node, int]) -> list[list[Node]]:
+        """What each call of row.sum and row.max computes."""
+        nodes = [node for node in in_order(results) if node.op in PASSES]
+        sums: dict[int, list[Node]] = {}
+        for node in nodes:
+            if node.op == "row_sum":
+                sums.setdefault(level[node], []).append(node.args[0])
+        return [[n.args[0]] for n in nodes if n.op == "row_max"] + [*sums.values()]
+
+    def keep(self, passes: Sequence[Sequence[Node]], known: Container[Node]) -> None:
+        """Computes once what is costly and several passes want, of what is known so far."""
+        within = [set(in_order(each, self.given())) for each in passes]
+        nodes = list(in_order([node for each in passes for node in each], self.given()))
+        for node in reversed(nodes):
+            # What a row keeps is made of its elements, and nothing else.
+            of_elements = not self.columns_of([node], self.outer) and node.extent & COLUMN
+            if node in self.given() or node not in known or not of_elements or not is_costly(node):
+                continue
+            if sum(node in each for each in within) > 1:
+                function = self.function([node], self.outer)
+                element = self.outer.fresh(self.outer.word(node))
+                results = self.outer.fresh(f"{element}s")
+                self.lines.append(f"const auto {results} = row.keep({function});")
+                self.kept[node] = (results, element)
+                within = [set(in_order(each, self.given())) for each in passes]
+
+    def given(self) -> dict[Node, str]:
+        """What lambdas need not compute, and its name there."""
+        return {**self.outer.bound, **{node: name for node, (_, name) in self.kept.items()}}
 
     def bind_leaves(self, results: Sequence[Node]) -> None:
         for node in in_order(results):
@@ -191,7 +246,7 @@ class RowFunctor:
 
     def bind(self, node: Node, text: str, name: str = "") -> None:
         self.outer.bound[node] = self.outer.fresh(name or self.outer.word(node))
-        self.lines.append(f"const A {self.outer.bound[node]} = {text};")
+        self.lines.append(f"const {self.kind(node)} {self.outer.bound[node]} = {text};")
 
     def sum(self, nodes: Sequence[Node]) -> None:
         if len(nodes) == 1:
@@ -201,7 +256,7 @@ class RowFunctor:
         text = self.call("row.sum", [node.args[0] for node in nodes], self.outer)
         self.lines.append(f"const auto {sums} = {text};")
         for k, node in enumerate(nodes):
-            if node in self.names:
+            if node in self.names or node in self.divisors:
                 self.bind(node, f"{sums}[{k}]")
             else:
                 self.outer.bound[node] = f"{sums}[{k}]"
@@ -225,8 +280,7 @@ class RowFunctor:
             visit(node)
         text = self.outer.text(found, bind_results=True)
         for node, name, expression in text.statements:
-            kind = "bool" if node.is_bool else "A"
-            self.lines.append(f"const {kind} {name} = {expression};")
+            self.lines.append(f"const {self.kind(node)} {name} = {expression};")
 
     # ----- passes that write
 
@@ -260,33 +314,41 @@ class RowFunctor:
         target: str = "",
         is_list: bool = False,
     ) -> str:
-        columns = [self.spelling[name] for name in self.columns_of(results, printer)]
+        operands = [self.spelling[name] for name in self.columns_of(results, printer)]
+        operands += [self.kept[node][0] for node in self.kept_in(results, printer)]
         function = self.function(results, printer, is_list)
-        arguments = [*([target] if target else []), function, *columns]
+        arguments = [*([target] if target else []), function, *operands]
         return f"{method}({', '.join(arguments)})"
 
     def leaves(self, results: Sequence[Node], printer: Printer) -> list[Node]:
         """What a lambda reads."""
-        nodes = list(in_order(results, printer.bound))
-        return [node for node in nodes if node in printer.bound or not node.args]
+        nodes = list(in_order(results, {**printer.bound, **self.kept}))
+        return [n for n in nodes if n in printer.bound or n in self.kept or not n.args]
 
     def columns_of(self, results: Sequence[Node], printer: Printer) -> list[str]:
         names = {node.value for node in self.leaves(results, printer) if node.op == "column"}
         return [name for name in self.columns if name in names]
 
+    def kept_in(self, results: Sequence[Node], printer: Printer) -> list[Node]:
+        leaves = self.leaves(results, printer)
+        return [node for node in self.kept if node in leaves]
+
     def function(self, results: Sequence[Node], printer: Printer, is_list: bool = False) -> str:
         """The lambda for an element."""
         inner = Printer(printer.language, self.names, printer.taken)
-        inner.bound = dict(printer.bound)
+        inner.bound = {**printer.bound, **{node: name for node, (_, name) in self.kept.items()}}
+        inner.taken |= {name for _, name in self.kept.values()}
         text = inner.text(results)
         leaves = self.leaves(results, printer)
-        used = {str(node.value) for node in leaves if node not in printer.bound}
+        used = {str(node.value) for node in leaves if not node.args and node not in printer.bound}
         captures = ["="] if any(node in printer.bound for node in leaves) else []
         captures += [f"{n} = {n}" for n in (self.spelling[n] for n in self.numbers if n in used)]
-        parameters = ", ".join(
-            f"A {self.spelling[name]}" if name in used else f"A /*{self.spelling[name]}*/"
+        names = [
+            self.spelling[name] if name in used else f"/*{self.spelling[name]}*/"
             for name in (*self.elements, *self.columns_of(results, printer))
-        )
+        ]
+        names += [self.kept[node][1] for node in self.kept_in(results, printer)]
+        parameters = ", ".join(f"A {name}" for name in names)
         value = ", ".join(text.results)
         if is_list or len(results) > 1:
             value = f"Values<A, {len(results)}>{{{value}}}"

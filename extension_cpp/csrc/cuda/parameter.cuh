@@ -243,7 +243,9 @@ __device__ decltype(auto) shifted(const Column& column, int64_t first) {
 // registers than there are: what is on its way for the next row would have to be put aside.)
 template <class Use, class... Columns>
 __device__ void with_kinds(const Use& use, int64_t first, const Columns&... columns) {
-  if constexpr ((is_parameter<Columns>::value || ...) && ((is_parameter<Columns>::value || is_at_hand<Columns>)&&...)) {
+  constexpr int kParameters = (0 + ... + (is_parameter<Columns>::value ? 1 : 0));
+  constexpr int kAtHand = (0 + ... + (is_at_hand<Columns> ? 1 : 0));
+  if constexpr (kParameters > 0 && kParameters + kAtHand == sizeof...(Columns)) {
     if ((is_of_rows_type(columns) && ...)) {
       use(stored(columns, first)...);
       return;
