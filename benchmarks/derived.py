@@ -26,12 +26,12 @@ from results import DERIVED
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "derived"
-# What is copied: all that deriving and building need.
+# What is copied: all that deriving, building and comparing need.
 COPIED = (
-    *("extension_cpp", "templates", "tests"),
-    *("setup.py", "pyproject.toml", "README.md", "LICENSE"),
+    *("extension_cpp/**/*", "templates/**/*", "tests/*derived*.py"),
+    *("setup.py", "pyproject.toml", ".clang-format", "README.md", "LICENSE"),
 )
-LEFT_OUT = ("*.so", "_build_info.json", "__pycache__", ".*")
+LEFT_OUT = ("*.so", "_build_info.json", "*.pyc")
 # Says of what the copy was made: while that is so, it is as good as new.
 STAMP = "made_of.txt"
 BUILT = ", built"
@@ -181,16 +181,8 @@ def build(folder: Path) -> None:
 
 def copied() -> list[Path]:
     """The files that the copy is made of."""
-    found = []
-    for name in COPIED:
-        path = ROOT / name
-        files = sorted(path.rglob("*")) if path.is_dir() else [path]
-        for file in files:
-            parts = file.relative_to(ROOT).parts
-            left_out = any(Path(part).match(pattern) for part in parts for pattern in LEFT_OUT)
-            if file.is_file() and not left_out:
-                found.append(file)
-    return found
+    found = {path for pattern in COPIED for path in ROOT.glob(pattern) if path.is_file()}
+    return sorted(path for path in found if not any(path.match(name) for name in LEFT_OUT))
 
 
 def digest_of(places: dict[str, str]) -> str:

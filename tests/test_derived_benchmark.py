@@ -45,7 +45,7 @@ def folder(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.setattr(derived, "ROOT", source)
-    monkeypatch.setattr(derived, "COPIED", ("setup.py", "extension_cpp", "tests"))
+    monkeypatch.setattr(derived, "COPIED", ("setup.py", "extension_cpp/**/*", "tests/*"))
     # As new_op.py would make it.
     (source / "extension_cpp/operators/one_derived").mkdir()
     (source / "extension_cpp/operators/one_derived/spec.py").touch()
