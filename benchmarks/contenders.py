@@ -19,6 +19,8 @@ OURS = "ours"
 # Other libraries: what to install, and what is then imported.
 LIBRARIES = {"liger": ("liger-kernel", "liger_kernel"), "quack": ("quack-kernels", "quack")}
 OTHERS = ("eager", "compile", *LIBRARIES)
+# Beside an operator that was derived, the one that was written by hand: see derived.py.
+WORKED = "worked"
 DIRECTIONS = ("forward", "backward", "both")
 
 Function = Callable[..., Any]
@@ -32,7 +34,7 @@ def contenders(
     Args:
         spec: the operator.
         device: cpu or cuda.
-        wanted: of `OTHERS`.
+        wanted: of `OTHERS`, and `WORKED`.
     """
     # With it a compiled backward may refuse to retain its graph.
     torch._functorch.config.donated_buffer = False
@@ -60,9 +62,11 @@ def contenders(
 def library(name: str, spec: OpSpec, device: str) -> Function | str:
     """Another library's function, or why there is none."""
     load: Mapping[str, Callable[[], Function]] = getattr(own(spec), "others", {})
-    package, module = LIBRARIES[name]
     if name not in load:
         return f"has no {spec.name}"
+    if name not in LIBRARIES:
+        return load[name]()
+    package, module = LIBRARIES[name]
     if device != "cuda":
         return "runs on CUDA alone"
     if importlib.util.find_spec(module) is None:

@@ -2,8 +2,9 @@
 
     python benchmarks/report.py
 
-For `results/NAME.json` there will be `NAME.md`, all rows, `NAME-OPERATOR.png` and `NAME.png`. What
-README shows between its marks is of the newest results of a GPU.
+For `results/NAME.json` there will be `NAME.md`, all rows, `NAME-OPERATOR.png` and `NAME.png`; for
+`results/derived/NAME.json` only `NAME.md`. What README and templates/README.md show between their
+marks is of the newest results of a GPU.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from pathlib import Path
 from contenders import OURS
 from machine import ROOT
 from plots import draw
-from results import FOLDER, Results, Row, committed, device
+from results import DERIVED, FOLDER, Results, Row, committed, device
 from table import markdown, others_in, whole
 
 README = ROOT / "README.md"
+# Of the operators that were derived.
+DERIVED_README = ROOT / "templates" / "README.md"
 BEGIN, END = "<!-- benchmark: written by benchmarks/report.py -->\n", "<!-- end of benchmark -->\n"
 
 TYPICAL = "16384x4096"
@@ -34,6 +37,11 @@ def main(folder: Path = FOLDER, readme: Path = README) -> None:
         except ImportError:
             raise SystemExit("report.py: matplotlib, which draws, is not installed") from None
     readme.write_text(with_section(readme.read_text(), section(found, readme.parent)))
+    derived = committed(DERIVED)
+    for results in derived:
+        results.path.with_suffix(".md").write_text(document(results))
+    text = DERIVED_README.read_text()
+    DERIVED_README.write_text(with_section(text, derived_section(derived)))
 
 
 def with_section(text: str, content: str) -> str:
@@ -49,18 +57,24 @@ def section(found: list[Results], folder: Path = ROOT) -> str:
     """What a README in a folder shows: plot, table and their origin; nothing without a GPU's."""
     if not found or device(found[0]) != "cuda":
         return ""
-    results = found[0]
+    plot = os.path.relpath(found[0].path.with_suffix(".png"), folder)
+    return f"![TB/s over size]({plot})\n\n{figures(found[0])}"
+
+
+def derived_section(found: list[Results]) -> str:
+    """What templates/README.md shows; nothing without results of a GPU."""
+    return figures(found[0]) if found and device(found[0]) == "cuda" else ""
+
+
+def figures(results: Results) -> str:
+    """A table of typical rows, under their origin."""
     others = others_in(results)
     rows = [row for row in typical(results) if OURS in row.times]
     names = ["operator", "shape", "dtype", "pass", "us", "TB/s", "of floor", *others]
-    table = markdown(names, (summary(row, others) for row in rows))
-    plot = os.path.relpath(results.path.with_suffix(".png"), folder)
     return f"""\
-![TB/s over size]({plot})
-
 {origin(results)} Times of others are given as how many times ours they are.
 
-{table}
+{markdown(names, (summary(row, others) for row in rows))}
 """
 
 
@@ -101,8 +115,9 @@ def origin(results: Results) -> str:
 
 def document(results: Results) -> str:
     """All rows of a file."""
+    readme = os.path.relpath(FOLDER.parent / "README.md", results.path.parent)
     return f"""\
-{origin(results)} [benchmarks/README.md](../README.md) says what the columns are.
+{origin(results)} [benchmarks/README.md]({readme}) says what the columns are.
 
 {whole(results)}
 """

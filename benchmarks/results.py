@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent / "results"
+# Of operators that were derived from definitions: see derived.py.
+DERIVED = FOLDER / "derived"
 
 Key = tuple[str, str, str, str, str]
 # What must agree for a row to count as measured already.

@@ -24,7 +24,17 @@ import machine
 import torch
 from ahead import compile_ahead, compile_part
 from cases import DTYPES, SETS, Call, Cell, Shapes, plan, realise
-from contenders import DIRECTIONS, OTHERS, OURS, Function, backward, both, contenders, forward
+from contenders import (
+    DIRECTIONS,
+    OTHERS,
+    OURS,
+    WORKED,
+    Function,
+    backward,
+    both,
+    contenders,
+    forward,
+)
 from correctness import cotangents, expected, mistake, results
 from limits import Memory
 from results import FOLDER, Results, Row, Time, file_name
@@ -147,7 +157,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--forms", nargs="+", help="as --list names them; '' is the plain one")
     parser.add_argument("--passes", nargs="+", choices=DIRECTIONS, default=DIRECTIONS)
-    parser.add_argument("--against", nargs="*", choices=OTHERS, default=OTHERS)
+    parser.add_argument("--against", nargs="*", choices=(*OTHERS, WORKED), default=OTHERS)
     parser.add_argument("--device", choices=("cpu", "cuda"))
     parser.add_argument("--rounds", type=int, default=30, help="at most; default: 30")
     parser.add_argument(

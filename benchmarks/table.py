@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from contenders import OTHERS, OURS
+from contenders import OTHERS, OURS, WORKED
 from results import Results, Row
 
 TEXT = ("operator", "form", "shape", "dtype", "pass")
@@ -74,7 +74,7 @@ def markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def others_in(results: Iterable[Row]) -> list[str]:
     """The other contenders that occur, in their usual order."""
     found = {name for row in results for name in (*row.times, *row.failed)}
-    return [name for name in OTHERS if name in found]
+    return [name for name in (*OTHERS, WORKED) if name in found]
 
 
 def whole(results: Results) -> str:

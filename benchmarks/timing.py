@@ -6,6 +6,7 @@ benchmarks/README.md states the method.
 from __future__ import annotations
 
 import dataclasses
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +57,8 @@ def interleaved(
 ) -> dict[str, Spread]:
     """Rounds in which each call is timed once, so that a change of clock or load meets them all.
 
-    Each round starts with another call: none has always the same one before it.
+    Each round has an order of its own: what one call leaves in the caches serves another one in
+    the next round.
 
     Args:
         once: times each of some calls, in their order.
@@ -73,8 +75,7 @@ def interleaved(
     rounds = effort.of(clock() - start)
     seconds: dict[str, list[float]] = {name: [] for name in names}
     for number in range(rounds):
-        turn = number % len(names)
-        order = {name: calls[name] for name in names[turn:] + names[:turn]}
+        order = {name: calls[name] for name in random.Random(number).sample(names, len(names))}
         for name, measured in once(order).items():
             seconds[name].append(measured)
     return {name: spread(values) for name, values in seconds.items()}

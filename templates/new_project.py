@@ -136,7 +136,8 @@ def generate(source: Repository, name: str, ops: Iterable[str], project: Path) -
         with contextlib.suppress(UnicodeDecodeError):
             copy.write_text(renamed(path.read_text(), name))
     git(project, "init", "--quiet", "--initial-branch=main")
-    without_results(project / "README.md")
+    for readme in ("README.md", "templates/README.md"):
+        without_results(project / readme)
     dropped = drop_operators(Repository(project, name), set(ops))
     write_origin(source, project, name, ops)
     reformat(project)

@@ -309,6 +309,10 @@ def hardshrink_l(x: Tensor, lambd: float) -> Tensor:
     return F.hardshrink(x, lambd)
 
 
+def soft_threshold(x: Tensor, lambd: float = 0.5) -> Tensor:
+    return torch.sign(x) * torch.relu(torch.abs(x) - lambd)
+
+
 def threshold(x: Tensor, t: float, v: float) -> Tensor:
     return F.threshold(x, t, v)
 
@@ -322,6 +326,10 @@ def quick_gelu(x: Tensor) -> Tensor:
 
 
 # ----- Gates, of tensors that broadcast
+
+
+def gated_residual(x: Tensor, residual: Tensor, gate: Tensor) -> Tensor:
+    return residual + torch.sigmoid(gate) * x
 
 
 def reglu(x: Tensor, y: Tensor) -> Tensor:

@@ -2,12 +2,17 @@
 
 import inspect
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 
 import pytest
 import torch
 from mutants import broken
-from scratch import ROOT, python
+from scratch import ROOT, copy_repository, python
 
 from extension_cpp import testing
 from extension_cpp.command import build, program, tasks, text
@@ -40,6 +45,16 @@ class Large(FusedOp):
         return output if input.numel() < 1e6 else ctypes.string_at(0)
 
 spec = Large().spec()
+""",
+    "compiling": """
+import os, subprocess
+from mutants.sound import FusedOp
+
+class Compiles(FusedOp):
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        subprocess.run(["sh", "-c", f"echo $$ > {os.environ['STARTED']}; exec sleep 150"])
+
+spec = Compiles().spec()
 """,
     "misspelt": "spec = nothing",
     "aborting": "import os; print('a schema that is none', flush=True); os.abort()",
@@ -116,6 +131,69 @@ def test_a_crash_while_it_is_timed_is_one_too(check):
     assert "\ntiming:\n  mine.operators:large: the process crashed: SIGSEGV\n" in result.stdout
     assert "not timed: mine.operators:large: the process crashed: SIGSEGV\n" in result.stdout
     assert re.search(r": 1 of \d+ checks failed: timing \(", result.stdout.splitlines()[-1])
+
+
+def test_a_broken_record_of_the_build_is_said_in_a_sentence(tmp_path):
+    root = copy_repository(tmp_path)
+    (root / "extension_cpp" / "_C.so").touch()
+    record = root / "extension_cpp" / "_build_info.json"
+    record.write_text('{"torch": ')
+    command = ("-m", "extension_cpp.testing", "fused_op", "--no-build", "--only", "forward")
+    result = python(*command, "--json", cwd=root)
+    report = json.loads(result.stdout)
+    (load,) = report["checks"]
+    assert (result.returncode, report["ok"]) == (1, False)
+    assert (load["name"], load["result"]) == ("load", "fail")
+    assert load["message"].startswith(f"{record}, which the build writes beside the libraries, is")
+    assert "\n" not in load["message"]
+    assert text.header(report) == f"fused_op: as it was built; torch {torch.__version__}"
+
+
+# Starts what compiles as torch's build does: ninja gives each compiler a group of its own.
+SLOW_SETUP = """\
+import os, subprocess, sys
+with open("build.ninja", "w") as file:
+    compiler = f"sh -c 'echo $$$$ > {os.environ['STARTED']}; exec sleep 150'"
+    file.write(f"rule compile\\n  command = {compiler}\\nbuild a.o: compile\\n")
+subprocess.run([sys.executable, "-m", "ninja"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("doing", "number"),
+    [("build", signal.SIGTERM), ("build", signal.SIGINT), ("check", signal.SIGTERM)],
+)
+def test_what_was_started_ends_with_the_program(doing, number, package, tmp_path):
+    started = tmp_path / "started"
+    environment = {"STARTED": str(started), "PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}:{package}"}
+    operator = ["--no-build", "mine.operators:compiling", "--only", "forward"]
+    if doing == "build":
+        root = copy_repository(tmp_path / "copy")
+        (root / "setup.py").write_text(SLOW_SETUP)
+        environment["PYTHONPATH"] = str(root)
+        operator = ["fused_op"]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "extension_cpp.testing", *operator],
+        cwd=tmp_path,
+        env=os.environ | environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_until(lambda: started.exists() and started.read_text())
+        compiler = int(started.read_text())
+        program.send_signal(number)
+        assert program.wait(60) == (130 if number == signal.SIGINT else 128 + number)
+        wait_until(lambda: not os.path.exists(f"/proc/{compiler}"))
+    finally:
+        program.kill()
+
+
+def wait_until(condition):
+    end = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+# Signals at which the program, as at Ctrl-C, ends what it has started.
+ENDING = (signal.SIGTERM, signal.SIGHUP)
 # What ninja says of a file that is compiled: how many it is of how many, and the command.
 _COMPILED = re.compile(r"\[(\d+)/(\d+)\] .* -c '?(\S.*?)'? -o ")
 # What is no message: commands, and through which templates a compiler came to an error.
@@ -38,6 +43,7 @@ class Build:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            start_new_session=True,  # for stop() to reach what it starts
         )
 
     def wait(self, say: Callable[[str], None]) -> str:
@@ -57,7 +63,9 @@ class Build:
         return diagnostics(lines, self.root) if failed else ""
 
     def stop(self) -> None:
-        self._process.terminate()
+        """Ends it, and the compilers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGTERM)
         self._process.wait()
 
 

@@ -7,19 +7,21 @@ what was just built is what is checked, and a crash is a result like any other.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import platform
+import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import extension_cpp
 from extension_cpp import _loader
 from extension_cpp.command import text
-from extension_cpp.command.build import Build
+from extension_cpp.command.build import ENDING, Build
 
 # The repository, where the package lies in one.
 ROOT = _loader.FOLDER.parent
@@ -44,7 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     report: dict[str, Any] = {"operator": arguments.operator, "ok": False}
     try:
-        examine(parser, arguments, report, say)
+        with ended_by_signals():
+            examine(parser, arguments, report, say)
     except KeyboardInterrupt as stopped:
         print(f"\nstopped {stopped}".rstrip(), file=sys.stderr)
         return 130
@@ -54,6 +57,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     else:
         say(text.conclusion(report, arguments.verbose))
     return 0 if report["ok"] else 1
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Within it they are exceptions, so that what was started is ended, too."""
+
+    def end(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in ENDING}
+    for number, handler in before.items():
+        if handler != signal.SIG_IGN:  # as nohup leaves it
+            signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def parse(argv: Sequence[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -87,6 +108,13 @@ def parse(argv: Sequence[str] | None) -> tuple[argparse.ArgumentParser, argparse
     return parser, arguments
 
 
+def build_info() -> dict[str, Any]:
+    try:
+        return _loader.build_info()
+    except ImportError:  # the worker that loads the operator says why
+        return {}
+
+
 def examine(
     parser: argparse.ArgumentParser,
     arguments: argparse.Namespace,
@@ -94,9 +122,9 @@ def examine(
     say: Callable[[str], None],
 ) -> None:
     """Builds, checks and times, and writes what comes of it into the report."""
-    build = Build(ROOT) if (ROOT / "setup.py").exists() and not arguments.no_build else None
     # OpenMP's threads wait for each other without working, which other processes can do meanwhile.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    build = Build(ROOT) if (ROOT / "setup.py").exists() and not arguments.no_build else None
     try:
         from extension_cpp.command import tasks, worker  # torch, too
 
@@ -112,7 +140,7 @@ def examine(
         "seconds": round(build.seconds, 1) if build else None,
         "compiled": build.compiled if build else [],
         "problem": problem,
-        **_loader.build_info(),
+        **build_info(),
     }
     report["versions"] = {
         "extension_cpp": extension_cpp.__version__,

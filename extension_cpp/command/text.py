@@ -21,9 +21,11 @@ def header(report: dict[str, Any]) -> str:
     else:
         made = f"{count or 'no'} file{'' if count == 1 else 's'} compiled, {build['seconds']} s"
     kind = "".join(f", {name}" for name in ("debug", "sanitize") if build.get(name))
-    cuda = f"CUDA {build['cuda']}" if build.get("cuda") else "CPU only"
-    torch = report["versions"]["torch"]
-    return f"{report['operator']}: {made}; torch {torch}, {build.get('abi')} ABI, {cuda}{kind}"
+    built = ""
+    if "abi" in build:
+        cuda = f"CUDA {build['cuda']}" if build["cuda"] else "CPU only"
+        built = f", {build['abi']} ABI, {cuda}{kind}"
+    return f"{report['operator']}: {made}; torch {report['versions']['torch']}{built}"
 
 
 def outcome(check: dict[str, Any]) -> str:

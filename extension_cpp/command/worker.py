@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from extension_cpp.command.build import ENDING
 from extension_cpp.command.tasks import (
     Outcome,
     Plan,
@@ -38,6 +39,8 @@ def serve(connection: Connection, request: Request, log: Any) -> None:
     """What a worker does: says what it can do, then does what it is told to."""
     # Ctrl-C is for the parent, which ends it, and for compilers, which would inherit SIG_IGN.
     signal.signal(signal.SIGINT, lambda number, frame: None)
+    for number in ENDING:
+        signal.signal(number, signal.SIG_DFL)
     # Standard output is the report's.
     if log is not None:
         os.dup2(log.fileno(), 2)
@@ -93,6 +96,9 @@ class Worker:
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=serve, args=(theirs, request, self._log))
         self._process.start()
+        # A group of its own, for stop() to reach the compilers that it starts.
+        with contextlib.suppress(ProcessLookupError):
+            os.setpgid(self._pid, self._pid)
         theirs.close()
 
     def give(self, doing: tuple[str, str], number: int | None) -> None:
@@ -143,7 +149,15 @@ class Worker:
     def dead(self) -> bool:
         return self._process.exitcode is not None
 
+    @property
+    def _pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
     def stop(self) -> None:
+        """Ends it, and what it has started; by a signal that ninja hands on to compilers."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGTERM)
         self._process.kill()
         self._process.join()
         self.connection.close()
