@@ -1378,12 +1378,13 @@ struct TemperedSoftmaxBackward {
     const A max = row.max([temperature = temperature](A /*grad_output*/, A x) { return x / temperature; });
     const auto exps =
         row.keep([=, temperature = temperature](A /*grad_output*/, A x) { return math::exp(x / temperature - max); });
-    const Divisor<A> sum = row.sum([](A /*grad_output*/, A /*x*/, A exp) { return exp; }, exps);
-    const A sum2 = row.sum([=](A grad_output, A /*x*/, A exp) { return grad_output * (exp / sum); }, exps);
+    const auto sums = row.sum([](A grad_output, A /*x*/, A exp) { return Values<A, 2>{grad_output * exp, exp}; }, exps);
+    const Divisor<A> sum = sums[1];
+    const A quotient = sums[0] / sum;
     row.write(
         grad_x,
         [=, temperature = temperature](A grad_output, A /*x*/, A exp) {
-          return (grad_output - sum2) * (exp / sum) / temperature;
+          return (grad_output - quotient) * (exp / sum) / temperature;
         },
         exps);
   }

@@ -23,7 +23,20 @@ def ties(g: Node, out: Node, x: Node) -> tuple[Node]:
     return (g * is_it / make("row_sum", is_it),)
 
 
-define("row_sum", method(f"sum({KEPT})"), None, lambda g, out, x: (g,), word="sum")
+def mean_under_softmax(x: Node) -> Node | None:
+    """sum(a * e / sum(e)), where e = exp(...), as sum(a * e) / sum(e): two sums in one pass."""
+    if x.op == "mul":
+        for a, y in (x.args, x.args[::-1]):
+            if y.op == "div" and y.args[0].op == "exp" and y.args[1] is make("row_sum", y.args[0]):
+                return make("div", make("row_sum", make("mul", a, y.args[0])), y.args[1])
+    return None
+
+
+define(
+    *("row_sum", method(f"sum({KEPT})"), None, lambda g, out, x: (g,)),
+    mean_under_softmax,
+    word="sum",
+)
 define("row_max", method(f"amax({KEPT})"), None, ties, word="max")
 define(
     "mean",

@@ -31,11 +31,20 @@ struct Plus {
   }
 };
 
+// NaN wins.
 struct Larger {
   template <class A>
   __device__ A operator()(A a, A b) const {
-    return a > b || a != a ? a : b;  // NaN wins
+    return a > b || a != a ? a : b;
   }
+
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  __device__ float operator()(float a, float b) const {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+  }
+#endif
 };
 
 template <class A>
