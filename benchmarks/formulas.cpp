@@ -33,7 +33,7 @@ struct ErfGelu {
 
 template <class A>
 struct Mish {
-  HOST_DEVICE A operator()(A x) const { return x * math::tanh(math::log1p(math::exp(x))); }
+  HOST_DEVICE A operator()(A x) const { return x * math::tanh(math::softplus(x)); }
 };
 
 template <class A>

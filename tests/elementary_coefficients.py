@@ -77,6 +77,11 @@ def coefficients() -> dict[str, list[float]]:
             "log2(1 - erf(y))": minimax(
                 lambda y: mp.log(mp.erfc(y), 2), lambda y: mp.erfc(y) / mp.erf(y), 5, 0.9, 3.93
             ),
+            "(atanh(s) / s - 1) / q, q = s^2": minimax(
+                lambda q: (mp.atanh(root(q)) / root(q) - 1) / q,
+                lambda q: q * root(q) / mp.atanh(root(q)),
+                *(3, 0, third**2),
+            ),
             "2^f": minimax(lambda f: 2**f, lambda f: 2**-f, 6, -0.5, 0.5),
         }
 

@@ -4,6 +4,7 @@ import ctypes
 import re
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,11 +28,12 @@ LARGEST_ERROR = {
     "tanh": 1.4,
     "erf": 1.8,
     "sigmoid": 1.8,
+    "softplus": 2.0,
     "rsqrt": 1.5,
 }
 FUNCTIONS = tuple(LARGEST_ERROR)
-# CUDA's documentation promises 2 of each of its own; sigmoid is two more operations on one of them.
-LARGEST_ERROR_ON_DEVICE = {**dict.fromkeys(FUNCTIONS, 2.0), "sigmoid": 3.0}
+# CUDA's documentation promises 2 of each of its own; two are some more operations on one of them.
+LARGEST_ERROR_ON_DEVICE = {**dict.fromkeys(FUNCTIONS, 2.0), "sigmoid": 3.0, "softplus": 3.0}
 
 # One function of arrays for each of FUNCTIONS and each type.
 SOURCE = """
@@ -62,6 +64,13 @@ SOURCE = """
   }
 #endif
 """
+
+
+def exact(name: str) -> Callable[[Tensor], Tensor]:
+    """In PyTorch, whose own softplus is x from 20 on."""
+    if name == "softplus":
+        return lambda x: torch.logaddexp(x, torch.zeros_like(x))
+    return getattr(torch, name)
 
 
 def instruction_sets() -> list[str]:
@@ -173,7 +182,7 @@ def neighbours(places: tuple[float, ...], count: int = 3000) -> Tensor:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_within_two_units_in_the_last_place(arrays: Arrays, name: str):
     x = torch.cat([float32s(step=1999), neighbours(PLACES)])
-    error = units_off(arrays(name, x), getattr(torch, name)(x.double()))
+    error = units_off(arrays(name, x), exact(name)(x.double()))
     worst = error.argmax()
     assert error[worst] <= arrays.largest_error[name], f"{name}({x[worst].item()!r})"
 
@@ -184,7 +193,7 @@ def test_special_values(arrays: Arrays, name: str):
     inf, nan = float("inf"), float("nan")
     for value in (0.0, -0.0, 1.0, -1.0, inf, -inf, nan, 2.0**-149, -(2.0**-149), 3e38, -3e38):
         x = torch.tensor([value])
-        assert units_off(arrays(name, x), getattr(torch, name)(x.double())).item() <= 2, value
+        assert units_off(arrays(name, x), exact(name)(x.double())).item() <= 2, value
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -192,7 +201,7 @@ def test_double(arrays: Arrays, name: str):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(10000, dtype=torch.float64, generator=generator)
     x = torch.cat([x, 30 * x, 1e-9 * x, torch.tensor([0.0, torch.inf, -torch.inf, torch.nan])])
-    expected = getattr(torch, name)(x)
+    expected = exact(name)(x)
     torch.testing.assert_close(arrays(name, x), expected, rtol=1e-14, atol=0, equal_nan=True)
 
 

@@ -1,4 +1,5 @@
-// Elementary functions for formulas, for both backends: math::exp, expm1, log, log1p, tanh, erf, sigmoid and rsqrt.
+// Elementary functions for formulas, for both backends: math::exp, expm1, log, log1p, tanh, erf, sigmoid, softplus and
+// rsqrt.
 //
 //   HOST_DEVICE A operator()(A x) const { return cap * math::tanh(x / cap); }
 //
@@ -209,7 +210,7 @@ CPU_INLINE float sigmoid(float x) {
   return x < 0.f ? small : 1.f - small;
 }
 
-// The quotient; on the device, where 1 <= b <= 2 is known, without the branch of IEEE's division.
+// The quotient; on the device, where 1 <= b <= 3 is known, without the branch of IEEE's division.
 HOST_DEVICE inline double quotient(double a, double b) { return a / b; }
 HOST_DEVICE inline float quotient(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -257,6 +258,20 @@ HOST_DEVICE CPU_INLINE double erf(double x) { return ::erf(x); }
 // 1 / (1 + exp(-x))
 HOST_DEVICE CPU_INLINE float sigmoid(float x) { return DEVICE_OR_HOST(detail::sigmoid_of(x), detail::sigmoid(x)); }
 HOST_DEVICE CPU_INLINE double sigmoid(double x) { return detail::sigmoid_of(x); }
+
+// log(1 + exp(x)), with no threshold: of a large x it is x.
+HOST_DEVICE CPU_INLINE float softplus(float x) {
+  // The logarithm of 1 + z is 2 atanh(s).
+  const float z = exp(-std::fabs(x));
+  const float s = detail::quotient(z, 2.f + z);
+  const float q = s * s;
+  float p = 0.140059695f;
+  p = p * q + 0.140009075f;
+  p = p * q + 0.200107634f;
+  p = p * q + 0.333332092f;
+  return (x > 0.f ? x : 0.f) + (z - s * (z - 2.f * (q * p)));
+}
+HOST_DEVICE CPU_INLINE double softplus(double x) { return (x > 0. ? x : 0.) + ::log1p(::exp(-::fabs(x))); }
 
 // 1 / sqrt(x). The square root itself is std::sqrt, an instruction everywhere.
 HOST_DEVICE CPU_INLINE float rsqrt(float x) { return DEVICE_OR_HOST(::rsqrtf(x), 1.f / std::sqrt(x)); }

@@ -396,22 +396,37 @@ whole(
 whole("not_positive", "torch.clamp({0}, max=0)", lambda x: x)
 
 
+# C++ has that of beta = 1 without a threshold, from which it is 1e-10 off where it is most.
+define("plain_softplus", Form("F.softplus({0})"), Form("math::softplus({0})"), word="softplus")
+
+
+def is_plain(threshold: Node) -> bool:
+    return is_const(threshold) and float(threshold.value) >= 20  # type: ignore[arg-type]
+
+
 def softplus(x: Node, beta: Node, threshold: Node) -> Node:
     scaled = beta * x
+    if is_plain(threshold):
+        return make("plain_softplus", scaled) / beta
     return where(make("gt", scaled, threshold), x, make("log1p", make("exp", scaled)) / beta)
 
 
+def softplus_derivative(
+    g: Node, out: Node, x: Node, beta: Node, threshold: Node
+) -> tuple[Node, None, None]:
+    scaled = beta * x
+    inside = g * make("sigmoid", scaled)
+    if is_plain(threshold):
+        return inside, None, None
+    return where(make("gt", scaled, threshold), g, inside), None, None
+
+
 whole(
-    *("softplus", "F.softplus({0}, {1}, {2})", softplus),
-    lambda g, out, x, beta, threshold: (
-        where(make("gt", beta * x, threshold), g, g * make("sigmoid", beta * x)),
-        None,
-        None,
-    ),
+    *("softplus", "F.softplus({0}, {1}, {2})", softplus, softplus_derivative),
 )
 whole(
     *("logsigmoid", "F.logsigmoid({0})"),
-    lambda x: where(compare("lt", x, 0), x, 0) - make("log1p", make("exp", -make("abs", x))),
+    lambda x: -make("plain_softplus", -x),
     lambda g, out, x: (g * make("sigmoid", -x),),
 )
 
