@@ -2,3 +2,4 @@
 
 from extension_cpp.operators.fused_layer_norm.module import FusedLayerNorm as FusedLayerNorm
 from extension_cpp.operators.fused_op.module import FusedOp as FusedOp
+from extension_cpp.operators.swiglu.module import SwiGLU as SwiGLU

@@ -35,6 +35,8 @@ relu(Tensor input) -> Tensor
 relu_backward(Tensor grad_output, Tensor output) -> Tensor
 square(Tensor input) -> Tensor
 square_backward(Tensor grad_output, Tensor input) -> Tensor
+swiglu(Tensor gate, Tensor up) -> Tensor
+swiglu_backward(Tensor grad_output, Tensor gate, Tensor up) -> (Tensor, Tensor)
 vector_add(Tensor a, Tensor b) -> Tensor
 """,
     )

@@ -1,0 +1,42 @@
+// silu(gate) * up
+#include "elementwise.h"
+
+namespace extension_cpp {
+namespace {
+
+const Operator kSwiglu{"swiglu(Tensor gate, Tensor up) -> Tensor", "..., ... -> ..."};
+const Operator kSwigluBackward{
+    "swiglu_backward(Tensor grad_output, Tensor gate, Tensor up) -> (Tensor, Tensor)", "..., ..., ... -> ..., ..."};
+
+template <class A>
+struct Swiglu {
+  HOST_DEVICE A operator()(A gate, A up) const { return gate * math::sigmoid(gate) * up; }
+};
+
+// The gradients of gate and up.
+template <class A>
+struct SwigluBackward {
+  HOST_DEVICE Values<A, 2> operator()(A grad_output, A gate, A up) const {
+    const A sigmoid = math::sigmoid(gate);
+    return {grad_output * up * sigmoid * (A(1) + gate * (A(1) - sigmoid)), grad_output * (gate * sigmoid)};
+  }
+};
+
+Tensor swiglu(const Tensor& gate, const Tensor& up) { return elementwise<Swiglu>(kSwiglu, gate, up); }
+
+std::tuple<Tensor, Tensor> swiglu_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up) {
+  return elementwise<SwigluBackward>(kSwigluBackward, grad_output, gate, up);
+}
+
+}  // namespace
+}  // namespace extension_cpp
+
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(extension_cpp::kSwiglu.schema());
+  m.def(extension_cpp::kSwigluBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
+  m.impl("swiglu", TORCH_BOX(&extension_cpp::swiglu));
+  m.impl("swiglu_backward", TORCH_BOX(&extension_cpp::swiglu_backward));
+}
