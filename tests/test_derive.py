@@ -24,7 +24,7 @@ from derive.assemble import assemble, planned, texts
 from derive.definition import read
 from derive.derived import derive
 from derive.differentiate import gradients
-from derive.graph import const, make, where
+from derive.graph import GRADIENT, const, make, where
 from derive.refusal import NotDerived
 from formatting import format_text
 from schema import Refusal
@@ -70,7 +70,7 @@ def formulas(define):
 
 # ----- arithmetic that simplifies
 
-X, Y, G = (make("tensor", value=name) for name in ("x", "y", "grad_output"))
+X, Y, G = (make("tensor", value=name) for name in ("x", "y", GRADIENT))
 CAP = make("number", value="cap")
 
 
@@ -112,7 +112,8 @@ def test_what_the_author_wrote_stays_whole():
 
 
 def test_a_gradient_that_arrives_twice_is_added():
-    assert repr(gradients(make("mul", X, X), ["x", "y"])) == "[mul(mul(2.0, grad_output), x), 0.0]"
+    product = make("mul", X, X)
+    assert repr(gradients([product], [G], [X, Y])) == "[mul(mul(2.0, grad_output), x), 0.0]"
 
 
 # ----- tracing
