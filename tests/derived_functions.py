@@ -573,6 +573,15 @@ def leaky(x: Tensor, *, slope: float = 0.125, twice: bool = False) -> Tensor:
     return torch.where(y > 0, y, slope * y) if twice else y
 
 
+def bce(x: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy(x, y, reduction="none")
+
+
+def weighted_bce(x: Tensor, y: Tensor, w: float = 2.0) -> Tensor:
+    pos_weight = torch.tensor(w, dtype=x.dtype)
+    return F.binary_cross_entropy_with_logits(x, y, reduction="none", pos_weight=pos_weight)
+
+
 def tanh_gelu(x: Tensor) -> Tensor:
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     return 0.5 * x * (1 + torch.tanh(inner))

@@ -20,4 +20,5 @@ In the order in which a definition goes through them; each imports of those abov
     rows_text.py       functors for rows, whose passes follow from the expressions
     rows_file.py, cpp_file.py, ops_file.py, spec_file.py
     assemble.py        the operator's files
+    as_schema.py       those of a template, of which the definition is schema and reference alone
 """

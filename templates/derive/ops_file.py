@@ -159,7 +159,7 @@ def description(plan: Plan, a: Argument) -> str:
     main = plan.tensors[0]
     if plan.is_of_rows and a.name in plan.variants[0].columns:
         otherwise = (
-            f", or None, which counts as {number}"
+            f"; None counts as {number}"
             if (number := plan.variants[0].otherwise.get(a.name)) is not None
             else ""
         )
