@@ -203,6 +203,12 @@ def softmax_or_log(x: Tensor, *, logarithm: bool = False) -> Tensor:
     return torch.log_softmax(x, -1) if logarithm else torch.softmax(x, -1)
 
 
+def gated_softmax(x: Tensor, gate: Tensor, weight: Tensor, gated: bool = True) -> Tensor:
+    """Of which some arguments have no part in the result without gates."""
+    y = torch.softmax(x, -1)
+    return y * torch.tanh(gate) * weight if gated else y
+
+
 def offset_rms_norm(
     x: Tensor, weight: Tensor | None = None, *, plain: bool = False, eps: float = 1e-2
 ) -> tuple[Tensor, Tensor]:

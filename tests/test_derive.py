@@ -687,7 +687,7 @@ def test_a_definition_as_a_schema_alone(define, checkout):
     for file in ("gram_cpu.cpp", "gram_cuda.cu"):
         assert "EDIT: the kernel" in files[file]
         # Of these shapes the template's kernel would read what is not there.
-        assert "check(y.numel() == x.numel() && output.numel() == x.numel()" in (
+        assert "y.numel() == x.numel() && output.numel() == x.numel()" in (
             " ".join(files[file].split())
         )
     assert files["definition.py"].endswith(GRAM.lstrip())
@@ -702,7 +702,7 @@ import torch
 from torch import Tensor
 
 from extension_cpp import checks, registration
-from extension_cpp.operators.gram.definition import gram as definition
+from extension_cpp.operators.gram.definition import gram as _definition
 
 
 def gram(x: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor:
@@ -728,7 +728,7 @@ def gram(x: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor:
 registration.register_fake("extension_cpp::gram")
 # EDIT: the definition's derivative. The definition is computed besides the kernel for it; a formula
 # saves that: _setup_context and _backward, as in templates/kernel/ops.py.
-registration.register_autograd("extension_cpp::gram", reference=definition)
+registration.register_autograd("extension_cpp::gram", reference=_definition)
 registration.register_vmap("extension_cpp::gram")
 """,
     )
@@ -749,6 +749,13 @@ def test_a_schema_alone_without_derivatives(define, checkout):
     assert "register_no_autograd(" in (folder / "ops.py").read_text()
     assert "differentiable=False" in (folder / "spec.py").read_text()
     new_op.main(["--remove", "gram"], checkout)
+
+
+def test_a_result_without_a_batch(define, checkout, capsys):
+    options = ["--template", "kernel", "--shapes", "n, n -> ()"]
+    with pytest.raises(SystemExit):
+        new_op.main(["--from", define(GRAM, "gram"), *options], checkout)
+    assert "the result has no dimensions for a batch" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -1742,7 +1749,7 @@ const Operator kOffsetRmsNormBackward{
     "*rows n, *rows 1, *rows n, n -> *rows n, n"};
 
 template <class T>
-struct OffsetRmsNormPlain {
+struct OffsetRmsNormWithPlain {
   using A = acc_t<T>;
 
   T* y_output;                   // [rows, cols]
@@ -1790,7 +1797,7 @@ struct OffsetRmsNorm {
 };
 
 template <class T>
-struct OffsetRmsNormBackwardPlain {
+struct OffsetRmsNormBackwardWithPlain {
   using A = acc_t<T>;
   using RowValues = Values<A, 1>;
 
@@ -1862,7 +1869,7 @@ struct OffsetRmsNormBackward {
 std::tuple<Tensor, Tensor> offset_rms_norm(
     const Tensor& x, const std::optional<Tensor>& weight, bool plain, double eps) {
   if (plain) {
-    return rowwise<OffsetRmsNormPlain, 2>(kOffsetRmsNorm, x, per_column(weight), eps);
+    return rowwise<OffsetRmsNormWithPlain, 2>(kOffsetRmsNorm, x, per_column(weight), eps);
   }
   return rowwise<OffsetRmsNorm, 2>(kOffsetRmsNorm, x, per_column(weight), eps);
 }
@@ -1871,7 +1878,7 @@ std::tuple<Tensor, Tensor> offset_rms_norm_backward(
     const Tensor& grad_y, const Tensor& grad_rstd, const Tensor& x, const std::optional<Tensor>& weight, bool plain,
     double eps) {
   if (plain) {
-    return rowwise_with_column_sums<OffsetRmsNormBackwardPlain, 1, 1>(
+    return rowwise_with_column_sums<OffsetRmsNormBackwardWithPlain, 1, 1>(
         kOffsetRmsNormBackward, grad_y, per_row(grad_rstd), x, per_column(weight), eps);
   }
   return rowwise_with_column_sums<OffsetRmsNormBackward, 1, 1>(
@@ -1915,8 +1922,7 @@ def offset_rms_norm(
 
     Args:
         x: `(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
-        weight: a value for each column, `(columns,)`; dtype and device of `x`, or None, which
-            counts as 0.
+        weight: a value for each column, `(columns,)`; dtype and device of `x`; None counts as 0.
         plain: a switch.
         eps: a number; not differentiable.
 

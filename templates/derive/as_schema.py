@@ -59,15 +59,21 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
             "definition says; start from the schema"
         )
     schema = definition.schema
+    result = (options.shapes or "*").partition("->")[2] or "*"
+    if "*" not in result and "..." not in result:
+        raise NotDerived(
+            f'--shapes "{options.shapes}": the result has no dimensions for a batch; give it and a '
+            "tensor *rows, which may be none"
+        )
     files = instantiate(kind, schema, dataclasses.replace(options, backward="torch"))
     imported = f"from extension_cpp.operators.{schema.name}.definition import {schema.name}"
     ops, spec = files["ops.py"], files["spec.py"]
     if not options.no_grad:
         ops = drop_paragraphs(ops, r"^def (_setup_context|_backward|_backward_in_torch)\(")
         given = r"(\"extension_cpp::\w+\"), _backward, setup_context=_setup_context\s*"
-        registered = rf"{COMMENT}registration.register_autograd(\1, reference=definition)"
+        registered = rf"{COMMENT}registration.register_autograd(\1, reference=_definition)"
         ops = re.sub(rf"registration.register_autograd\(\s*{given}\)", registered, ops)
-        ops = ops.replace("import torch\n", f"import torch\n{imported} as definition\n", 1)
+        ops = ops.replace("import torch\n", f"import torch\n{imported} as _definition\n", 1)
     if options.shapes:
         for file in (f"{schema.name}_cpu.cpp", f"{schema.name}_cuda.cu"):
             if file in files:

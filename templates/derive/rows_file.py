@@ -66,7 +66,7 @@ def cases(body: Body) -> Iterator[tuple[str, Leaf]]:
         yield "", body
         return
     for suffix, leaf in cases(body.yes):
-        yield camel(body.switch) + suffix, leaf
+        yield f"With{camel(body.switch)}{suffix}", leaf
     yield from cases(body.no)
 
 
@@ -124,6 +124,6 @@ def chosen_call(plan: Plan, body: Body, call: Callable[[str, Leaf], str], suffix
     """Returns what is called of the functor that the switches choose."""
     if not isinstance(body, Branch):
         return f"return {call(suffix, body)};"
-    yes = chosen_call(plan, body.yes, call, suffix + camel(body.switch))
+    yes = chosen_call(plan, body.yes, call, f"{suffix}With{camel(body.switch)}")
     no = chosen_call(plan, body.no, call, suffix)
     return f"if ({plan.in_cpp[body.switch]}) {{ {yes} }} {no}"
