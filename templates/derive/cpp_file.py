@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from . import cpp_text, rows_file
-from .derived import Variant
 from .plan import Backward, Plan, returned
 from .saved import OUTPUT
+from .variant import Variant
 
 MEMBERS = {"float": "A", "int": "A", "bool": "bool"}
 

@@ -10,9 +10,9 @@ from schema import Argument
 from torch.autograd.function import BackwardCFunction
 
 from . import python_text
-from .derived import Result, Variant
 from .plan import Backward, Plan
 from .saved import OUTPUT
+from .variant import Result, Variant
 
 WIDTH = 96
 

@@ -12,8 +12,8 @@ from schema import TYPES, Argument
 
 from . import cpp_text
 from .definition import Definition, summary
-from .derived import Variant
 from .saved import OUTPUT
+from .variant import Variant
 from .verify import Verified
 
 # What functors for rows call so, and their host functions.

@@ -11,10 +11,10 @@ from naming import camel
 
 from .body import Body, Branch, Leaf
 from .cpp_text import lowered, lowered_names
-from .derived import Variant
 from .graph import Node, inputs_of
 from .plan import Backward, Plan, returned
 from .rows_text import RowFunctor
+from .variant import Variant
 
 
 def functors(plan: Plan) -> list[str]:

@@ -16,10 +16,10 @@ from torch import Tensor
 from .body import Body
 from .cpp_text import lowered, lowered_names
 from .definition import Definition
-from .derived import Variant
 from .python_text import function
 from .refusal import NotDerived
 from .saved import OUTPUT
+from .variant import Variant
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, -3.0, 6.0, 30.0)
 FEW_SPECIAL = (0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 6.0)
