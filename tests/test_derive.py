@@ -195,10 +195,14 @@ def test_tracing_leaves_nothing_behind(define):
         ("y, y", ["output0", "output1"]),
         # It is an argument's, whose gradient is called so.
         ("x, y", ["output0", "y"]),
+        # The first would be the second's.
+        ("output1, torch.cos(x)", ["output0", "output1"]),
+        ("_y, z", ["output0", "z"]),
     ],
 )
 def test_results_have_the_authors_names(returned, names, define):
     source = "def f(x: Tensor) -> tuple[Tensor, Tensor]:\n    y = torch.sin(x)\n    z = y * 2\n"
+    source += "    output1, _y = y * 3, y * 4\n"
     (variant,) = derive(read(define(f"{source}    return {returned}")))
     assert [result.name for result in variant.results] == names
 
@@ -330,6 +334,13 @@ def test_shapes(shapes, line, define):
 def test_the_shape_of_the_result(expression, line, define):
     source = f"def f(x: Tensor) -> Tensor:\n    return {expression}"
     assert planned(read(define(source))).own.line == line
+
+
+def test_shapes_of_several_results(define):
+    source = "def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:\n"
+    source += "    return x * y, (x * y).sum(-1)"
+    shapes = "*rows n, n -> *rows n,*rows"
+    assert planned(read(define(source), shapes)).own.line == "*rows n, n -> *rows n, *rows"
 
 
 @pytest.mark.parametrize("shapes", ["n -> n", "*rows n, n -> *rows", "... -> ..."])
@@ -499,6 +510,10 @@ REFUSED = {
     "no tensor": (
         "def f(a: float) -> Tensor:\n    return torch.full((), a)",
         "no argument of type",
+    ),
+    "a name of a gradient": (
+        "def f(x: Tensor, grad_output1: Tensor) -> Tensor:\n    return x * grad_output1",
+        "'grad_output1' is used",
     ),
     "a name of ours": (
         "def f(x: Tensor, ctx: float) -> Tensor:\n    return x * ctx",

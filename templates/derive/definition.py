@@ -29,7 +29,9 @@ from .saved import OUTPUT
 
 TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 # What the functions of an ops.py use by these names.
-TAKEN = {"torch", "checks", "registration", "ctx", "inputs", "self", "A", GRADIENT, OUTPUT}
+TAKEN = {"torch", "checks", "registration", "ctx", "inputs", "self", "A"}
+# The results without names, and their gradients.
+RESULT = re.compile(rf"(?:{GRADIENT}|{OUTPUT})\d*")
 
 # Tensors of a row-wise function with these names have a value for each column, as torch's have.
 PARAMETERS = ("weight", "bias", "gamma", "beta")
@@ -100,7 +102,7 @@ def read(place: str, shapes: str | None = None) -> Definition:
     check_function(function, place)
     schema = parse(schema_text(function, place))
     for argument in schema.arguments:
-        if argument.name in TAKEN:
+        if argument.name in TAKEN or RESULT.fullmatch(argument.name):
             raise NotDerived(
                 f"the argument's name '{argument.name}' is used by the generated code: "
                 "choose another name"

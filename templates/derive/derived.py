@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
-from .definition import Definition
+from .definition import RESULT, Definition
 from .differentiate import gradients
 from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
 from .refusal import NotDerived
@@ -158,12 +158,11 @@ def named(definition: Definition, cases: Sequence[Sequence[Result]]) -> list[Res
         return [dataclasses.replace(cases[0][0], name=OUTPUT)]
     arguments = {a.name for a in definition.schema.arguments}
     own = [next((r.name for r in same if r.name), "") for same in zip(*cases, strict=True)]
-    names = [
-        f"{OUTPUT}{k}"
-        if not name or own.count(name) > 1 or arguments & {name, f"grad_{name}"}
-        else name
-        for k, name in enumerate(own)
-    ]
+    names = []
+    for k, name in enumerate(own):
+        is_plain = re.fullmatch(r"(?!_)(?!.*__)\w+", name) and not RESULT.fullmatch(name)
+        is_free = own.count(name) == 1 and not arguments & {name, f"grad_{name}"}
+        names.append(name if is_plain and is_free else f"{OUTPUT}{k}")
     return [dataclasses.replace(r, name=n) for r, n in zip(cases[0], names, strict=True)]
 
 
