@@ -46,19 +46,20 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
 
     Args:
         op: `"namespace::name"`, whose tensors have the shapes `*rows n`, `*rows`, `*rows 1` and
-            `n`; all arguments are positional.
+            `n`; those that may be None are parameters for columns.
         in_torch: computes the same, also of parameters with more dimensions than `n`. Where the
             operator has sums, it takes the shape to which it shall sum as `columns=`.
     """
 
-    def rule(info: Any, in_dims: Sequence[Any], *args: Any) -> tuple[Any, Any]:
+    def rule(info: Any, in_dims: Sequence[Any], *args: Any, **numbers: Any) -> tuple[Any, Any]:
         try:
-            return batching_rule(op)(info, in_dims, *args)
+            return batching_rule(op)(info, in_dims, *args, **numbers)
         except NotImplementedError:
             pass
         called = operator(op)
-        called.check_examples(in_dims, *args)
-        shapes = dict(zip(called.tensor_positions, called.notation.inputs, strict=True))
+        called.check_examples(in_dims, *args, **numbers)
+        positions = zip(called.tensor_positions, called.notation.inputs, strict=True)
+        shapes = {k: shape for k, shape in positions if args[k] is not None}
         dtype = args[called.tensor_positions[0]].dtype
         values, columns = list(args), ()
         for k, shape in shapes.items():
@@ -72,7 +73,7 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
             if shape.star is None and in_dims[k] is not None:
                 values[k] = values[k].movedim(in_dims[k], 0).reshape(columns)
         has_sums = any(shape.star is None for shape in called.notation.outputs)
-        results = in_torch(*values, **({"columns": columns} if has_sums else {}))
+        results = in_torch(*values, **numbers, **({"columns": columns} if has_sums else {}))
         if isinstance(results, Tensor):
             return results.to(dtype), 0
         outputs = tuple(

@@ -1,6 +1,7 @@
 """Makes an operator from a function or a schema: it passes its tests before a line is edited.
 
     python templates/new_op.py --from softcap.py:softcap
+    python templates/new_op.py --from scan.py:scan --template kernel --shapes "*rows n -> *rows n"
     python templates/new_op.py "softcap(Tensor x, float cap) -> Tensor"
     python templates/new_op.py "scan(Tensor x, int block=128) -> Tensor" --template kernel --no-grad
     python templates/new_op.py --remove softcap
@@ -61,7 +62,8 @@ def parse_arguments(argv: list[str] | None) -> Options:
         "--from",
         dest="source",
         metavar="FILE.py:FUNCTION",
-        help="derive all of it from a function of tensors in PyTorch",
+        help="derive all of it from a function of tensors in PyTorch; with --template all but the "
+        "kernel",
     )
     parser.add_argument(
         "--template",
@@ -92,10 +94,18 @@ def parse_arguments(argv: list[str] | None) -> Options:
         parser.error(
             'give a schema, "name(Tensor x) -> Tensor", --from FILE.py:FUNCTION, or --remove NAME'
         )
-    if options.source and options != Options(
-        source=options.source, shapes=options.shapes, dry_run=options.dry_run
+    if (
+        options.source
+        and not options.template
+        and options
+        != Options(source=options.source, shapes=options.shapes, dry_run=options.dry_run)
     ):
-        parser.error("--from derives all of an operator, and takes --shapes and --dry-run alone")
+        parser.error(
+            "--from derives all of an operator, and takes --shapes and --dry-run alone, or "
+            "--template for a kernel of your own"
+        )
+    if options.source and options.backward != "operator":
+        parser.error("--from and --backward exclude each other: the derivative is the function's")
     if options.no_cuda and options.no_cpu:
         parser.error("--no-cuda and --no-cpu together leave no backend")
     if options.no_cuda and options.cuda:
@@ -116,32 +126,46 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
     repository.check_free(names)
     files = instantiate(kind, schema, options)
     changes = repository.add(schema.name, files, schemas)
+    return changes, next_steps(repository, schema.name, options)
+
+
+def next_steps(repository: Repository, name: str, options: Options) -> str:
+    """What to say of an operator that has the template's kernel."""
     if options.dry_run:
-        return changes, ""
-    folder = repository.folder(schema.name).relative_to(repository.root)
-    return changes, (
-        f"\nNext: what to edit is marked EDIT: (grep -rn EDIT: {folder}). It works as it is:\n"
-        f"    make check OP={schema.name}\n"
-        f"    python templates/new_op.py --remove {schema.name}"
+        return ""
+    folder = repository.folder(name).relative_to(repository.root)
+    works = "It works as it is:"
+    if options.source:
+        works = "Until the kernel is yours, its values are not the function's:"
+    return (
+        f"\nNext: what to edit is marked EDIT: (grep -rn EDIT: {folder}). {works}\n"
+        f"    make check OP={name}\n"
+        f"    python templates/new_op.py --remove {name}"
     )
 
 
 def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
     """The changes, and what to say when they are made."""
+    from derive.as_schema import with_template
     from derive.assemble import assemble
     from derive.definition import read
 
     definition = read(options.source, options.shapes)
-    repository.check_free([definition.name])
+    name = definition.name
+    repository.check_free([name])
+    if options.template:
+        files = with_template(definition, options.template, options)
+        changes = repository.add(name, files, [definition.schema.text])
+        return changes, next_steps(repository, name, options)
     derived = assemble(definition)
     repository.check_free([schema.partition("(")[0] for schema in derived.schemas])
-    changes = repository.add(definition.name, derived.files, derived.schemas)
+    changes = repository.add(name, derived.files, derived.schemas)
     if options.dry_run:
         return changes, ""
     return changes, (
         "\nNext: it agrees with its definition, and there is nothing to edit:\n"
-        f"    make check OP={definition.name}\n"
-        f"    python templates/new_op.py --remove {definition.name}"
+        f"    make check OP={name}\n"
+        f"    python templates/new_op.py --remove {name}"
     )
 
 

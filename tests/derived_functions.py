@@ -576,6 +576,20 @@ def scaled_bias_relu(x: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
     return torch.relu(x * scale + bias)
 
 
+def leaky(x: Tensor, *, slope: float = 0.125, twice: bool = False) -> Tensor:
+    y = torch.where(x > 0, x, slope * x)
+    return torch.where(y > 0, y, slope * y) if twice else y
+
+
+def bce(x: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy(x, y, reduction="none")
+
+
+def weighted_bce(x: Tensor, y: Tensor, w: float = 2.0) -> Tensor:
+    pos_weight = torch.tensor(w, dtype=x.dtype)
+    return F.binary_cross_entropy_with_logits(x, y, reduction="none", pos_weight=pos_weight)
+
+
 def tanh_gelu(x: Tensor) -> Tensor:
     inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
     return 0.5 * x * (1 + torch.tanh(inner))
@@ -593,6 +607,31 @@ def in_place(x: Tensor, y: Tensor) -> Tensor:
     total += y
     total.mul_(0.5)
     return total
+
+
+# ----- With several results
+
+
+def sin_cos(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.sin(x), torch.cos(x)
+
+
+def rotary(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotates pairs of numbers."""
+    turned_x = x * cos - y * sin
+    turned_y = x * sin + y * cos
+    return turned_x, turned_y
+
+
+def polar(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    radius = torch.hypot(x, y)
+    angle = torch.atan2(y, x)
+    return radius, angle
+
+
+def reflected(x: Tensor, y: Tensor, odd: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    total = x - y if odd else x + y
+    return total, torch.tanh(total), x * 0.5 - torch.sign(y)
 
 
 def between_numbers(x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:

@@ -158,6 +158,68 @@ def attention_scale(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(-1, keepdim=True) / math.sqrt(x.shape[-1])
 
 
+# ----- With several results, optional tensors and switches
+
+
+def log_softmax_and_logsumexp(x: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.log_softmax(x, -1), torch.logsumexp(x, -1)
+
+
+def rms_norm_and_rstd(x: Tensor, weight: Tensor, *, eps: float = 1e-2) -> tuple[Tensor, Tensor]:
+    """Divides each row by its root mean square; says by what."""
+    rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    y = x * rstd * weight
+    return y, rstd.squeeze(-1)
+
+
+def mean_and_variance(x: Tensor) -> tuple[Tensor, Tensor]:
+    mean = x.mean(-1)
+    variance = x.var(-1, correction=0, keepdim=True)
+    return mean, variance
+
+
+def residual_step(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 0.1) * weight, total
+
+
+def optional_layer_norm(
+    x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.1
+) -> Tensor:
+    centered = x - x.mean(-1, keepdim=True)
+    y = centered * torch.rsqrt((centered * centered).mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        y = y * weight
+    return y if bias is None else y + bias
+
+
+def standardised_or_scaled(x: Tensor, weight: Tensor, centered: bool, eps: float = 0.1) -> Tensor:
+    if centered:
+        x = x - x.mean(-1, keepdim=True)
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
+
+
+def softmax_or_log(x: Tensor, *, logarithm: bool = False) -> Tensor:
+    return torch.log_softmax(x, -1) if logarithm else torch.softmax(x, -1)
+
+
+def gated_softmax(x: Tensor, gate: Tensor, weight: Tensor, gated: bool = True) -> Tensor:
+    """Of which some arguments have no part in the result without gates."""
+    y = torch.softmax(x, -1)
+    return y * torch.tanh(gate) * weight if gated else y
+
+
+def offset_rms_norm(
+    x: Tensor, weight: Tensor | None = None, *, plain: bool = False, eps: float = 1e-2
+) -> tuple[Tensor, Tensor]:
+    """Scales by one more than a weight, or does not."""
+    rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    y = x if plain else x * rstd
+    if weight is not None:
+        y = y * (1 + weight)
+    return y, rstd
+
+
 def affine_of_mean(x: Tensor, gamma: Tensor, beta: Tensor, slope: float = 0.5) -> Tensor:
     scores = torch.sigmoid(x * gamma + beta)
     return slope * scores + scores.mean(-1, keepdim=True) * gamma

@@ -24,7 +24,7 @@ from derive.assemble import assemble, planned, texts
 from derive.definition import read
 from derive.derived import derive
 from derive.differentiate import gradients
-from derive.graph import const, make, where
+from derive.graph import GRADIENT, Gradient, const, make, where
 from derive.refusal import NotDerived
 from formatting import format_text
 from schema import Refusal
@@ -70,7 +70,7 @@ def formulas(define):
 
 # ----- arithmetic that simplifies
 
-X, Y, G = (make("tensor", value=name) for name in ("x", "y", "grad_output"))
+X, Y, G = (make("tensor", value=name) for name in ("x", "y", GRADIENT))
 CAP = make("number", value="cap")
 
 
@@ -112,7 +112,19 @@ def test_what_the_author_wrote_stays_whole():
 
 
 def test_a_gradient_that_arrives_twice_is_added():
-    assert repr(gradients(make("mul", X, X), ["x", "y"])) == "[mul(mul(2.0, grad_output), x), 0.0]"
+    product = make("mul", X, X)
+    assert repr(gradients([product], [G], [X, Y])) == "[mul(mul(2.0, grad_output), x), 0.0]"
+
+
+def test_gradients_of_several_results_meet():
+    """The first result is made of the second."""
+    rows = [make("row_sum", X)]
+    outputs = [make("mul", X, *rows), *rows]
+    given = [G, make("row", value=Gradient("grad_total"))]
+    assert_expected_inline(
+        repr(gradients(outputs, given, [X])),
+        """[add(mul(grad_output, row_sum(x)), add(grad_total, row_sum(mul(grad_output, x))))]""",
+    )
 
 
 # ----- tracing
@@ -173,6 +185,36 @@ def test_tracing_leaves_nothing_behind(define):
     with pytest.raises(NotDerived):
         derive(read(define("def f(x: Tensor) -> Tensor:\n    return x.sum()")))
     assert (math.sqrt, sys.gettrace(), torch.is_grad_enabled()) == before
+
+
+@pytest.mark.parametrize(
+    ("returned", "names"),
+    [
+        ("y, z", ["y", "z"]),
+        ("y, torch.cos(x)", ["y", "output1"]),
+        ("y, y", ["output0", "output1"]),
+        # It is an argument's, whose gradient is called so.
+        ("x, y", ["output0", "y"]),
+        # The first would be the second's.
+        ("output1, torch.cos(x)", ["output0", "output1"]),
+        ("_y, z", ["output0", "z"]),
+    ],
+)
+def test_results_have_the_authors_names(returned, names, define):
+    source = "def f(x: Tensor) -> tuple[Tensor, Tensor]:\n    y = torch.sin(x)\n    z = y * 2\n"
+    source += "    output1, _y = y * 3, y * 4\n"
+    (variant,) = derive(read(define(f"{source}    return {returned}")))
+    assert [result.name for result in variant.results] == names
+
+
+def test_a_result_without_a_derivative_has_no_part_in_the_backward(define):
+    source = "def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:\n"
+    source += "    return torch.tanh(x), torch.sign(y), y\n"
+    plan = planned(read(define(source)))
+    assert [b.schema for b in plan.backwards] == [
+        "f_backward(Tensor grad_output0, Tensor x) -> Tensor"
+    ]
+    assert plan.variants[0].passed_on == {"y": "grad_output2"}
 
 
 # ----- what is saved
@@ -294,6 +336,13 @@ def test_the_shape_of_the_result(expression, line, define):
     assert planned(read(define(source))).own.line == line
 
 
+def test_shapes_of_several_results(define):
+    source = "def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:\n"
+    source += "    return x * y, (x * y).sum(-1)"
+    shapes = "*rows n, n -> *rows n,*rows"
+    assert planned(read(define(source), shapes)).own.line == "*rows n, n -> *rows n, *rows"
+
+
 @pytest.mark.parametrize("shapes", ["n -> n", "*rows n, n -> *rows", "... -> ..."])
 def test_shapes_that_are_refused(shapes, define):
     source = "def f(x: Tensor) -> Tensor:\n    return x.square().sum(-1)"
@@ -345,11 +394,27 @@ REFUSED = {
     "optional parameter": (
         "def f(x: Tensor, y: Tensor | None = None) -> Tensor:\n"
         "    return x.sum(-1) if y is None else (x * y).sum(-1)",
-        "row-wise functions with optional tensors (y) are not derived; write a function for each",
+        "counts as 1 or 0 where it is None, which 'y' is not; write a function for each case",
+    ),
+    "optional weight that is not 1": (
+        "def f(x: Tensor, weight: Tensor | None = None) -> Tensor:\n"
+        "    y = x.softmax(-1)\n    return 2 * y if weight is None else y * weight",
+        "counts as 1 or 0 where it is None, which 'weight' is not; write a function for each case",
+    ),
+    "optional weights that depend on each other": (
+        "def f(x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None) -> Tensor:\n"
+        "    y = x.softmax(-1)\n    if weight is None and bias is None:\n        return -y\n"
+        "    return (y if weight is None else y * weight) + (0 if bias is None else bias)",
+        "without weight and bias it is another function than with ones and zeros for them",
     ),
     "a switch": (
-        "def f(x: Tensor, up: bool) -> Tensor:\n    return x.sum(-1) if up else -x.sum(-1)",
-        "row-wise functions with switches (up) are not derived",
+        "def f(x: Tensor, up: bool) -> Tensor:\n    return x.sum(-1) if up else x",
+        "the shape of a result depends on a switch, or on whether a tensor is None",
+    ),
+    "several results of optional tensors": (
+        "def f(x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:\n"
+        "    return x, x if y is None else x * y",
+        "several results of which each element depends on optional tensors (y) are not derived",
     ),
     "matmul": (TENSOR + "x @ x", "matmul is a product of matrices"),
     "indexing": (TENSOR + "x[0]", "getitem picks elements out"),
@@ -392,7 +457,19 @@ REFUSED = {
         "a number argument, a dtype or",
     ),
     "integers": (TENSOR + "x > 0", "the definition returns a mask"),
-    "several": (TENSOR + "(x, x)", "the definition returns several results"),
+    "several": (
+        TENSOR + "(x, x)",
+        "the definition returns 2 results, and its annotation says 1",
+    ),
+    "one of two": (
+        "def f(x: Tensor) -> tuple[Tensor, Tensor]:\n    return x",
+        "the definition returns 1 results, and its annotation says 2",
+    ),
+    "a list": (TENSOR + "[x, x]", "the definition returns list; what is derived returns a tensor"),
+    "results of any number": (
+        "def f(x: Tensor) -> tuple[Tensor, ...]:\n    return x, x",
+        "there are Tensor and tuple[Tensor, Tensor], of any length",
+    ),
     "nothing": ("def f(x: Tensor) -> Tensor:\n    x * 2", "the definition returns NoneType"),
     "unused": ("def f(x: Tensor, a: float) -> Tensor:\n    return x * 2", "does not depend on the"),
     "constants": (TENSOR + "x * torch.tensor([1.0, 2.0])", "a tensor that is no argument"),
@@ -413,8 +490,18 @@ REFUSED = {
     "object": ("f = 3", "that is a int, not a function"),
     "variadic": ("def f(*x: Tensor) -> Tensor:\n    return x[0]", "'*x: torch.Tensor' is not"),
     "keyword": (
-        "def f(x: Tensor, *, a: float) -> Tensor:\n    return x * a",
-        "'a' can be given by keyword alone",
+        "def f(x: Tensor, *, y: Tensor) -> Tensor:\n    return x * y",
+        "y is a tensor that can only be passed by keyword",
+    ),
+    "weight of a loss": (
+        "def f(x: Tensor, y: Tensor, z: Tensor) -> Tensor:\n"
+        '    return F.binary_cross_entropy(x, y, z, reduction="none")',
+        "the argument weight is not derived; multiply the loss by it",
+    ),
+    "weight of the positive": (
+        "def f(x: Tensor, y: Tensor, z: Tensor) -> Tensor:\n    return "
+        'F.binary_cross_entropy_with_logits(x, y, reduction="none", pos_weight=z)',
+        "by pos_weight PyTorch has no derivative; make it a number, torch.tensor(w)",
     ),
     "optional first": (
         "def f(y: Tensor | None, x: Tensor) -> Tensor:\n    return x if y is None else x * y",
@@ -423,6 +510,10 @@ REFUSED = {
     "no tensor": (
         "def f(a: float) -> Tensor:\n    return torch.full((), a)",
         "no argument of type",
+    ),
+    "a name of a gradient": (
+        "def f(x: Tensor, grad_output1: Tensor) -> Tensor:\n    return x * grad_output1",
+        "'grad_output1' is used",
     ),
     "a name of ours": (
         "def f(x: Tensor, ctx: float) -> Tensor:\n    return x * ctx",
@@ -571,10 +662,133 @@ def test_an_operator_is_written_and_taken_out(checkout, capsys):
     assert git(checkout, "status", "--porcelain") == ""
 
 
-def test_only_dry_run_goes_with_from(capsys):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--no-grad"], "takes --shapes and --dry-run alone"),
+        (["--template", "kernel", "--backward", "torch"], "the derivative is the function's"),
+    ],
+)
+def test_options_that_do_not_go_with_from(options, message, capsys):
     with pytest.raises(SystemExit):
-        new_op.parse_arguments(["--from", "a.py:f", "--no-grad"])
-    assert "takes --shapes and --dry-run alone" in capsys.readouterr().err
+        new_op.parse_arguments(["--from", "a.py:f", *options])
+    assert message in capsys.readouterr().err
+
+
+# ----- all but the kernel
+
+
+GRAM = """
+def gram(x: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor:
+    \"\"\"Products of all pairs of rows.\"\"\"
+    return scale * torch.matmul(x, y)
+"""
+
+
+def test_a_definition_as_a_schema_alone(define, checkout):
+    """Of what no formula is derived of."""
+    place = define(GRAM, "gram")
+    with pytest.raises(NotDerived, match="matmul is a product of matrices"):
+        derive(read(place))
+    options = ["--template", "kernel", "--shapes", "*b m k, *b k n -> *b m n"]
+    new_op.main(["--from", place, *options], checkout)
+    folder = checkout / "extension_cpp" / "operators" / "gram"
+    files = {path.name: path.read_text() for path in folder.iterdir()}
+    assert {*files} == {
+        *("__init__.py", "ops.py", "spec.py", "definition.py"),
+        *("gram.h", "gram_cpu.cpp", "gram_cuda.cu"),
+    }
+    assert '"gram(Tensor x, Tensor y, *, float scale=1.0) -> Tensor", "*b m k' in files["gram.h"]
+    for file in ("gram_cpu.cpp", "gram_cuda.cu"):
+        assert "EDIT: the kernel" in files[file]
+        # Of these shapes the template's kernel would read what is not there.
+        assert "y.numel() == x.numel() && output.numel() == x.numel()" in (
+            " ".join(files[file].split())
+        )
+    assert files["definition.py"].endswith(GRAM.lstrip())
+    new_op.main(["--remove", "gram"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+    assert_expected_inline(
+        files["ops.py"],
+        """\
+\"\"\"gram: products of all pairs of rows.\"\"\"
+
+import torch
+from torch import Tensor
+
+from extension_cpp import checks, registration
+from extension_cpp.operators.gram.definition import gram as _definition
+
+
+def gram(x: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor:
+    \"\"\"Products of all pairs of rows.
+
+    Args:
+        x: of shape `(..., cols)` and any layout, on CPU or CUDA;
+            float64, float32, float16 or bfloat16.
+        y: shape, dtype and device of `x`.
+        scale: a number.
+
+    Returns:
+        A contiguous tensor with the shape and dtype of `x`.
+        Differentiable to any order, in reverse and forward mode.
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    \"\"\"
+    checks.check_number("gram", "scale", scale)
+    return torch.ops.extension_cpp.gram(x, y, scale=scale)
+
+
+registration.register_fake("extension_cpp::gram")
+# EDIT: the definition's derivative. The definition is computed besides the kernel for it; a formula
+# saves that: _setup_context and _backward, as in templates/kernel/ops.py.
+registration.register_autograd("extension_cpp::gram", reference=_definition)
+registration.register_vmap("extension_cpp::gram")
+""",
+    )
+    assert_expected_inline(
+        files["spec.py"],
+        """\
+from extension_cpp.operators.gram.definition import gram
+from extension_cpp.testing import OpSpec
+
+spec = OpSpec(name="gram", reference=gram)
+""",
+    )
+
+
+def test_a_schema_alone_without_derivatives(define, checkout):
+    new_op.main(["--from", define(GRAM, "gram"), "--template", "kernel", "--no-grad"], checkout)
+    folder = checkout / "extension_cpp" / "operators" / "gram"
+    assert "register_no_autograd(" in (folder / "ops.py").read_text()
+    assert "differentiable=False" in (folder / "spec.py").read_text()
+    new_op.main(["--remove", "gram"], checkout)
+
+
+def test_a_result_without_a_batch(define, checkout, capsys):
+    options = ["--template", "kernel", "--shapes", "n, n -> ()"]
+    with pytest.raises(SystemExit):
+        new_op.main(["--from", define(GRAM, "gram"), *options], checkout)
+    assert "the result has no dimensions for a batch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "message"),
+    [
+        ("multi_output", GRAM, "what the template returns besides its result no definition says"),
+        ("inplace", GRAM, "what the template returns besides its result no definition says"),
+        (
+            "kernel",
+            "def gram(x: Tensor) -> tuple[Tensor, Tensor]:\n    return x, x",
+            "the template 'kernel' is for operators that return one new tensor, which gram is not",
+        ),
+    ],
+)
+def test_templates_that_do_not_fit(kind, source, message, define, checkout, capsys):
+    with pytest.raises(SystemExit):
+        new_op.main(["--from", define(source, "gram"), "--template", kind], checkout)
+    assert message in capsys.readouterr().err
 
 
 def test_names_that_mean_something_else_in_cpp(define):
@@ -1464,5 +1678,339 @@ registration.register_autograd("package::logsumexp", _backward, setup_context=_s
 registration.register_autograd("package::logsumexp_backward", reference=_backward_in_torch)
 registration.register_vmap("package::logsumexp")
 registration.register_vmap("package::logsumexp_backward")
+""",
+    )
+
+
+def test_rotary_ops():
+    assert_expected_inline(
+        printed("rotary", "ops.py"),
+        """\
+\"\"\"rotary: rotates pairs of numbers.\"\"\"
+
+import torch
+from package import registration
+from package.broadcasting import summed_gradients
+from torch import Tensor
+
+
+def rotary(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+    \"\"\"Rotates pairs of numbers.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        x: of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        y: a shape that broadcasts with those of the others; dtype and device of `x`.
+        cos: a shape that broadcasts with those of the others; dtype and device of `x`.
+        sin: a shape that broadcasts with those of the others; dtype and device of `x`.
+
+    Returns:
+        Two tensors `turned_x` and `turned_y`, each of the common shape, in the layout on which the
+        dense inputs of that shape agree, else contiguous. Differentiable to any order, in reverse
+        and forward mode. The gradient of an input that was broadcast is a deterministic sum,
+        accumulated in float32 (float64 for float64).
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    \"\"\"
+    return torch.ops.package.rotary(x, y, cos, sin)
+
+
+def _setup_context(ctx, inputs, output):
+    x, y, cos, sin = inputs
+    ctx.save_for_backward(x, y, cos, sin)
+    ctx.shapes = x.shape, y.shape, cos.shape, sin.shape
+
+
+def _backward(ctx, grad_turned_x, grad_turned_y):
+    x, y, cos, sin = ctx.saved_tensors
+    return summed_gradients(
+        torch.ops.package.rotary_backward, ctx.shapes, grad_turned_x, grad_turned_y, x, y, cos, sin
+    )
+
+
+def _backward_in_torch(grad_turned_x, grad_turned_y, x, y, cos, sin):
+    return (
+        grad_turned_x * cos + grad_turned_y * sin,
+        grad_turned_y * cos - grad_turned_x * sin,
+        grad_turned_x * x + grad_turned_y * y,
+        grad_turned_y * x - grad_turned_x * y,
+    )
+
+
+registration.register_fake("package::rotary")
+registration.register_fake("package::rotary_backward")
+registration.register_autograd("package::rotary", _backward, setup_context=_setup_context)
+registration.register_autograd("package::rotary_backward", reference=_backward_in_torch)
+registration.register_vmap("package::rotary")
+registration.register_vmap("package::rotary_backward")
+""",
+    )
+
+
+def test_offset_rms_norm_cpp():
+    assert_expected_inline(
+        printed("offset_rms_norm", "offset_rms_norm.cpp"),
+        """\
+// Scales by one more than a weight, or does not
+#include "rows.h"
+
+namespace package {
+namespace {
+
+const Operator kOffsetRmsNorm{
+    "offset_rms_norm(Tensor x, Tensor? weight=None, *, bool plain=False, float eps=0.01) -> (Tensor, Tensor)",
+    "*rows n, n -> *rows n, *rows 1"};
+const Operator kOffsetRmsNormBackward{
+    "offset_rms_norm_backward(Tensor grad_y, Tensor grad_rstd, Tensor x, Tensor? weight, bool plain, float eps) -> "
+    "(Tensor, Tensor)",
+    "*rows n, *rows 1, *rows n, n -> *rows n, n"};
+
+template <class T>
+struct OffsetRmsNormWithPlain {
+  using A = acc_t<T>;
+
+  T* y_output;                   // [rows, cols]
+  T* rstd_output;                // [rows]
+  backend::Parameter<T> weight;  // [cols]
+  A eps;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A cols = static_cast<A>(row.cols());
+    const A sum = row.sum([](A x) { return x * x; });
+    const A rstd = math::rsqrt(sum / cols + eps);
+    if (row.leader()) {
+      rstd_output[row.index()] = static_cast<T>(rstd);
+    }
+    row.write(y_output, [](A x, A weight) { return x * (A(1) + weight); }, weight);
+  }
+};
+
+template <class T>
+struct OffsetRmsNorm {
+  using A = acc_t<T>;
+
+  T* y_output;                   // [rows, cols]
+  T* rstd_output;                // [rows]
+  backend::Parameter<T> weight;  // [cols]
+  A eps;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A cols = static_cast<A>(row.cols());
+    const A sum = row.sum([](A x) { return x * x; });
+    const A rstd = math::rsqrt(sum / cols + eps);
+    if (row.leader()) {
+      rstd_output[row.index()] = static_cast<T>(rstd);
+    }
+    row.write(
+        y_output,
+        [=](A x, A weight) {
+          const A y = x * rstd;
+          return y * (A(1) + weight);
+        },
+        weight);
+  }
+};
+
+template <class T>
+struct OffsetRmsNormBackwardWithPlain {
+  using A = acc_t<T>;
+  using RowValues = Values<A, 1>;
+
+  T* grad_x;                     // [rows, cols]
+  const T* grad_rstd;            // [rows]
+  backend::Parameter<T> weight;  // [cols]
+  A eps;
+
+  HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
+
+  // What the results of a row are made of besides its elements.
+  template <class Row>
+  HOST_DEVICE RowValues of_row(Row& row) const {
+    const A row_grad_rstd = static_cast<A>(grad_rstd[row.index()]);
+    const A cols = static_cast<A>(row.cols());
+    const A sum = row.sum([](A /*grad_y*/, A x) { return x * x; });
+    const A rstd = math::rsqrt(sum / cols + eps);
+    const A quotient = row_grad_rstd * (rstd * rstd * rstd) / cols;
+    return {quotient};
+  }
+
+  template <class Row>
+  HOST_DEVICE void write(Row& row, const RowValues& values) const {
+    const A quotient = values[0];
+    row.write_and_add_to_columns(
+        grad_x, [=](A grad_y, A x, A weight) { return grad_y * (A(1) + weight) - x * quotient; },
+        [](A grad_y, A x) { return Values<A, 1>{grad_y * x}; }, weight);
+  }
+};
+
+template <class T>
+struct OffsetRmsNormBackward {
+  using A = acc_t<T>;
+  using RowValues = Values<A, 2>;
+
+  T* grad_x;                     // [rows, cols]
+  const T* grad_rstd;            // [rows]
+  backend::Parameter<T> weight;  // [cols]
+  A eps;
+
+  HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
+
+  // What the results of a row are made of besides its elements.
+  template <class Row>
+  HOST_DEVICE RowValues of_row(Row& row) const {
+    const A cols = static_cast<A>(row.cols());
+    const A row_grad_rstd = static_cast<A>(grad_rstd[row.index()]);
+    const auto sums =
+        row.sum([](A grad_y, A x, A weight) { return Values<A, 2>{x * x, grad_y * (A(1) + weight) * x}; }, weight);
+    const A rstd = math::rsqrt(sums[0] / cols + eps);
+    const A quotient = (row_grad_rstd + sums[1]) * (rstd * rstd * rstd) / cols;
+    return {rstd, quotient};
+  }
+
+  template <class Row>
+  HOST_DEVICE void write(Row& row, const RowValues& values) const {
+    const A rstd = values[0];
+    const A quotient = values[1];
+    row.write_and_add_to_columns(
+        grad_x, [=](A grad_y, A x, A weight) { return grad_y * (A(1) + weight) * rstd - x * quotient; },
+        [=](A grad_y, A x) {
+          const A y = x * rstd;
+          return Values<A, 1>{grad_y * y};
+        },
+        weight);
+  }
+};
+
+std::tuple<Tensor, Tensor> offset_rms_norm(
+    const Tensor& x, const std::optional<Tensor>& weight, bool plain, double eps) {
+  if (plain) {
+    return rowwise<OffsetRmsNormWithPlain, 2>(kOffsetRmsNorm, x, per_column(weight), eps);
+  }
+  return rowwise<OffsetRmsNorm, 2>(kOffsetRmsNorm, x, per_column(weight), eps);
+}
+
+std::tuple<Tensor, Tensor> offset_rms_norm_backward(
+    const Tensor& grad_y, const Tensor& grad_rstd, const Tensor& x, const std::optional<Tensor>& weight, bool plain,
+    double eps) {
+  if (plain) {
+    return rowwise_with_column_sums<OffsetRmsNormBackwardWithPlain, 1, 1>(
+        kOffsetRmsNormBackward, grad_y, per_row(grad_rstd), x, per_column(weight), eps);
+  }
+  return rowwise_with_column_sums<OffsetRmsNormBackward, 1, 1>(
+      kOffsetRmsNormBackward, grad_y, per_row(grad_rstd), x, per_column(weight), eps);
+}
+
+}  // namespace
+}  // namespace package
+
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(package::kOffsetRmsNorm.schema());
+  m.def(package::kOffsetRmsNormBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("offset_rms_norm", TORCH_BOX(&package::offset_rms_norm));
+  m.impl("offset_rms_norm_backward", TORCH_BOX(&package::offset_rms_norm_backward));
+}
+""",
+    )
+
+
+def test_offset_rms_norm_ops():
+    assert_expected_inline(
+        printed("offset_rms_norm", "ops.py"),
+        """\
+\"\"\"offset_rms_norm: scales by one more than a weight, or does not.\"\"\"
+
+import torch
+from package import checks, registration
+from package.batching import with_columns
+from torch import Tensor
+
+
+def offset_rms_norm(
+    x: Tensor, weight: Tensor | None = None, *, plain: bool = False, eps: float = 0.01
+) -> tuple[Tensor, Tensor]:
+    \"\"\"Scales by one more than a weight, or does not.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        x: `(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        weight: a value for each column, `(columns,)`; dtype and device of `x`; None counts as 0.
+        plain: a switch.
+        eps: a number; not differentiable.
+
+    Returns:
+        Two contiguous tensors: `y` with the shape and dtype of `x`; `rstd` with the shape
+        `(*x.shape[:-1], 1)` and the dtype of `x`. Differentiable to any order, in reverse and
+        forward mode. The gradient of `weight` is a deterministic sum over the rows, accumulated in
+        float32 (float64 for float64).
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+        TypeError: a tensor for `eps` whose derivative would be lost.
+    \"\"\"
+    checks.check_number("offset_rms_norm", "eps", eps)
+    return torch.ops.package.offset_rms_norm(x, weight, plain=plain, eps=eps)
+
+
+def _setup_context(ctx, inputs, keyword_only_inputs, output):
+    x, weight = inputs
+    ctx.plain = keyword_only_inputs["plain"]
+    ctx.eps = keyword_only_inputs["eps"]
+    ctx.save_for_backward(x, weight)
+    ctx.has_weight = weight is not None
+
+
+def _backward(ctx, grad_y, grad_rstd):
+    x, weight = ctx.saved_tensors
+    grad_x, grad_weight = torch.ops.package.offset_rms_norm_backward(
+        grad_y, grad_rstd, x, weight, ctx.plain, ctx.eps
+    )
+    return grad_x, grad_weight if ctx.has_weight else None
+
+
+def _in_torch(x, weight, plain, eps):
+    weight = 0 if weight is None else weight
+    if plain:
+        return x * (1 + weight), torch.rsqrt((x**2).mean(-1, keepdim=True) + eps)
+    rstd = torch.rsqrt((x**2).mean(-1, keepdim=True) + eps)
+    y = x * rstd
+    return y * (1 + weight), rstd
+
+
+def _backward_in_torch(grad_y, grad_rstd, x, weight, plain, eps, columns=None):
+    weight = 0 if weight is None else weight
+    columns = columns or grad_y.shape[-1:]
+    if plain:
+        cols = max(1, grad_y.shape[-1])
+        rstd = torch.rsqrt((x**2).mean(-1, keepdim=True) + eps)
+        return grad_y * (1 + weight) - x * (grad_rstd * (rstd * rstd * rstd) / cols), (
+            grad_y * x
+        ).sum_to_size(columns)
+    cols = max(1, grad_y.shape[-1])
+    grad_product = grad_y * (1 + weight)
+    rstd = torch.rsqrt((x**2).mean(-1, keepdim=True) + eps)
+    y = x * rstd
+    grad_product2 = (grad_rstd + (grad_product * x).sum(-1, keepdim=True)) * (rstd * rstd * rstd)
+    return grad_product * rstd - x * (grad_product2 / cols), (grad_y * y).sum_to_size(columns)
+
+
+registration.register_fake("package::offset_rms_norm")
+registration.register_fake("package::offset_rms_norm_backward")
+registration.register_autograd("package::offset_rms_norm", _backward, setup_context=_setup_context)
+registration.register_autograd("package::offset_rms_norm_backward", reference=_backward_in_torch)
+registration.register_vmap(
+    "package::offset_rms_norm", with_columns("package::offset_rms_norm", _in_torch)
+)
+registration.register_vmap(
+    "package::offset_rms_norm_backward",
+    with_columns("package::offset_rms_norm_backward", _backward_in_torch),
+)
 """,
     )

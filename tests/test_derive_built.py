@@ -30,16 +30,30 @@ EVERY = bool(os.environ.get("EVERY_DERIVED"))
 SHARE = [
     *("softcap", "swish_gate", "tanh_gelu", "scaled_exp", "tanh_affine", "scaled_bias_relu"),
     *("added", "rounded", "log", "integer_power", "between_tensors", "focal", "atan2", "select"),
-    *("softplus_bt", "elu_a", "counted", "maximum", "remainder"),
+    *("softplus_bt", "elu_a", "counted", "maximum", "remainder", "leaky", "bce"),
+    *("rotary", "reflected"),
     # Row-wise.
     *("softmax", "log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "rms_norm"),
     *("residual_norm", "layer_norm", "standardised", "normalised", "length", "cosine"),
     *("weighted_sum", "variance", "spread", "affine_of_mean"),
+    *("log_softmax_and_logsumexp", "optional_layer_norm", "offset_rms_norm"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
-# Of those that differ most, too: tensors that broadcast, an optional one and a switch, rows.
-DIFFERENT = ["swish_gate", "scaled_exp", "rms_norm"]
+# Of those that differ most, too: tensors that broadcast, an optional one and a switch, rows,
+# several results, and all of that.
+DIFFERENT = ["swish_gate", "scaled_exp", "rms_norm", "rotary", "offset_rms_norm", "neighbours"]
 BESIDES = f"(opcheck or vmap or strides or saved_tensors or bad_inputs) and {FLOAT32}"
+
+# What the template's kernel computes: with a definition that says so it passes, derivatives too.
+NEIGHBOURS = """
+import torch
+from torch import Tensor
+
+
+def neighbours(input: Tensor, other: Tensor, *, alpha: float = 1.0) -> Tensor:
+    padded = torch.nn.functional.pad(input, (1, 1))
+    return (padded[..., :-2] + input + padded[..., 2:]) * (1 + alpha) + other
+"""
 
 
 def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:
@@ -47,9 +61,12 @@ def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:
     folders = (root / "extension_cpp" / "operators").iterdir()
     unwanted = {path.name for path in folders if path.is_dir()} - {"fused_op", "__pycache__"}
     tool(root, *(["--remove", name] for name in unwanted))
-    names = list(PLACES) if EVERY else SHARE
+    names = list(PLACES) if EVERY else list(SHARE)
     git(root, "add", "--all")
     tool(root, *(["--from", PLACES[name]] for name in names))
+    (tmp_path / "neighbours.py").write_text(NEIGHBOURS)
+    tool(root, ["--from", f"{tmp_path}/neighbours.py:neighbours", "--template", "kernel"])
+    names.append("neighbours")
     for command in (["ruff", "check"], ["ruff", "format", "--check"]):
         succeed(sys.executable, "-m", *command, "--no-cache", "extension_cpp", cwd=root)
     build(root, DEBUG="1")

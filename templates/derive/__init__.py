@@ -13,6 +13,7 @@ In the order in which a definition goes through them; each imports of those abov
     trace.py           what it computes, as an expression
     differentiate.py   the gradients
     body.py            several formulas, of which switches choose one
+    variant.py         those where some of the optional tensors are given
     derived.py         all formulas of an operator
     printing.py        expressions as statements, in cpp_text.py and python_text.py
     verify.py          the formulas against the definition and PyTorch's derivatives
@@ -20,4 +21,5 @@ In the order in which a definition goes through them; each imports of those abov
     rows_text.py       functors for rows, whose passes follow from the expressions
     rows_file.py, cpp_file.py, ops_file.py, spec_file.py
     assemble.py        the operator's files
+    as_schema.py       those of a template, of which the definition is schema and reference alone
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -57,6 +57,13 @@ def each(function: Callable[[Leaf], Leaf], body: Body) -> Body:
     if isinstance(body, Branch):
         return Branch(body.switch, each(function, body.yes), each(function, body.no))
     return function(body)
+
+
+def chosen(body: Body, values: Mapping[str, bool]) -> Leaf:
+    """The results for these values of the switches."""
+    while isinstance(body, Branch):
+        body = body.yes if values[body.switch] else body.no
+    return body
 
 
 def nodes_of(body: Body) -> list[Node]:

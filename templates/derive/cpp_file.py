@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from . import cpp_text, rows_file
-from .derived import Variant
-from .plan import Backward, Plan
+from .plan import Backward, Plan, returned
 from .saved import OUTPUT
+from .variant import Variant
 
 MEMBERS = {"float": "A", "int": "A", "bool": "bool"}
 
@@ -66,7 +66,7 @@ def backward_functor(plan: Plan, backward: Backward) -> str:
 
 def forward_host(plan: Plan) -> str:
     parameters = ", ".join(f"{a.info.cpp} {plan.in_cpp[a.name]}" for a in plan.arguments)
-    head = f"Tensor {plan.host}({parameters}) {{"
+    head = f"{returned('cpp', len(plan.results))} {plan.host}({parameters}) {{"
     if len(plan.variants) == 1:
         arguments = ", ".join(plan.in_cpp[a.name] for a in plan.arguments)
         call = f"elementwise<{plan.struct(plan.variants[0])}>({plan.own.constant}, {arguments})"
@@ -105,4 +105,4 @@ def into_output(plan: Plan, variant: Variant) -> str:
 def backward_host(plan: Plan, backward: Backward) -> str:
     arguments = ", ".join(plan.in_cpp[name] for name in backward.arguments)
     call = f"elementwise<{backward.struct}>({backward.constant}, {arguments})"
-    return backward.host_in_cpp(call)
+    return backward.host_in_cpp(f"return {call};")

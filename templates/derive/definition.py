@@ -13,7 +13,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -29,7 +29,9 @@ from .saved import OUTPUT
 
 TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 # What the functions of an ops.py use by these names.
-TAKEN = {"torch", "checks", "registration", "ctx", "inputs", "self", "A", GRADIENT, OUTPUT}
+TAKEN = {"torch", "checks", "registration", "ctx", "inputs", "self", "A"}
+# The results without names, and their gradients.
+RESULT = re.compile(rf"(?:{GRADIENT}|{OUTPUT})\d*")
 
 # Tensors of a row-wise function with these names have a value for each column, as torch's have.
 PARAMETERS = ("weight", "bias", "gamma", "beta")
@@ -60,10 +62,16 @@ class Definition:
         """The arguments that are of one of these types."""
         return [a.name for a in self.schema.arguments if a.type in types]
 
+    def tensors(self, given: Container[str]) -> tuple[list[str], list[str]]:
+        """Those that are there, and those that are not, of the optional ones."""
+        optional = self.named("Tensor?")
+        absent = [name for name in optional if name not in given]
+        return [n for n in self.named("Tensor", "Tensor?") if n not in absent], absent
+
     @property
     def columns(self) -> list[str]:
         """The tensors with a value for each column, where the function is row-wise."""
-        tensors = self.named("Tensor")
+        tensors = self.named("Tensor", "Tensor?")
         if self.shapes is None:
             return [name for name in tensors[1:] if name in PARAMETERS]
         given = [shape.strip() for shape in self.shapes.partition("->")[0].split(",")]
@@ -94,7 +102,7 @@ def read(place: str, shapes: str | None = None) -> Definition:
     check_function(function, place)
     schema = parse(schema_text(function, place))
     for argument in schema.arguments:
-        if argument.name in TAKEN:
+        if argument.name in TAKEN or RESULT.fullmatch(argument.name):
             raise NotDerived(
                 f"the argument's name '{argument.name}' is used by the generated code: "
                 "choose another name"
@@ -158,15 +166,22 @@ def schema_text(function: Callable[..., Any], place: str) -> str:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise NotDerived(f"--from {place}: '{parameter}' is not supported: list the arguments")
-        if parameter.kind == parameter.KEYWORD_ONLY:
-            raise NotDerived(
-                f"--from {place}: '{parameter.name}' can be given by keyword alone, which is not "
-                "derived; leave out the '*'"
-            )
+        if parameter.kind == parameter.KEYWORD_ONLY and "*" not in arguments:
+            arguments.append("*")
         arguments.append(argument_text(parameter, hints, place))
-    if hints.get("return", Tensor) is not Tensor:
-        raise NotDerived(f"--from {place}: {name} must return Tensor, one and no more")
-    return f"{name}({', '.join(arguments)}) -> Tensor"
+    return f"{name}({', '.join(arguments)}) -> {result_text(hints.get('return', Tensor), place)}"
+
+
+def result_text(hint: Any, place: str) -> str:
+    if hint is Tensor:
+        return "Tensor"
+    results = typing.get_args(hint)
+    if typing.get_origin(hint) is not tuple or len(results) < 2 or {*results} != {Tensor}:
+        raise NotDerived(
+            f"--from {place}: the results have the type {hint}; there are Tensor and "
+            "tuple[Tensor, Tensor], of any length"
+        )
+    return f"({', '.join(['Tensor'] * len(results))})"
 
 
 def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: str) -> str:

@@ -2,110 +2,27 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
-from .body import Body, Branch, Leaf, branched, each, leaves, nodes_of, switches_of
-from .definition import Definition
-from .differentiate import gradients, gradients_by
-from .graph import (
-    ELEMENT,
-    GRADIENT,
-    OF_ROWS,
-    ROW,
-    Node,
-    add,
-    const,
-    in_order,
-    inputs_of,
-    is_const,
-    make,
-    plus,
-)
+from .body import Branch, Leaf, branched, each, leaves, nodes_of
+from .definition import RESULT, Definition
+from .differentiate import gradients
+from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
 from .refusal import NotDerived
-from .saved import on_output, saved_tensors
+from .saved import OUTPUT, on_output, saved_tensors
 from .trace import Traced, trace
+from .variant import Result, Variant, looks_at_rows, with_numbers
 
 # Of definitions with more optional tensors and switches than this, the source would be long.
 MOST_VARIANTS = 8
 
 # Values that stand for any other: what differs between two traces was made a constant on the way.
 HINTS = ((torch.float64, 0.71, 0.13, 3), (torch.float32, 1.37, 0.29, 5))
-
-
-@dataclass
-class Variant:
-    """The formulas where some of the optional tensors are given.
-
-    Attributes:
-        tensors: those that are given.
-        absent: the others.
-        forward: of one result.
-        gradients: one for each tensor.
-        names: that the definition has for parts of them.
-        saved: what the backward keeps, of the tensors or the output.
-        columns: the tensors with a value for each column, of a row-wise definition.
-        is_squeezed: whether there is a result for each row, and no dimension for the columns.
-    """
-
-    tensors: list[str]
-    absent: list[str]
-    forward: Body
-    gradients: Body
-    names: dict[Node, str] = field(default_factory=dict)
-    saved: list[str] = field(default_factory=list)
-    columns: list[str] = field(default_factory=list)
-    is_squeezed: bool = False
-
-    @property
-    def passed_on(self) -> list[str]:
-        """The tensors whose gradient is that of the output, as it is."""
-        return self.whose_gradient_is(make("tensor", value=GRADIENT))
-
-    @property
-    def computed(self) -> list[str]:
-        """The tensors whose gradients the backward operator computes: the rest have none.
-
-        Sums of columns last.
-        """
-        others = {*self.passed_on, *self.whose_gradient_is(const(0))}
-        found = [name for name in self.tensors if name not in others]
-        return sorted(found, key=lambda name: name in self.columns)
-
-    def whose_gradient_is(self, node: Node) -> list[str]:
-        return [
-            name
-            for k, name in enumerate(self.tensors)
-            if all(leaf[k] is node for leaf in leaves(self.gradients))
-        ]
-
-    @property
-    def backward(self) -> Body:
-        kept = [self.tensors.index(name) for name in self.computed]
-        return each(lambda leaf: tuple(leaf[k] for k in kept), self.gradients)
-
-    @property
-    def is_of_rows(self) -> bool:
-        """Whether it looks at whole rows."""
-        return any(node.op in OF_ROWS for node in in_order(nodes_of(self.forward)))
-
-    @property
-    def gives_rows(self) -> bool:
-        """Whether there is a result for each row."""
-        return nodes_of(self.forward)[0].extent == ROW
-
-    @property
-    def result_shape(self) -> str:
-        """Of a row-wise definition, as csrc/notation.h has it."""
-        if not self.gives_rows:
-            return "*rows n"
-        return "*rows" if self.is_squeezed else "*rows 1"
-
-    def uses(self, body: Body) -> set[str]:
-        return inputs_of(nodes_of(body)) | switches_of(body)
 
 
 def derive(definition: Definition, factored: bool = True) -> list[Variant]:
@@ -120,8 +37,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     Raises:
         NotDerived: it cannot be derived.
     """
-    optional = definition.named("Tensor?")
-    switches = definition.named("bool")
+    optional, switches = definition.named("Tensor?"), definition.named("bool")
     if 2 ** (len(optional) + len(switches)) > MOST_VARIANTS:
         raise NotDerived(
             f"{definition.place}: {len(optional)} optional tensors and {len(switches)} switches "
@@ -131,14 +47,19 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
         [name for name, is_given in zip(optional, flags, strict=True) if is_given]
         for flags in itertools.product((True, False), repeat=len(optional))
     ]
-    if is_of_rows(definition, switches):
-        variants = [derive_rows(definition, factored)]
-    else:
-        if definition.shapes is not None:
-            raise NotDerived(
-                f"{definition.place}: --shapes is for row-wise functions; leave it out"
-            )
-        variants = [derive_variant(definition, names, switches, factored) for names in given]
+    is_row_wise = is_of_rows(definition, given, switches)
+    columns = columns_of(definition, is_row_wise)
+    variants = [derive_variant(definition, names, switches, columns, factored) for names in given]
+    if any(shapes_of(v.results) != shapes_of(variants[0].results) for v in variants):
+        raise another_shape(definition)
+    if is_row_wise:
+        check_rows(definition, variants)
+        variants = filled(definition, variants, switches)
+    elif optional and definition.schema.outputs > 1:
+        raise NotDerived(
+            f"{definition.place}: several results of which each element depends on optional "
+            f"tensors ({', '.join(optional)}) are not derived; write a function for each case"
+        )
     used = set().union(*(v.uses(v.forward) for v in variants))
     for argument in definition.schema.arguments:
         if argument.name not in used:
@@ -149,90 +70,154 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     return variants
 
 
-def derive_variant(
-    definition: Definition, given: list[str], switches: list[str], factored: bool
-) -> Variant:
-    optional = definition.named("Tensor?")
-    tensors = [n for n in definition.named("Tensor", "Tensor?") if n in given or n not in optional]
-    absent = [name for name in optional if name not in given]
-    names: dict[Node, str] = {}
-
-    def leaf(values: Mapping[str, bool]) -> Leaf:
-        constants = {**values, **dict.fromkeys(absent)}
-        result, found = traced_twice(definition, tensors, constants)
-        names.update({n: name for n, name in found.items() if n not in names})
-        return (result.node,)
-
-    forward = branched(switches, leaf)
-    added = add if factored else plus
-    backward = each(lambda results: tuple(gradients(results[0], tensors, added)), forward)
-    variant = Variant(tensors, absent, forward, backward, names)
-    if not isinstance(forward, Branch) and not isinstance(backward, Branch):
-        of_output = on_output(forward[0], backward)
-        if of_output is not None:
-            variant.gradients = tuple(of_output)
-    variant.saved = saved_tensors(nodes_of(variant.backward), tensors)
-    return variant
-
-
-def is_of_rows(definition: Definition, switches: list[str]) -> bool:
-    """Whether the definition looks at whole rows, with one value of its switches at least."""
-    tensors = definition.named("Tensor", "Tensor?")
-    for values in itertools.product((True, False), repeat=len(switches)):
-        constants = dict(zip(switches, values, strict=True))
-        result, _ = traced(definition, tensors, constants, HINTS[0])
-        if any(node.op in OF_ROWS for node in in_order([result.node])):
+def is_of_rows(
+    definition: Definition, given: Sequence[Sequence[str]], switches: Sequence[str]
+) -> bool:
+    """Whether the definition looks at whole rows, in one of its cases at least."""
+    for names, values in itertools.product(
+        given, itertools.product((True, False), repeat=len(switches))
+    ):
+        tensors, absent = definition.tensors(names)
+        constants = dict.fromkeys(absent) | dict(zip(switches, values, strict=True))
+        results, _ = traced(definition, tensors, constants, HINTS[0])
+        if looks_at_rows([result.node for result in results]):
             return True
     return False
 
 
-def derive_rows(definition: Definition, factored: bool) -> Variant:
-    """The one variant of a row-wise definition."""
-    for kind, arguments in (
-        ("optional tensors", definition.named("Tensor?")),
-        ("switches", definition.named("bool")),
-    ):
-        if arguments:
+def columns_of(definition: Definition, is_row_wise: bool) -> list[str]:
+    """The tensors with a value for each column."""
+    if is_row_wise:
+        if "columns" in (a.name for a in definition.schema.arguments):
             raise NotDerived(
-                f"{definition.place}: row-wise functions with {kind} ({', '.join(arguments)}) are "
-                "not derived; write a function for each case"
+                "the argument's name 'columns' is used by the generated code: choose another name"
             )
-    tensors = definition.named("Tensor")
-    columns = definition.columns
-    if "columns" in definition.named("Tensor", "float", "int"):
-        raise NotDerived(
-            "the argument's name 'columns' is used by the generated code: choose another name"
+        return definition.columns
+    if definition.shapes is not None:
+        raise NotDerived(f"{definition.place}: --shapes is for row-wise functions; leave it out")
+    return []
+
+
+def derive_variant(
+    definition: Definition,
+    given: Sequence[str],
+    switches: Sequence[str],
+    columns: Sequence[str],
+    factored: bool,
+) -> Variant:
+    tensors, absent = definition.tensors(given)
+    columns = [name for name in columns if name in tensors]
+    names: dict[Node, str] = {}
+    cases: list[list[Result]] = []
+
+    def leaf(values: Mapping[str, bool]) -> Leaf:
+        constants = {**values, **dict.fromkeys(absent)}
+        traces, found = traced_twice(definition, tensors, constants, columns)
+        names.update({n: name for n, name in found.items() if n not in names})
+        cases.append(
+            [Result(found.get(t.node, ""), t.node.extent == ROW, t.is_squeezed) for t in traces]
         )
-    result, names = traced_twice(definition, tensors, {}, columns)
-    node = result.node
-    if node.extent not in (ROW, ELEMENT):
-        raise NotDerived(f"{definition.place}: the result has no rows; return what depends on them")
-    leaves = [make("column" if name in columns else "tensor", value=name) for name in tensors]
-    gradient = make("row" if node.extent == ROW else "tensor", value=GRADIENT)
-    of_leaves = gradients_by(node, leaves, gradient, add if factored else plus)
-    found = tuple(
-        make("col_sum", terms) if leaf.op == "column" and not is_const(terms, 0) else terms
-        for leaf, terms in zip(leaves, of_leaves, strict=True)
+        if shapes_of(cases[-1]) != shapes_of(cases[0]):
+            raise another_shape(definition)
+        return tuple(trace.node for trace in traces)
+
+    forward = branched(switches, leaf)
+    results = named(definition, cases)
+    given_gradients = [result.leaf for result in results]
+    arguments = [make("column" if n in columns else "tensor", value=n) for n in tensors]
+    added = add if factored else plus
+    found = each(lambda leaf: tuple(gradients(leaf, given_gradients, arguments, added)), forward)
+    sums = [
+        k
+        for k, name in enumerate(tensors)
+        if name in columns and not all(is_const(leaf[k], 0) for leaf in leaves(found))
+    ]
+    found = each(
+        lambda leaf: tuple(make("col_sum", n) if k in sums else n for k, n in enumerate(leaf)),
+        found,
     )
-    variant = Variant(tensors, [], (node,), found, names)
-    variant.columns, variant.is_squeezed = columns, result.is_squeezed
-    said = (definition.shapes or "").partition("->")[2].strip()
-    if said and said != variant.result_shape:
-        raise NotDerived(
-            f"{definition.place}: --shapes says {said}, and the result has the shape "
-            f"{variant.result_shape}"
-        )
+    variant = Variant(tensors, absent, results, forward, found, names, columns=columns)
+    if not variant.is_of_rows and not isinstance(forward, Branch) and len(forward) == 1:
+        assert not isinstance(found, Branch)
+        variant.gradients = on_output(forward[0], found) or found
     variant.saved = saved_tensors(nodes_of(variant.backward), tensors)
     # Of results for each row the backward needs to know how long rows are.
-    if variant.gives_rows and not set(variant.saved) - set(columns):
-        (first, *_) = tensors
-        variant.saved = [first, *variant.saved]
-    if variant.computed and set(variant.computed) <= set(columns):
+    of_rows = all(result.of_row for result in variant.differentiated)
+    if of_rows and variant.computed and not set(variant.saved) - set(columns):
+        variant.saved = [tensors[0], *variant.saved]
+    return variant
+
+
+def shapes_of(results: Sequence[Result]) -> list[str]:
+    return [result.shape for result in results]
+
+
+def named(definition: Definition, cases: Sequence[Sequence[Result]]) -> list[Result]:
+    """The results, each by a name that the definition has for it in one of its cases."""
+    if len(cases[0]) == 1:
+        return [dataclasses.replace(cases[0][0], name=OUTPUT)]
+    arguments = {a.name for a in definition.schema.arguments}
+    own = [next((r.name for r in same if r.name), "") for same in zip(*cases, strict=True)]
+    names = []
+    for k, name in enumerate(own):
+        is_plain = re.fullmatch(r"(?!_)(?!.*__)\w+", name) and not RESULT.fullmatch(name)
+        is_free = own.count(name) == 1 and not arguments & {name, f"grad_{name}"}
+        names.append(name if is_plain and is_free else f"{OUTPUT}{k}")
+    return [dataclasses.replace(r, name=n) for r, n in zip(cases[0], names, strict=True)]
+
+
+def another_shape(definition: Definition) -> NotDerived:
+    return NotDerived(
+        f"{definition.place}: the shape of a result depends on a switch, or on whether a tensor is "
+        "None; write a function for each case"
+    )
+
+
+def check_rows(definition: Definition, variants: Sequence[Variant]) -> None:
+    """Refuses what is not row-wise, or not on the interface of rows."""
+    first = variants[0]
+    for node in (node for v in variants for node in nodes_of(v.forward)):
+        if node.extent not in (ROW, ELEMENT):
+            raise NotDerived(
+                f"{definition.place}: the result has no rows; return what depends on them"
+            )
+    said = (definition.shapes or "").partition("->")[2].strip()
+    shape = ", ".join(result.shape for result in first.results)
+    if said and re.sub(r" *, *", ", ", said) != shape:
+        raise NotDerived(
+            f"{definition.place}: --shapes says {said}, and the result has the shape {shape}"
+        )
+    if first.computed and set(first.computed) <= set(first.columns):
         raise NotDerived(
             f"{definition.place}: of a function whose gradients are sums of columns alone there is "
             "no row-wise backward; start from --template kernel"
         )
-    return variant
+
+
+def filled(
+    definition: Definition, variants: Sequence[Variant], switches: Sequence[str]
+) -> list[Variant]:
+    """The variants of a row-wise definition by one formula: with numbers for what is None."""
+    first = variants[0]
+    for name in definition.named("Tensor?"):
+        (alone,) = [v for v in variants if v.absent == [name]]
+        fitting = [k for k in (1, 0) if with_numbers(first, {name: k}).is_as(alone, switches)]
+        if name not in first.columns or not fitting:
+            raise NotDerived(
+                f"{definition.place}: of row-wise functions an optional tensor is a parameter for "
+                f"each column that counts as 1 or 0 where it is None, which '{name}' is not; write "
+                "a function for each case"
+            )
+        first.otherwise[name] = fitting[0]
+    found = [first]
+    for variant in variants[1:]:
+        found.append(with_numbers(first, {name: first.otherwise[name] for name in variant.absent}))
+        if not found[-1].is_as(variant, switches):
+            raise NotDerived(
+                f"{definition.place}: without {' and '.join(variant.absent)} it is another "
+                "function than with ones and zeros for them; write a function for each case"
+            )
+    return found
 
 
 def traced_twice(
@@ -240,15 +225,17 @@ def traced_twice(
     tensors: list[str],
     constants: Mapping[str, object],
     columns: Sequence[str] = (),
-) -> tuple[Traced, dict[Node, str]]:
-    results = [traced(definition, tensors, constants, hint, columns) for hint in HINTS]
-    (result, found), (other, _) = results
-    if result.node is not other.node:
-        raise NotDerived(
-            f"{definition.place}: {difference(result.node, other.node)}; a number argument, a "
-            "dtype or what the function keeps outside of itself was made a constant on the way"
-        )
-    return result, found
+) -> tuple[tuple[Traced, ...], dict[Node, str]]:
+    (results, found), (others, _) = (
+        traced(definition, tensors, constants, hint, columns) for hint in HINTS
+    )
+    for result, other in zip(results, others, strict=True):
+        if result.node is not other.node:
+            raise NotDerived(
+                f"{definition.place}: {difference(result.node, other.node)}; a number argument, a "
+                "dtype or what the function keeps outside of itself was made a constant on the way"
+            )
+    return results, found
 
 
 def difference(a: Node, b: Node) -> str:
@@ -263,7 +250,7 @@ def traced(
     constants: Mapping[str, object],
     hint: tuple[torch.dtype, float, float, int],
     columns: Sequence[str] = (),
-) -> tuple[Traced, dict[Node, str]]:
+) -> tuple[tuple[Traced, ...], dict[Node, str]]:
     dtype, first, step, integer = hint
     numbers: dict[str, float] = {}
     for k, argument in enumerate(definition.schema.settings):
@@ -273,7 +260,9 @@ def traced(
             numbers[argument.name] = integer + k
     file = definition.function.__code__.co_filename
     try:
-        return trace(definition.function, tensors, numbers, constants, dtype, file, columns)
+        results, names = trace(
+            definition.function, tensors, numbers, constants, dtype, file, columns
+        )
     except NotDerived:
         raise
     except Exception as error:
@@ -281,3 +270,9 @@ def traced(
         raise NotDerived(
             f"{definition.place}: the definition does not run: {type(error).__name__}: {reason}"
         ) from None
+    if len(results) != definition.schema.outputs:
+        raise NotDerived(
+            f"{definition.place}: the definition returns {len(results)} results, and its "
+            f"annotation says {definition.schema.outputs}"
+        )
+    return results, names

@@ -40,7 +40,7 @@ class Node:
         value: of a constant; the name of an argument.
         is_bool: whether it is true or false.
         extent: NUMBER, ROW, COLUMN or ELEMENT.
-        is_gradient: whether it depends on the gradient that the backward is given.
+        is_gradient: whether it depends on a gradient that the backward is given.
     """
 
     op: str
@@ -85,6 +85,10 @@ class Node:
         return f"{self.op}({', '.join(map(repr, self.args))})"
 
 
+class Gradient(str):
+    """The name of a gradient that the backward is given, which is no argument's."""
+
+
 Operand: TypeAlias = "Node | float"
 
 _nodes: dict[tuple[object, ...], Node] = {}
@@ -103,7 +107,7 @@ def make(op: str, *args: Node, value: Value = None) -> Node:
             value,
             is_bool,
             extent(op, args),
-            (op in ARGUMENTS and value == GRADIENT) or any(a.is_gradient for a in args),
+            isinstance(value, Gradient) or any(a.is_gradient for a in args),
         )
     return _nodes[key]
 
@@ -116,7 +120,7 @@ def extent(op: str, args: Iterable[Node]) -> int:
     return found
 
 
-GRADIENT = "grad_output"
+GRADIENT = Gradient("grad_output")
 # What the number of columns is called among the arguments: no argument's name.
 COLS = "row.cols()"
 
@@ -162,6 +166,28 @@ def in_order(outputs: Iterable[Node], known: Container[Node] = ()) -> Iterator[N
             stack.append((node, True))
             if node not in known:
                 stack += [(arg, False) for arg in reversed(node.args)]
+
+
+def replaced(nodes: Sequence[Node], by: dict[Node, Node]) -> tuple[Node, ...]:
+    """Expressions with others in place of some; `by` is filled with what has been met."""
+    for node in in_order(nodes, by):
+        if node not in by:
+            args = tuple(by[arg] for arg in node.args)
+            by[node] = make(node.op, *args, value=node.value) if args else node
+    return tuple(by[node] for node in nodes)
+
+
+def simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Without products by 1 and sums with 0, which change nothing."""
+    by: dict[Node, Node] = {}
+    for node in in_order(nodes):
+        args = tuple(by[arg] for arg in node.args)
+        by[node] = make(node.op, *args, value=node.value) if args else node
+        if node.op in ("mul", "add"):
+            a, b = args
+            neutral = 1 if node.op == "mul" else 0
+            by[node] = a if is_const(b, neutral) else b if is_const(a, neutral) else by[node]
+    return tuple(by[node] for node in nodes)
 
 
 # Products and sums of gradients

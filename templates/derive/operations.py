@@ -667,6 +667,45 @@ whole(
 )
 
 
+def weighted_loss_derivative(
+    g: Node, out: Node, x: Node, y: Node, weight: Node
+) -> tuple[Node, Node, None]:
+    of_one = weight * y
+    to_x = g * ((of_one + 1 - y) * make("sigmoid", x) - of_one)
+    return to_x, g * ((1 - weight) * make("logsigmoid", x) - x), None
+
+
+whole(
+    "weighted_binary_cross_entropy_with_logits",
+    'F.binary_cross_entropy_with_logits({0}, {1}, reduction="none", '
+    "pos_weight=torch.full_like({1}, {2}))",
+    lambda x, y, weight: (1 - y) * x - ((weight - 1) * y + 1) * make("logsigmoid", x),
+    weighted_loss_derivative,
+    "loss",
+)
+
+
+def binary_cross_entropy(x: Node, y: Node) -> Node:
+    # The logarithms are limited, as in PyTorch.
+    of_one, of_zero = (
+        lowered_clamp_min(log, const(-100)) for log in (make("log", x), make("log1p", -x))
+    )
+    return (y - 1) * of_zero - y * of_one
+
+
+whole(
+    "binary_cross_entropy",
+    'F.binary_cross_entropy({0}, {1}, reduction="none")',
+    binary_cross_entropy,
+    # The bound is PyTorch's 1e-12, which is a float there.
+    lambda g, out, x, y: (
+        g * (x - y) / make("clamp_min", x * (1 - x), const(9.999999960041972e-13)),
+        g * (make("log1p", -x) - make("log", x)),
+    ),
+    "loss",
+)
+
+
 def lower(node: Node, done: dict[Node, Node]) -> Node:
     """An expression in operations that C++ has."""
     if node not in done:

@@ -10,9 +10,9 @@ from schema import Argument
 from torch.autograd.function import BackwardCFunction
 
 from . import python_text
-from .derived import Variant
-from .graph import GRADIENT
 from .plan import Backward, Plan
+from .saved import OUTPUT
+from .variant import Result, Variant
 
 WIDTH = 96
 
@@ -49,10 +49,14 @@ def lower_first(text: str) -> str:
 
 
 def public(plan: Plan) -> str:
-    parameters = ", ".join(a.python_parameter for a in plan.arguments)
-    arguments = ", ".join(a.name for a in plan.arguments)
+    parameters = [a.python_parameter for a in plan.arguments]
+    if plan.keyword_only:
+        parameters.insert(-len(plan.keyword_only), "*")
+    arguments = ", ".join(f"{a.name}={a.name}" if a.kwarg_only else a.name for a in plan.arguments)
+    count = len(plan.results)
+    result = "Tensor" if count == 1 else f"tuple[{', '.join(['Tensor'] * count)}]"
     lines = [
-        f"def {plan.name}({parameters}) -> Tensor:",
+        f"def {plan.name}({', '.join(parameters)}) -> {result}:",
         *textwrap.indent(f'"""{docstring(plan)}\n"""', "    ").splitlines(),
         *(
             f'    checks.check_number("{plan.name}", "{name}", {name})'
@@ -71,7 +75,7 @@ def docstring(plan: Plan) -> str:
     lines = [
         *(plan.summary, "", "Half types are computed in float32 and rounded once.", ""),
         *("Args:", *arguments, ""),
-        *("Returns:", wrapped(returned_tensor(plan)), ""),
+        *("Returns:", wrapped(returned_tensors(plan)), ""),
         *("Raises:", f"    RuntimeError: {raised}"),
     ]
     if numbers := plan.differentiated_numbers:
@@ -90,10 +94,29 @@ def wrapped(text: str, hanging: str = "") -> str:
     )
 
 
-def returned_tensor(plan: Plan) -> str:
+def returned_tensors(plan: Plan) -> str:
+    """What the results are like, and what there is to say of their gradients."""
+    text = returned_rows(plan) if plan.is_of_rows else returned_elements(plan)
+    text = f"{text} Differentiable to any order, in reverse and forward mode."
+    if plan.broadcasts:
+        text += " The gradient of an input that was broadcast is a deterministic sum, accumulated "
+        text += "in float32 (float64 for float64)."
+    if columns := plan.variants[0].columns:
+        named = " and ".join(f"`{name}`" for name in columns)
+        text += f" The gradient{'s' if len(columns) > 1 else ''} of {named} "
+        text += "are deterministic sums" if len(columns) > 1 else "is a deterministic sum"
+        text += " over the rows, accumulated in float32 (float64 for float64)."
+    return text
+
+
+def names_of(results: Sequence[Result]) -> str:
+    """`y` and `rstd`, where they have names."""
+    names = [f"`{r.name}`" for r in results if not r.name.startswith(OUTPUT)]
+    return f" {', '.join(names[:-1])} and {names[-1]}" if len(names) == len(results) else ""
+
+
+def returned_elements(plan: Plan) -> str:
     main, *others = plan.tensors
-    if plan.is_of_rows:
-        return returned_rows(plan)
     if plan.broadcasts:
         text = "of the common shape, in the layout on which the dense inputs of that shape agree"
     elif others:
@@ -103,36 +126,44 @@ def returned_tensor(plan: Plan) -> str:
     else:
         text = f"with the shape and dtype of `{main}`, and its layout where it is dense"
     text += ", else contiguous" if others else ""
-    text = f"A tensor {text}. Differentiable to any order, in reverse and forward mode."
-    if plan.broadcasts:
-        text += " The gradient of an input that was broadcast is a deterministic sum, accumulated "
-        text += "in float32 (float64 for float64)."
-    return text
+    count = len(plan.results)
+    what = "A tensor" if count == 1 else f"{counted(count)} tensors{names_of(plan.results)}, each"
+    return f"{what} {text}."
 
 
 def returned_rows(plan: Plan) -> str:
-    (variant,) = plan.variants
     main = plan.tensors[0]
-    shape = f"the shape and dtype of `{main}`"
-    if variant.gives_rows:
-        sizes = f"{main}.shape[:-1]" if variant.is_squeezed else f"(*{main}.shape[:-1], 1)"
-        shape = f"the shape `{sizes}` and the dtype of `{main}`"
-    text = f"A contiguous tensor with {shape}. Differentiable to any order, in reverse and "
-    text += "forward mode."
-    if variant.columns:
-        named = " and ".join(f"`{name}`" for name in variant.columns)
-        several = len(variant.columns) > 1
-        text += f" The gradient{'s' if several else ''} of {named} "
-        text += "are deterministic sums" if several else "is a deterministic sum"
-        text += " over the rows, accumulated in float32 (float64 for float64)."
-    return text
+    if len(plan.results) == 1:
+        return f"A contiguous tensor with {shape_of_rows(plan.results[0], main)}."
+    shapes = [shape_of_rows(result, main) for result in plan.results]
+    tensors = f"{counted(len(shapes))} contiguous tensors"
+    if len({*shapes}) == 1:
+        return f"{tensors}{names_of(plan.results)}, each with {shapes[0]}."
+    pairs = zip(plan.results, shapes, strict=True)
+    return f"{tensors}: {'; '.join(f'`{r.name}` with {shape}' for r, shape in pairs)}."
+
+
+def counted(number: int) -> str:
+    return {2: "Two", 3: "Three", 4: "Four"}.get(number, str(number))
+
+
+def shape_of_rows(result: Result, main: str) -> str:
+    if not result.of_row:
+        return f"the shape and dtype of `{main}`"
+    sizes = f"{main}.shape[:-1]" if result.is_squeezed else f"(*{main}.shape[:-1], 1)"
+    return f"the shape `{sizes}` and the dtype of `{main}`"
 
 
 def description(plan: Plan, a: Argument) -> str:
     """What the author says of an argument, and what holds for all operators."""
     main = plan.tensors[0]
     if plan.is_of_rows and a.name in plan.variants[0].columns:
-        text = f"a value for each column, `(columns,)`; dtype and device of `{main}`."
+        otherwise = (
+            f"; None counts as {number}"
+            if (number := plan.variants[0].otherwise.get(a.name)) is not None
+            else ""
+        )
+        text = f"a value for each column, `(columns,)`; dtype and device of `{main}`{otherwise}."
     elif plan.is_of_rows and a.name == main:
         text = "`(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or "
         text += "CUDA."
@@ -169,9 +200,13 @@ def setup_context(plan: Plan) -> str:
         context(a.name) if a.name in kept else a.name if a.name in needed else "_"
         for a in plan.arguments
     ]
+    targets = targets[: len(plan.arguments) - len(plan.keyword_only)]
     lines = []
     if set(targets) != {"_"}:
         lines.append(f"{unpacked(targets)} = inputs")
+    for a in plan.keyword_only:
+        if a.name in kept:
+            lines.append(f'{context(a.name)} = keyword_only_inputs["{a.name}"]')
     if plan.saved:
         lines.append(f"ctx.save_for_backward({', '.join(plan.saved)})")
     lines += [f"ctx.has_{name} = {name} is not None" for name in plan.optional]
@@ -183,7 +218,8 @@ def setup_context(plan: Plan) -> str:
             for name in plan.tensors
         ]
         lines.append(f"ctx.shapes = {', '.join(shapes)}")
-    return function("_setup_context", ["ctx", "inputs", "output"], lines or ["pass"])
+    inputs = ["inputs", "keyword_only_inputs"] if plan.keyword_only else ["inputs"]
+    return function("_setup_context", ["ctx", *inputs, "output"], lines or ["pass"])
 
 
 def unpacked(names: Sequence[str]) -> str:
@@ -199,13 +235,17 @@ def backward(plan: Plan) -> str:
         conditions += [f"not ctx.has_{name}" for name in variant.absent]
         lines.append(f"if {' and '.join(conditions)}:")
         lines += [f"    {line}" for line in returned(plan, variant)]
-    return function("_backward", ["ctx", GRADIENT], [*lines, *returned(plan, first)])
+    gradients = [result.gradient for result in plan.results]
+    return function("_backward", ["ctx", *gradients], [*lines, *returned(plan, first)])
 
 
 def returned(plan: Plan, variant: Variant) -> list[str]:
     """The lines that return a gradient for every argument."""
-    results = {name: passed_on(plan, variant, name) for name in variant.passed_on}
-    names = [a.name for a in plan.arguments]
+    results = {
+        name: passed_on(plan, variant, name, gradient)
+        for name, gradient in variant.passed_on.items()
+    }
+    names = [a.name for a in plan.arguments if not a.kwarg_only]
     operator = plan.backward_of(variant)
     if operator is None:
         comment = [] if results else ["# It is zero everywhere."]
@@ -217,13 +257,17 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     if plan.broadcasts and len(variant.tensors) > 1:
         call = f"summed_gradients({function}, {shapes_of(plan, variant)}, {arguments})"
         is_tuple = True
-    if plan.tensors == variant.computed == names or (
-        names[:1] == variant.computed and not is_tuple
+    if not variant.otherwise and (
+        plan.tensors == variant.computed == names
+        or (names[:1] == variant.computed and not is_tuple)
     ):
         nones = "".join(", None" for _ in names[len(variant.computed) :])
         return [f"return {call}{nones}"]
     gradients = [f"grad_{name}" for name in variant.computed]
-    results |= dict(zip(variant.computed, gradients, strict=True))
+    results |= {
+        name: f"{gradient} if ctx.has_{name} else None" if name in variant.otherwise else gradient
+        for name, gradient in zip(variant.computed, gradients, strict=True)
+    }
     targets = unpacked(gradients) if is_tuple else gradients[0]
     values = [results.get(name, "None") for name in names]
     return [f"{targets} = {call}", f"return {', '.join(values)}"]
@@ -236,20 +280,21 @@ def shapes_of(plan: Plan, variant: Variant) -> str:
     return f"[{', '.join(shapes)}]"
 
 
-def passed_on(plan: Plan, variant: Variant, name: str) -> str:
+def passed_on(plan: Plan, variant: Variant, name: str, gradient: str) -> str:
     if not plan.broadcasts or len(variant.tensors) == 1:
-        return GRADIENT
-    return f"{GRADIENT}.sum_to_size(ctx.shapes[{plan.tensors.index(name)}])"
+        return gradient
+    return f"{gradient}.sum_to_size(ctx.shapes[{plan.tensors.index(name)}])"
 
 
 def forward_in_torch(plan: Plan) -> str:
-    (variant,) = plan.variants
+    variant = plan.variants[0]
     arguments = [a.name for a in plan.arguments]
     spelling = {name: name for name in arguments}
-    formula = (variant.forward, variant.names, spelling)
-    of_rows = ".squeeze(-1)" if variant.is_squeezed else ""
     return python_text.function(
-        "_in_torch", arguments, *formula, like=plan.tensors[0], of_rows=of_rows
+        *("_in_torch", arguments, variant.forward, variant.names, spelling),
+        like=plan.tensors[0],
+        otherwise=variant.otherwise,
+        of_rows=[".squeeze(-1)" if r.is_squeezed else "" for r in plan.results],
     )
 
 
@@ -262,7 +307,8 @@ def backward_in_torch(backward: Backward) -> str:
         backward.arguments,
         *formula,
         like=backward.like,
-        unsqueezed=[GRADIENT] if variant.is_squeezed else [],
+        otherwise={n: k for n, k in variant.otherwise.items() if n in backward.tensors},
+        unsqueezed=[r.gradient for r in variant.differentiated if r.is_squeezed],
     )
 
 

@@ -8,13 +8,12 @@ from collections.abc import Collection, Sequence
 
 from instantiate import PACKAGE
 from naming import camel, declared
-from schema import Argument
+from schema import TYPES, Argument
 
 from . import cpp_text
 from .definition import Definition, summary
-from .derived import Variant
-from .graph import GRADIENT
 from .saved import OUTPUT
+from .variant import Variant
 from .verify import Verified
 
 # What functors for rows call so, and their host functions.
@@ -48,12 +47,21 @@ def functor_name(name: str, taken: Collection[str]) -> str:
     return f"Op{camel(name)}" if camel(name) in taken else camel(name)
 
 
+def returned(language: str, count: int) -> str:
+    """The type of so many tensors, in a schema or in C++."""
+    tensors = ", ".join(["Tensor"] * count)
+    if count == 1:
+        return tensors
+    return f"std::tuple<{tensors}>" if language == "cpp" else f"({tensors})"
+
+
 class Backward(Declared):
     """The operator that computes gradients of a variant.
 
     Attributes:
         struct: its functor.
-        tensors: its arguments that are tensors, the gradient of the output first.
+        gradients: those of the results that it is made of.
+        tensors: its arguments that are tensors, the gradients first.
         numbers: the others.
     """
 
@@ -62,50 +70,61 @@ class Backward(Declared):
         used = variant.uses(variant.backward)
         self.plan, self.variant = plan, variant
         self.struct = functor_name(name, plan.taken)
-        self.tensors = [GRADIENT, *variant.saved]
+        self.gradients = [str(result.gradient) for result in variant.differentiated]
+        self.tensors = [*self.gradients, *variant.saved]
         self.numbers = [a for a in plan.settings if a.name in used]
         count = len(variant.computed)
-        result = "Tensor" if count == 1 else f"({', '.join(['Tensor'] * count)})"
-        arguments = [f"Tensor {name}" for name in self.tensors]
+        arguments = [f"{self.type_of(name)} {name}" for name in self.tensors]
         arguments += [f"{a.type} {a.name}" for a in self.numbers]
+        schema = f"{name}({', '.join(arguments)}) -> {returned('schema', count)}"
         if variant.is_of_rows:
-            super().__init__(name, f"{name}({', '.join(arguments)}) -> {result}", self.rows_line)
+            super().__init__(name, schema, self.rows_line)
             return
-        # The output has the shape of its gradient; the inputs broadcast to it.
+        # An output has the shape of its gradient; the inputs broadcast to it.
         broadcasts = plan.broadcasts and len(variant.tensors) > 1
         shape = "..." if broadcasts and set(variant.saved) - {OUTPUT} else "*shape"
         line = f"{', '.join([shape] * len(self.tensors))} -> {', '.join([shape] * count)}"
-        super().__init__(name, f"{name}({', '.join(arguments)}) -> {result}", line)
+        super().__init__(name, schema, line)
+
+    def type_of(self, tensor: str) -> str:
+        return "Tensor?" if tensor in self.variant.otherwise else "Tensor"
 
     @property
     def rows_line(self) -> str:
         variant = self.variant
-        given = [variant.result_shape, *(shape_in_rows(variant, n) for n in variant.saved)]
+        given = [result.shape for result in variant.differentiated]
+        given += [shape_in_rows(variant, n) for n in variant.saved]
         results = [shape_in_rows(variant, n) for n in variant.computed]
         return f"{', '.join(given)} -> {', '.join(results)}"
 
     @property
     def elements(self) -> list[str]:
         """The tensors that have the rows' shape."""
-        own = [] if self.variant.gives_rows else [GRADIENT]
-        return own + [name for name in self.variant.saved if name not in self.variant.columns]
+        others = {*self.rows, *self.variant.columns}
+        return [name for name in self.tensors if name not in others]
+
+    @property
+    def rows(self) -> list[str]:
+        """Those with a value for each row."""
+        return [str(r.gradient) for r in self.variant.differentiated if r.of_row]
 
     @property
     def like(self) -> str:
         """A tensor of the shape of the gradients."""
-        return self.elements[0] if self.variant.is_of_rows else GRADIENT
+        return self.elements[0]
 
     @property
     def arguments(self) -> list[str]:
         return [*self.tensors, *(a.name for a in self.numbers)]
 
-    def host_in_cpp(self, call: str) -> str:
-        """The C++ function that is its kernel, and returns what it calls."""
-        parameters = [f"const Tensor& {self.plan.in_cpp[name]}" for name in self.tensors]
+    def host_in_cpp(self, body: str) -> str:
+        """The C++ function that is its kernel."""
+        parameters = [
+            f"{TYPES[self.type_of(name)].cpp} {self.plan.in_cpp[name]}" for name in self.tensors
+        ]
         parameters += [f"{a.info.cpp} {self.plan.in_cpp[a.name]}" for a in self.numbers]
-        count = len(self.variant.computed)
-        result = "Tensor" if count == 1 else f"std::tuple<{', '.join(['Tensor'] * count)}>"
-        return f"{result} {self.name}({', '.join(parameters)}) {{\n  return {call};\n}}"
+        result = returned("cpp", len(self.variant.computed))
+        return f"{result} {self.name}({', '.join(parameters)}) {{\n  {body}\n}}"
 
     @property
     def in_torch(self) -> str:
@@ -117,8 +136,9 @@ class Plan:
     """What the files of a derived operator have in common.
 
     Attributes:
-        variants: the one with all tensors first.
+        variants: the one with all tensors first; of a row-wise definition, that one alone.
         tensors: all of them.
+        results: what there is to say of them besides their formulas.
         settings: the arguments that are no tensors.
         broadcasts: whether the tensors may have different shapes.
         is_of_rows: whether it is row-wise.
@@ -134,27 +154,29 @@ class Plan:
     def __init__(
         self, definition: Definition, variants: Sequence[Variant], verified: Verified
     ) -> None:
-        self.definition, self.variants, self.verified = definition, variants, verified
+        self.definition, self.verified = definition, verified
+        self.variants = variants[:1] if variants[0].is_of_rows else variants
         self.name = definition.name
         self.arguments = definition.schema.arguments
         self.settings = definition.schema.settings
         self.optional = definition.named("Tensor?")
-        self.tensors = variants[0].tensors
+        self.tensors, self.results = variants[0].tensors, variants[0].results
         self.broadcasts = len(self.tensors) > 1 and verified.broadcasts
         headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
         self.taken = set().union(*map(declared, headers))
-        self.backwards = [Backward(self, v) for v in variants if v.computed]
+        self.backwards = [Backward(self, v) for v in self.variants if v.computed]
         self.is_of_rows = variants[0].is_of_rows
         shape = "..." if self.broadcasts else "*shape"
-        line = f"{', '.join([shape] * len(self.tensors))} -> {shape}"
+        given, results = [shape] * len(self.tensors), [shape] * len(self.results)
         if self.is_of_rows:
             given = [shape_in_rows(variants[0], name) for name in self.tensors]
-            line = f"{', '.join(given)} -> {variants[0].result_shape}"
+            results = [result.shape for result in self.results]
+        line = f"{', '.join(given)} -> {', '.join(results)}"
         self.own = Declared(self.name, definition.schema.text, line)
         names = [a.name for a in self.arguments]
-        taken = [GRADIENT, OUTPUT, "inputs", *(IN_ROWS if self.is_of_rows else ())]
-        self.in_cpp = cpp_text.spelled(names, taken=taken)
-        self.in_cpp |= {GRADIENT: GRADIENT, OUTPUT: OUTPUT}
+        own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
+        taken = [*own, "inputs", *(IN_ROWS if self.is_of_rows else ())]
+        self.in_cpp = cpp_text.spelled(names, taken=taken) | {name: name for name in own}
         self.host = f"op_{self.name}" if self.name in self.taken else self.name
         text, self.described = summary(definition)
         self.summary = text or f"Computes {self.formula}."
@@ -164,7 +186,8 @@ class Plan:
         columns = set(self.variants[0].columns)
         if name == self.name:
             return bool(columns)
-        return any(columns & {*b.tensors, *b.variant.computed} for b in self.backwards)
+        (called,) = [b for b in self.backwards if b.name == name]
+        return bool(columns & {*called.tensors, *called.variant.computed})
 
     @property
     def declared(self) -> list[Declared]:
@@ -180,6 +203,12 @@ class Plan:
         if returned is None or has_locals:
             return f"{self.name} of each {'row' if self.is_of_rows else 'element'}"
         return f"`{re.sub(r'(torch.nn.functional|torch|F|math)[.]', '', returned[1])}`"
+
+    @property
+    def members(self) -> list[str]:
+        """What functors for rows call the results."""
+        names = [result.name for result in self.results]
+        return [n if n.startswith(OUTPUT) else f"{n}_{OUTPUT}" for n in names]
 
     def struct(self, variant: Variant) -> str:
         """The functor of a variant."""
@@ -197,6 +226,10 @@ class Plan:
         """What the context of autograd keeps, of all variants."""
         found = {name for b in self.backwards for name in b.variant.saved}
         return [name for name in (*self.tensors, OUTPUT) if name in found]
+
+    @property
+    def keyword_only(self) -> list[Argument]:
+        return [a for a in self.arguments if a.kwarg_only]
 
     @property
     def differentiated_numbers(self) -> list[str]:

@@ -104,7 +104,8 @@ def function(
     spelling: Mapping[str, str],
     like: str,
     unsqueezed: Sequence[str] = (),
-    of_rows: str | None = None,
+    otherwise: Mapping[str, int] | None = None,
+    of_rows: Sequence[str | None] = (),
 ) -> str:
     """A function of tensors and numbers.
 
@@ -116,9 +117,13 @@ def function(
         spelling: of the arguments.
         like: a tensor of the dtype and shape of the results.
         unsqueezed: those without a dimension for the columns, which get one.
-        of_rows: what becomes of a value for each row that is a result; None: it is expanded.
+        otherwise: the numbers that tensors count as where they are None.
+        of_rows: what becomes of a value for each row that is a result, for each of them; without,
+            and where it is None, it is expanded.
     """
     lines = [f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed]
+    for x, number in (otherwise or {}).items():
+        lines.append(f"{x} = {number} if {x} is None else {x}")
     if any(node.op == "col_sum" for node in nodes_of(body)):
         lines.append(f"columns = columns or {like}.shape[-1:]")
         parameters = [*parameters, "columns=None"]
@@ -134,14 +139,14 @@ def statements(
     spelling: Mapping[str, str],
     like: str,
     taken: Sequence[str],
-    of_rows: str | None = None,
+    of_rows: Sequence[str | None] = (),
 ) -> list[str]:
     if isinstance(body, Branch):
-        yes = statements(body.yes, names, spelling, like, taken)
+        yes = statements(body.yes, names, spelling, like, taken, of_rows)
         return [
             f"if {spelling[body.switch]}:",
             *(f"    {line}" for line in yes),
-            *statements(body.no, names, spelling, like, taken),
+            *statements(body.no, names, spelling, like, taken, of_rows),
         ]
     printer = Printer(Python(spelling, like), names, taken)
     lines = []
@@ -150,8 +155,10 @@ def statements(
         lines.append(f"{printer.bound[cols()]} = max(1, {like}.shape[-1])")
     text = printer.text(body)
     lines += [f"{name} = {expression}" for _, name, expression in text.statements]
+    shapes = of_rows or [None] * len(body)
     results = [
-        whole(node, result, like, of_rows) for node, result in zip(body, text.results, strict=True)
+        whole(node, result, like, shape)
+        for node, result, shape in zip(body, text.results, shapes, strict=True)
     ]
     return [*lines, f"return {', '.join(results)}"]
 
@@ -162,8 +169,9 @@ def whole(node: Node, result: str, like: str, of_rows: str | None) -> str:
         if is_const(node, 0):
             return f"torch.zeros_like({like})"
         return f"torch.full_like({like}, {result})"
+    held = result if result.isidentifier() else f"({result})"
     if node.extent == ROW and of_rows is not None:
-        return f"({result}){of_rows}" if of_rows else result
+        return f"{held}{of_rows}" if of_rows else result
     if node.extent == ROW and node.op != "col_sum":
-        return f"({result}).expand_as({like})" if node.args else f"{result}.expand_as({like})"
+        return f"{held}.expand_as({like})"
     return result

@@ -1,61 +1,91 @@
-"""The functors and host functions of a row-wise operator, in C++."""
+"""The functors and host functions of a row-wise operator, in C++.
+
+Where switches choose, each of the formulas has a functor of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from .body import nodes_of
+from naming import camel
+
+from .body import Body, Branch, Leaf
 from .cpp_text import lowered, lowered_names
-from .graph import GRADIENT, Node
-from .plan import Backward, Plan
+from .graph import Node, inputs_of
+from .plan import Backward, Plan, returned
 from .rows_text import RowFunctor
-from .saved import OUTPUT
+from .variant import Variant
 
 
 def functors(plan: Plan) -> list[str]:
-    (variant,) = plan.variants
-    elements = [name for name in plan.tensors if name not in variant.columns]
-    (node,) = nodes_of(lowered(variant.forward))
-    numbers = [a.name for a in plan.numbers_of(variant)]
-    forward = functor(
-        *(plan, plan.struct(variant), {OUTPUT: node}, elements, [], variant.columns, numbers)
-    )
-    return [forward, *(backward_functor(plan, backward) for backward in plan.backwards)]
+    first = plan.variants[0]
+    elements = [name for name in plan.tensors if name not in first.columns]
+    of_row = [m for m, r in zip(plan.members, plan.results, strict=True) if r.of_row]
+    found = []
+    for suffix, leaf in cases(lowered(first.forward)):
+        results = dict(zip(plan.members, leaf, strict=True))
+        struct = plan.struct(first) + suffix
+        found.append(functor(plan, first, struct, results, of_row, elements, [], first.columns))
+    for backward in plan.backwards:
+        found += backward_functors(plan, backward)
+    return found
 
 
-def backward_functor(plan: Plan, backward: Backward) -> str:
+def backward_functors(plan: Plan, backward: Backward) -> list[str]:
     variant = backward.variant
-    nodes = nodes_of(lowered(variant.backward))
-    results = {
-        f"grad_{plan.in_cpp[name]}": node
-        for name, node in zip(variant.computed, nodes, strict=True)
-    }
-    rows = [GRADIENT] if variant.gives_rows else []
     columns = [name for name in variant.saved if name in variant.columns]
-    numbers = [a.name for a in backward.numbers]
-    return functor(plan, backward.struct, results, backward.elements, rows, columns, numbers)
+    members = [f"grad_{plan.in_cpp[name]}" for name in variant.computed]
+    return [
+        functor(
+            *(plan, variant, backward.struct + suffix, dict(zip(members, leaf, strict=True)), []),
+            *(backward.elements, backward.rows, columns),
+        )
+        for suffix, leaf in cases(lowered(variant.backward))
+    ]
 
 
 def functor(
     plan: Plan,
+    variant: Variant,
     struct: str,
     results: Mapping[str, Node],
+    of_row: Sequence[str],
     elements: Sequence[str],
     rows: Sequence[str],
     columns: Sequence[str],
-    numbers: Sequence[str],
 ) -> str:
-    names = lowered_names(plan.variants[0].names)
-    return RowFunctor(struct, results, elements, rows, columns, numbers, names, plan.in_cpp).text()
+    numbers = numbers_of(plan, results.values())
+    names = lowered_names(variant.names)
+    tensors = (elements, rows, columns)
+    return RowFunctor(struct, results, of_row, *tensors, numbers, names, plan.in_cpp).text()
+
+
+def cases(body: Body) -> Iterator[tuple[str, Leaf]]:
+    """The formulas, and what follows the name of the functor for each."""
+    if not isinstance(body, Branch):
+        yield "", body
+        return
+    for suffix, leaf in cases(body.yes):
+        yield f"With{camel(body.switch)}{suffix}", leaf
+    yield from cases(body.no)
+
+
+def numbers_of(plan: Plan, nodes: Iterable[Node]) -> list[str]:
+    used = inputs_of(nodes)
+    return [a.name for a in plan.settings if a.name in used]
 
 
 def hosts(plan: Plan) -> list[str]:
-    (variant,) = plan.variants
+    first, count = plan.variants[0], len(plan.results)
+    tensors = [as_given(plan, name) for name in plan.tensors]
+
+    def call(suffix: str, leaf: Leaf) -> str:
+        template = f"rowwise<{plan.struct(first)}{suffix}{f', {count}' if count > 1 else ''}>"
+        return called(plan, template, plan.own.constant, tensors, leaf)
+
     parameters = ", ".join(f"{a.info.cpp} {plan.in_cpp[a.name]}" for a in plan.arguments)
-    numbers = [a.name for a in plan.numbers_of(variant)]
-    arguments = [plan.own.constant, *given(plan, plan.tensors, [], numbers)]
-    call = f"rowwise<{plan.struct(variant)}>({', '.join(arguments)})"
-    forward = f"Tensor {plan.host}({parameters}) {{ return {call}; }}"
+    body = chosen_call(plan, first.forward, call)
+    forward = f"{returned('cpp', count)} {plan.host}({parameters}) {{ {body} }}"
     return [forward, *(backward_host(plan, backward) for backward in plan.backwards)]
 
 
@@ -63,27 +93,37 @@ def backward_host(plan: Plan, backward: Backward) -> str:
     variant = backward.variant
     count = len(variant.computed)
     sums = len([name for name in variant.computed if name in variant.columns])
-    rows = [GRADIENT] if variant.gives_rows else []
-    numbers = [a.name for a in backward.numbers]
-    arguments = [backward.constant, *given(plan, backward.tensors, rows, numbers)]
-    if sums:
-        how = f"rowwise_with_column_sums<{backward.struct}, {count - sums}, {sums}>"
-    else:
-        how = f"rowwise<{backward.struct}{f', {count}' if count > 1 else ''}>"
-    return backward.host_in_cpp(f"{how}({', '.join(arguments)})")
+    tensors = [as_given(plan, name, backward.rows) for name in backward.tensors]
+
+    def call(suffix: str, leaf: Leaf) -> str:
+        struct = backward.struct + suffix
+        template = f"rowwise<{struct}{f', {count}' if count > 1 else ''}>"
+        if sums:
+            template = f"rowwise_with_column_sums<{struct}, {count - sums}, {sums}>"
+        return called(plan, template, backward.constant, tensors, leaf)
+
+    return backward.host_in_cpp(chosen_call(plan, variant.backward, call))
 
 
-def given(
-    plan: Plan, tensors: Sequence[str], rows: Sequence[str], numbers: Sequence[str]
-) -> list[str]:
-    """The arguments of rowwise()."""
-    (variant,) = plan.variants
-    arguments = []
-    for name in tensors:
-        text = plan.in_cpp[name]
-        if name in variant.columns:
-            text = f"per_column({text})"
-        elif name in rows:
-            text = f"per_row({text})"
-        arguments.append(text)
-    return arguments + [plan.in_cpp[name] for name in numbers]
+def as_given(plan: Plan, name: str, rows: Sequence[str] = ()) -> str:
+    """A tensor as an argument of rowwise()."""
+    first = plan.variants[0]
+    if name in first.columns:
+        # What it counts as where it is None, which is 0 unless that is said.
+        otherwise = ", 1" if first.otherwise.get(name) == 1 else ""
+        return f"per_column({plan.in_cpp[name]}{otherwise})"
+    return f"per_row({plan.in_cpp[name]})" if name in rows else plan.in_cpp[name]
+
+
+def called(plan: Plan, template: str, constant: str, tensors: Sequence[str], leaf: Leaf) -> str:
+    numbers = [plan.in_cpp[name] for name in numbers_of(plan, leaf)]
+    return f"{template}({', '.join([constant, *tensors, *numbers])})"
+
+
+def chosen_call(plan: Plan, body: Body, call: Callable[[str, Leaf], str], suffix: str = "") -> str:
+    """Returns what is called of the functor that the switches choose."""
+    if not isinstance(body, Branch):
+        return f"return {call(suffix, body)};"
+    yes = chosen_call(plan, body.yes, call, f"{suffix}With{camel(body.switch)}")
+    no = chosen_call(plan, body.no, call, suffix)
+    return f"if ({plan.in_cpp[body.switch]}) {{ {yes} }} {no}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 
 from .cpp_text import Cpp, divisors
-from .graph import COLUMN, Node, in_order
+from .graph import COLUMN, GRADIENT, Node, in_order
 from .operations import OPERATIONS
 from .printing import Printer
 
@@ -55,6 +55,7 @@ class RowFunctor:
         struct: its name.
         results: what it computes, by the names of its members: for each element or row. Of a sum
             for each column the name is not used.
+        of_row: those of the results that have a value for each row.
         elements: the tensors with a value for each element, in the order of the operator.
         rows: those with a value for each row.
         columns: those with a value for each column.
@@ -67,6 +68,7 @@ class RowFunctor:
         self,
         struct: str,
         results: Mapping[str, Node],
+        of_row: Sequence[str],
         elements: Sequence[str],
         rows: Sequence[str],
         columns: Sequence[str],
@@ -76,6 +78,7 @@ class RowFunctor:
     ) -> None:
         self.struct = struct
         self.results = {n: node for n, node in results.items() if node.op != "col_sum"}
+        self.of_row = of_row
         self.terms = [node.args[0] for node in results.values() if node.op == "col_sum"]
         self.elements, self.rows, self.columns = elements, rows, columns
         self.numbers, self.names, self.spelling = numbers, names, spelling
@@ -109,7 +112,7 @@ class RowFunctor:
     def members(self) -> list[str]:
         lines = []
         for name in self.results:
-            lines.append(f"T* {name};  // {'[rows, cols]' if self.is_written(name) else '[rows]'}")
+            lines.append(f"T* {name};  // {'[rows]' if name in self.of_row else '[rows, cols]'}")
         lines += [f"const T* {self.spelling[name]};  // [rows]" for name in self.rows]
         lines += [
             f"backend::Parameter<T> {self.spelling[name]};  // [cols]" for name in self.columns
@@ -120,15 +123,11 @@ class RowFunctor:
             for name in self.numbers
         ]
 
-    def is_written(self, name: str) -> bool:
-        """Whether it has a value for each element, as the gradient of what has."""
-        return name.startswith("grad_") or self.results[name].extent & COLUMN != 0
-
     def kind(self, node: Node) -> str:
         return "bool" if node.is_bool else "Divisor<A>" if node in self.divisors else "A"
 
     def one_call(self) -> list[str]:
-        written = [[self.results[name]] for name in self.results if self.is_written(name)]
+        written = [[self.results[name]] for name in self.results if name not in self.of_row]
         self.find([*self.results.values()], written)
         self.write(self.outer)
         return [
@@ -242,7 +241,8 @@ class RowFunctor:
                 self.bind(node, "static_cast<A>(row.cols())", "cols")
             elif node.op == "row":
                 name = self.spelling[str(node.value)]
-                self.bind(node, f"static_cast<A>({name}[row.index()])", name.partition("_")[0])
+                own = "grad" if name == GRADIENT else f"row_{name}"
+                self.bind(node, f"static_cast<A>({name}[row.index()])", own)
 
     def bind(self, node: Node, text: str, name: str = "") -> None:
         self.outer.bound[node] = self.outer.fresh(name or self.outer.word(node))
@@ -285,13 +285,13 @@ class RowFunctor:
     # ----- passes that write
 
     def write(self, printer: Printer) -> None:
-        written = [name for name in self.results if self.is_written(name)]
-        for name in self.results:
-            if name not in written:
-                value = printer.expression(self.results[name])
-                self.lines.append(
-                    f"if (row.leader()) {{ {name}[row.index()] = static_cast<T>({value}); }}"
-                )
+        written = [name for name in self.results if name not in self.of_row]
+        if self.of_row:
+            stored = (
+                f"{name}[row.index()] = static_cast<T>({printer.expression(self.results[name])});"
+                for name in self.of_row
+            )
+            self.lines.append(f"if (row.leader()) {{ {' '.join(stored)} }}")
         if len(written) == 1 and self.terms and not self.columns_of(self.terms, printer):
             (name,) = written
             node = self.results[name]

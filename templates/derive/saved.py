@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .graph import GRADIENT, Node, const, in_order, inputs_of, make
+from .graph import GRADIENT, Node, const, in_order, inputs_of, make, replaced
 
 OUTPUT = "output"
 
 
-def on_output(output: Node, gradients: Sequence[Node]) -> list[Node] | None:
+def on_output(output: Node, gradients: Sequence[Node]) -> tuple[Node, ...] | None:
     """The gradients of the output's value in place of the inputs', where that is as exact.
 
     It is where they do no more than look on which side of its kink a relu is.
@@ -18,16 +18,9 @@ def on_output(output: Node, gradients: Sequence[Node]) -> list[Node] | None:
         return None
     old = make("le", output.args[0], const(0))
     new = make("le", make("tensor", value=OUTPUT), const(0))
-    replaced = [replace(gradient, {old: new}) for gradient in gradients]
-    names = {n.value for n in in_order(replaced) if n.op == "tensor"}
-    return replaced if names <= {GRADIENT, OUTPUT} else None
-
-
-def replace(node: Node, by: dict[Node, Node]) -> Node:
-    if node not in by:
-        args = tuple(replace(arg, by) for arg in node.args)
-        by[node] = make(node.op, *args, value=node.value) if args else node
-    return by[node]
+    found = replaced(gradients, {old: new})
+    names = {n.value for n in in_order(found) if n.op == "tensor"}
+    return found if names <= {GRADIENT, OUTPUT} else None
 
 
 def saved_tensors(gradients: Sequence[Node], tensors: Sequence[str]) -> list[str]:

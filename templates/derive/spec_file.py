@@ -66,4 +66,6 @@ def sample(plan: Plan, shapes: Sequence[str], switched: bool = False, absent: bo
         else:
             # The value that the battery gives, of the one number there is.
             values.append(a.default or ("1" if a.type == "int" else "1.75"))
+        if a.kwarg_only:
+            values[-1] = f"{a.name}={values[-1]}"
     return f"Sample({', '.join(values)})"

@@ -426,8 +426,8 @@ def trace(
     dtype: torch.dtype,
     file: str,
     columns: Collection[str] = (),
-) -> tuple[Traced, dict[Node, str]]:
-    """What a definition computes, and the names that it gives to parts of it.
+) -> tuple[tuple[Traced, ...], dict[Node, str]]:
+    """The results of a definition, and the names that it gives to parts of them.
 
     Args:
         function: the definition.
@@ -454,12 +454,13 @@ def trace(
             result = function(**arguments)
     finally:
         traced_file.pop()
-    if not isinstance(result, Traced):
-        several = isinstance(result, (tuple, list))
-        raise NotDerived(
-            f"the definition returns {'several results' if several else type(result).__name__}; "
-            "what is derived returns one tensor"
-        )
-    if result.node.is_bool:
-        raise NotDerived("the definition returns a mask; what is derived has a floating dtype")
-    return result, names.found
+    results = result if isinstance(result, tuple) else (result,)
+    for result in results:
+        if not isinstance(result, Traced):
+            raise NotDerived(
+                f"the definition returns {type(result).__name__}; what is derived returns a tensor "
+                "or a tuple of tensors"
+            )
+        if result.node.is_bool:
+            raise NotDerived("the definition returns a mask; what is derived has a floating dtype")
+    return results, names.found

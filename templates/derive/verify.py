@@ -16,11 +16,10 @@ from torch import Tensor
 from .body import Body
 from .cpp_text import lowered, lowered_names
 from .definition import Definition
-from .derived import Variant
-from .graph import GRADIENT
 from .python_text import function
 from .refusal import NotDerived
 from .saved import OUTPUT
+from .variant import Variant
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, -3.0, 6.0, 30.0)
 FEW_SPECIAL = (0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 6.0)
@@ -71,25 +70,32 @@ class Checked:
     ) -> None:
         self.definition, self.variant = definition, variant
         self.numbers = {**numbers, **switches}
-        self.names = [*variant.tensors, *self.numbers]
+        self.gradients = [str(result.gradient) for result in variant.results]
+        self.names = [*variant.tensors, *self.numbers, *self.gradients, OUTPUT]
         self.lowered_forward = self.compiled(lowered(variant.forward), is_lowered=True)
         self.lowered_backward = self.compiled(lowered(variant.gradients), is_lowered=True)
         self.backward = self.compiled(variant.gradients)
 
     def compiled(self, body: Body, is_lowered: bool = False) -> Callable[..., Any]:
-        parameters = [*self.names, GRADIENT, OUTPUT]
         names = lowered_names(self.variant.names) if is_lowered else self.variant.names
-        spelling = {name: name for name in parameters}
-        text = function("f", parameters, body, names, spelling, like=self.like)
+        spelling = {name: name for name in self.names}
+        text = function("f", self.names, body, names, spelling, like=self.like)
         scope: dict[str, Any] = {"torch": torch, "math": math, "F": F}
         exec(text, scope)
-        return lambda tensors, grad, output: one_tuple(
-            scope["f"](**tensors, **self.numbers, grad_output=grad, output=output)
+        return lambda tensors, grads, values: one_tuple(
+            scope["f"](**tensors, **self.numbers, **grads, output=values[0])
         )
 
-    def define(self, tensors: Mapping[str, Tensor]) -> Tensor:
+    def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         absent = dict.fromkeys(self.variant.absent)
-        return self.definition.function(**tensors, **self.numbers, **absent)
+        return one_tuple(self.definition.function(**tensors, **self.numbers, **absent))
+
+    def labels(self) -> list[str]:
+        """What is compared: the values, then the gradients."""
+        values = ["the value"]
+        if len(self.gradients) > 1:
+            values = [f"the value of {result.name}" for result in self.variant.results]
+        return values + [f"the gradient of {name}" for name in self.variant.tensors]
 
     def fail(self, what: str) -> Disagrees:
         absent = "".join(f", {name}=None" for name in self.variant.absent)
@@ -101,7 +107,7 @@ class Checked:
     @property
     def like(self) -> str:
         """A tensor of the shape of the gradients."""
-        return GRADIENT
+        return self.gradients[0]
 
     # ----- values
 
@@ -118,6 +124,25 @@ class Checked:
         columns = torch.tensor(list(itertools.product(values, repeat=count)), dtype=torch.float64)
         return {name: columns[:, k].clone() for k, name in enumerate(self.variant.tensors)}
 
+    def taken(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The entries of tensors for which the definition does not raise."""
+        entries = {n: t for n, t in tensors.items() if n not in self.variant.columns}
+
+        def picked(index: slice | list[int]) -> dict[str, Tensor]:
+            return {**tensors, **{name: t[index] for name, t in entries.items()}}
+
+        def is_taken(values: Mapping[str, Tensor]) -> bool:
+            try:
+                self.define(values)
+            except RuntimeError:
+                return False
+            return True
+
+        if is_taken(tensors):
+            return dict(tensors)
+        count = len(next(iter(entries.values())))
+        return picked([k for k in range(count) if is_taken(picked(slice(k, k + 1)))])
+
     def ranges(self) -> list[Range]:
         """Of each tensor, in which the definition and its gradients are finite, and not large.
 
@@ -129,41 +154,43 @@ class Checked:
             itertools.product(range(len(RANGES)), repeat=count),
             key=lambda chosen: (len(set(chosen)), sum(chosen)),
         )
+        ones = dict.fromkeys(self.gradients, torch.ones(1, dtype=torch.float64))
+        raised = None
         for chosen in candidates[:200]:
             ranges = [RANGES[k] for k in chosen]
-            tensors = self.random(ranges)
-            value, gradients = self.expected(tensors, torch.ones(1, dtype=torch.float64))
+            try:
+                found = self.expected(self.random(ranges), ones)
+            except Undefined as error:  # it may refuse numbers that are out of its range
+                raised = error
+                continue
             # Nor close to a pole, where finite differences and half types see little.
-            if all((t.abs() < LARGE).all() for t in (value, *gradients)):
+            if all((t.abs() < LARGE).all() for t in found):
                 return ranges
-        raise Undefined(
+        raise raised or Undefined(
             f"{self.definition.place}: the definition or its gradient is finite in none of the "
             f"ranges that were tried, with {self.numbers}; start from "
             f"--template {self.template}"
         )
 
-    def expected(self, tensors: Mapping[str, Tensor], grad: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def expected(self, tensors: Mapping[str, Tensor], grads: Mapping[str, Tensor]) -> list[Tensor]:
+        """The values and gradients of PyTorch."""
         leaves = {name: t.clone().requires_grad_() for name, t in tensors.items()}
         try:
-            value = self.define(leaves)
+            values = self.define(leaves)
         except Exception as error:
             reason = " ".join(str(error).split())
             raise Undefined(
                 f"{self.definition.place}: the definition does not run: "
                 f"{type(error).__name__}: {reason}"
             ) from None
-        if not value.requires_grad:
-            return value, [torch.zeros_like(t) for t in leaves.values()]
         try:
-            found = torch.autograd.grad(
-                value, list(leaves.values()), grad.expand_as(value), materialize_grads=True
-            )
+            found = differentiated(values, leaves, grads)
         except RuntimeError as error:
             raise NotDerived(
                 f"{self.definition.place}: PyTorch has no derivative of it ({error}); "
                 "say it in other operations"
             ) from None
-        return value.detach(), list(found)
+        return [*(value.detach() for value in values), *found]
 
     # ----- checks
 
@@ -172,7 +199,7 @@ class Checked:
         ranges = self.ranges()
         random = self.random(ranges)
         self.agree(random)
-        self.agree(self.special())
+        self.agree(self.taken(self.special()))
         self.agree_in_float32(random)
         self.agree_twice(ranges)
         return ranges
@@ -183,7 +210,7 @@ class Checked:
         given = [shapes[k % len(shapes)] for k, _ in enumerate(self.variant.tensors)]
         try:
             self.check_shape(given)
-        except (RuntimeError, ValueError):
+        except (RuntimeError, ValueError, Disagrees):
             self.check_shape([(2, 4, 3)] * len(given))
             return False
         return True
@@ -193,27 +220,31 @@ class Checked:
             name: torch.full(shape, 0.5, dtype=torch.float64)
             for name, shape in zip(self.variant.tensors, shapes, strict=True)
         }
-        value, wanted = self.define(tensors), torch.broadcast_shapes(*shapes)
-        if value.shape != wanted:
-            raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(wanted)}")
-        if value.dtype != torch.float64:
-            raise self.fail(f"of torch.float64 it is {value.dtype}")
+        self.check_shapes(
+            self.define(tensors), [torch.broadcast_shapes(*shapes)] * len(self.gradients)
+        )
 
-    def gradient_of_output(self, tensors: Mapping[str, Tensor]) -> Tensor:
+    def check_shapes(self, values: Sequence[Tensor], wanted: Sequence[Sequence[int]]) -> None:
+        for value, shape in zip(values, wanted, strict=True):
+            if value.shape != shape:
+                raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(shape)}")
+            if value.dtype != torch.float64:
+                raise self.fail(f"of torch.float64 it is {value.dtype}")
+
+    def gradients_of_outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         like = next(iter(tensors.values()))
         generator = torch.Generator().manual_seed(1)
-        values = torch.rand(like.shape, generator=generator, dtype=torch.float64)
-        return (values + 0.5).to(like.dtype)
+        return {
+            name: torch.rand(like.shape, generator=generator, dtype=torch.float64).to(like.dtype)
+            + 0.5
+            for name in self.gradients
+        }
 
     def agree(self, tensors: Mapping[str, Tensor]) -> None:
-        grad = self.gradient_of_output(tensors)
-        value, gradients = self.expected(tensors, grad)
-        pairs = self.results(tensors, grad, value)
-        wanted = {"the value": value} | {
-            f"the gradient of {name}": gradient
-            for name, gradient in zip(self.variant.tensors, gradients, strict=True)
-        }
-        for label, found in pairs:
+        grads = self.gradients_of_outputs(tensors)
+        values = self.expected(tensors, grads)
+        wanted = dict(zip(self.labels(), values, strict=True))
+        for label, found in self.results(tensors, grads, values):
             expected = wanted[label]
             found = found.expand_as(expected)
             size = expected[expected.isfinite()].abs().max() if expected.isfinite().any() else 1.0
@@ -229,30 +260,32 @@ class Checked:
                 )
 
     def results(
-        self, tensors: Mapping[str, Tensor], grad: Tensor, output: Tensor
+        self,
+        tensors: Mapping[str, Tensor],
+        grads: Mapping[str, Tensor],
+        values: Sequence[Tensor],
     ) -> list[tuple[str, Tensor]]:
-        labels = [f"the gradient of {name}" for name in self.variant.tensors]
+        """What was derived, by its labels: the gradients once as in C++, once as in Python."""
+        given, count = (tensors, grads, values), len(self.gradients)
         with torch.no_grad():
-            found = [("the value", self.lowered_forward(tensors, grad, output)[0])]
+            found = list(zip(self.labels(), self.lowered_forward(*given), strict=False))
             for backward in (self.lowered_backward, self.backward):
-                found += zip(labels, backward(tensors, grad, output), strict=True)
+                found += zip(self.labels()[count:], backward(*given), strict=True)
         return found
 
     def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:
         """As close to the result in float64 as the definition, but for a few roundings."""
         rounded = {name: t.float() for name, t in tensors.items()}
         exact = {name: t.double() for name, t in rounded.items()}
-        grad = self.gradient_of_output(rounded)
-        truth, true_gradients = self.expected(exact, grad.double())
-        theirs, their_gradients = self.expected(rounded, grad)
-        gradients = zip(true_gradients, their_gradients, strict=True)
-        truths = dict(zip(self.variant.tensors, gradients, strict=True))
+        grads = self.gradients_of_outputs(rounded)
+        truths = self.expected(exact, {name: grad.double() for name, grad in grads.items()})
+        theirs = self.expected(rounded, grads)
+        both = dict(zip(self.labels(), zip(truths, theirs, strict=True), strict=True))
         eps = torch.finfo(torch.float32).eps
-        for label, found in self.results(rounded, grad, theirs):
+        for label, found in self.results(rounded, grads, theirs):
             if found.dtype != torch.float32:
                 raise self.fail(f"{label} of torch.float32 is {found.dtype}")
-            name = label.removeprefix("the gradient of ")
-            true, their = truths.get(name, (truth, theirs))
+            true, their = both[label]
             allowed = 4 * (their.double() - true).abs().max()
             allowed = allowed + eps * (16 * true.abs() + 4 * true.abs().max())
             wrong = (found.double() - true).abs() > allowed
@@ -267,26 +300,42 @@ class Checked:
     def agree_twice(self, ranges: Sequence[Range]) -> None:
         """The derivative of the backward, of which the operator has the Python alone."""
         tensors = {n: t.requires_grad_() for n, t in self.random(ranges, seed=2).items()}
-        grad = self.gradient_of_output(tensors).requires_grad_()
-        leaves = [grad, *tensors.values()]
+        grads = {n: g.requires_grad_() for n, g in self.gradients_of_outputs(tensors).items()}
+        leaves = [*grads.values(), *tensors.values()]
         try:
-            value = self.define(tensors)
-            if not value.requires_grad:
-                return
-            first = torch.autograd.grad(
-                value, leaves[1:], grad, create_graph=True, materialize_grads=True
-            )
-            wanted = second(first, leaves)
+            values = self.define(tensors)
+            wanted = second(differentiated(values, tensors, grads, create_graph=True), leaves)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise NotDerived(
                 f"{self.definition.place}: PyTorch has no second derivative of it ({reason}); "
                 "say it in other operations"
             ) from None
-        found = second(self.backward(tensors, grad, value), leaves)
-        for label, a, b in zip(("the gradient", *self.variant.tensors), found, wanted, strict=True):
+        found = second(self.backward(tensors, grads, values), leaves)
+        for label, a, b in zip((*grads, *tensors), found, wanted, strict=True):
             if not torch.allclose(a, b, rtol=1e-7, atol=1e-8, equal_nan=True):
                 raise self.fail(f"the second derivative by {label}")
+
+
+def differentiated(
+    values: Sequence[Tensor],
+    tensors: Mapping[str, Tensor],
+    grads: Mapping[str, Tensor],
+    create_graph: bool = False,
+) -> list[Tensor]:
+    """The gradients of tensors, of those values that have any."""
+    leaves = list(tensors.values())
+    pairs = [(v, g) for v, g in zip(values, grads.values(), strict=True) if v.requires_grad]
+    if not pairs:
+        return [torch.zeros_like(t) for t in leaves]
+    found = torch.autograd.grad(
+        [value for value, _ in pairs],
+        leaves,
+        [grad.expand_as(value) for value, grad in pairs],
+        create_graph=create_graph,
+        materialize_grads=True,
+    )
+    return list(found)
 
 
 def second(first: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
@@ -313,9 +362,9 @@ class CheckedRows(Checked):
     def like(self) -> str:
         return self.variant.tensors[0]
 
-    def define(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        value = super().define(tensors)
-        return value.unsqueeze(-1) if self.variant.is_squeezed else value
+    def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        pairs = zip(super().define(tensors), self.variant.results, strict=True)
+        return tuple(v.unsqueeze(-1) if r.is_squeezed else v for v, r in pairs)
 
     def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         columns = self.variant.columns
@@ -356,18 +405,19 @@ class CheckedRows(Checked):
                 name: torch.full(size, 0.5, dtype=torch.float64)
                 for name, size in zip(self.variant.tensors, given, strict=True)
             }
-            value = self.define(tensors)
-            wanted = (*shape[:-1], 1) if self.variant.gives_rows else shape
-            if value.shape != wanted:
-                raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(wanted)}")
-            if value.dtype != torch.float64:
-                raise self.fail(f"of torch.float64 it is {value.dtype}")
+            wanted = [(*shape[:-1], 1) if r.of_row else shape for r in self.variant.results]
+            self.check_shapes(self.define(tensors), wanted)
         return False
 
-    def gradient_of_output(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        grad = super().gradient_of_output(tensors)
+    def gradients_of_outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        pairs = zip(
+            super().gradients_of_outputs(tensors).items(), self.variant.results, strict=True
+        )
         # Of rows without columns there is a gradient, too.
-        return grad.sum(-1, keepdim=True) + 0.5 if self.variant.gives_rows else grad
+        return {
+            name: grad.sum(-1, keepdim=True) + 0.5 if result.of_row else grad
+            for (name, grad), result in pairs
+        }
 
     def check(self) -> list[Range]:
         ranges, fewest = self.ranges(), self.fewest_columns()
@@ -377,8 +427,8 @@ class CheckedRows(Checked):
             if shape[-1] >= fewest:
                 self.agree_in_float32(tensors)
         self.agree(self.random(ranges, shape=(0, 3)))
-        self.agree(self.special())
-        self.agree(self.whole())
+        self.agree(self.taken(self.special()))
+        self.agree(self.taken(self.whole()))
         self.agree_twice(ranges)
         return ranges
 
@@ -398,39 +448,36 @@ class CheckedRows(Checked):
         pairs = list(zip(rough, exact, strict=True))
         if columns > 0:
             given = {n: t.float() for n, t in tensors.items()}
-            derived = self.results(given, self.gradient_of_output(given), rough[0])
+            derived = self.results(given, self.gradients_of_outputs(given), rough)
             truths = dict(zip(self.labels(), exact, strict=False))
             pairs += [(found, truths[label]) for label, found in derived]
         return all(torch.allclose(a.double(), b, rtol=2e-6, atol=2e-6) for a, b in pairs)
 
-    def labels(self) -> list[str]:
-        return ["the value", *(f"the gradient of {name}" for name in self.variant.tensors)]
-
     def all_derivatives(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         given = {n: t.detach().requires_grad_() for n, t in tensors.items()}
-        grad = self.gradient_of_output(given).requires_grad_()
-        leaves = [grad, *given.values()]
-        value = self.define(given)
-        first = torch.autograd.grad(
-            value, leaves[1:], grad, create_graph=True, materialize_grads=True
-        )
-        return [value, *first, *second(first, leaves)]
+        grads = {n: g.requires_grad_() for n, g in self.gradients_of_outputs(given).items()}
+        values = self.define(given)
+        first = differentiated(values, given, grads, create_graph=True)
+        return [*values, *first, *second(first, [*grads.values(), *given.values()])]
 
     def results(
-        self, tensors: Mapping[str, Tensor], grad: Tensor, output: Tensor
+        self,
+        tensors: Mapping[str, Tensor],
+        grads: Mapping[str, Tensor],
+        values: Sequence[Tensor],
     ) -> list[tuple[str, Tensor]]:
-        found = super().results(tensors, grad, output)
-        if self.variant.gives_rows:
-            label, value = found[0]
-            found[0] = (label, value[..., :1])
+        found = super().results(tensors, grads, values)
+        for k, result in enumerate(self.variant.results):
+            if result.of_row:
+                found[k] = (found[k][0], found[k][1][..., :1])
         return found
 
     def agree(self, tensors: Mapping[str, Tensor]) -> None:
-        grad = self.gradient_of_output(tensors)
-        value, gradients = self.expected(tensors, grad)
-        wanted = dict(zip(self.variant.tensors, gradients, strict=True))
-        for label, found in self.results(tensors, grad, value):
-            true = wanted.get(label.removeprefix("the gradient of "), value)
+        grads = self.gradients_of_outputs(tensors)
+        values = self.expected(tensors, grads)
+        wanted = dict(zip(self.labels(), values, strict=True))
+        for label, found in self.results(tensors, grads, values):
+            true = wanted[label]
             size = true[true.isfinite()].abs().max() if true.isfinite().any() else 1.0
             limit = 1e-12 * max(1.0, float(size))
             close = torch.isclose(found, true, rtol=1e-9, atol=limit, equal_nan=True)
@@ -438,20 +485,19 @@ class CheckedRows(Checked):
 
     def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:
         rounded = {name: t.float() for name, t in tensors.items()}
-        grad = self.gradient_of_output(rounded)
+        grads = self.gradients_of_outputs(rounded)
         exact = {name: t.double() for name, t in rounded.items()}
-        truth = self.expected(exact, grad.double())
-        value, gradients = self.expected(rounded, grad)
-        truths = dict(zip(self.labels(), (truth[0], *truth[1]), strict=True))
-        theirs = dict(zip(self.labels(), (value, *gradients), strict=True))
+        truths = self.expected(exact, {name: grad.double() for name, grad in grads.items()})
+        theirs = self.expected(rounded, grads)
+        both = dict(zip(self.labels(), zip(truths, theirs, strict=True), strict=True))
         eps = torch.finfo(torch.float32).eps
         # Of sums, whose terms may be larger than they are.
-        terms = max(float(t.abs().max()) for t in (grad, value, *gradients))
-        for label, found in self.results(rounded, grad, value):
+        terms = max(float(t.abs().max()) for t in (*grads.values(), *theirs))
+        for label, found in self.results(rounded, grads, theirs):
             if found.dtype != torch.float32:
                 raise self.fail(f"{label} of torch.float32 is {found.dtype}")
-            true = truths[label]
-            allowed = 4 * (theirs[label].double() - true).abs().max() + 16 * eps * terms
+            true, their = both[label]
+            allowed = 4 * (their.double() - true).abs().max() + 16 * eps * terms
             close = ((found.double() - true).abs() <= allowed) | (true.isnan() & found.isnan())
             self.all_close(f"{label} in float32", found, true, close)
 
@@ -506,9 +552,11 @@ def verify(definition: Definition, variants: Sequence[Variant]) -> Verified:
 def fewest_columns(
     definition: Definition, variants: Sequence[Variant], numbers: Mapping[str, float]
 ) -> int:
-    (variant, *_) = variants
-    return (
-        CheckedRows(definition, variant, {}, numbers).fewest_columns() if variant.is_of_rows else 0
+    return max(
+        CheckedRows(definition, variant, switches, numbers).fewest_columns()
+        if variants[0].is_of_rows
+        else 0
+        for variant, switches in cases(definition, variants)
     )
 
 

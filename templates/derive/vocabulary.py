@@ -391,7 +391,10 @@ def unreduced(reduction: str, **unsupported: Any) -> None:
         )
     for name, value in unsupported.items():
         if value is not None:
-            raise refuse(f"the argument {name} is not derived")
+            raise refuse(
+                f"the argument {name} is not derived",
+                instead="multiply the loss by it" if name == "weight" else "leave it out",
+            )
 
 
 @says("mse_loss")
@@ -425,10 +428,26 @@ def _smooth_l1_loss(
     return make("smooth_l1", real(x), real(y), lift(beta))
 
 
-@says("binary_cross_entropy_with_logits")
-def _bce_with_logits(x: Any, y: Any, reduction: str = "mean", **rest: Any) -> Node:
+@says("binary_cross_entropy")
+def _bce(x: Any, y: Any, *, reduction: str = "mean", **rest: Any) -> Node:
     unreduced(reduction, **rest)
-    return make("binary_cross_entropy_with_logits", real(x), real(y))
+    return make("binary_cross_entropy", real(x), real(y))
+
+
+@says("binary_cross_entropy_with_logits")
+def _bce_with_logits(
+    x: Any, y: Any, *, reduction: str = "mean", pos_weight: Any = None, **rest: Any
+) -> Node:
+    unreduced(reduction, **rest)
+    x, y = real(x), real(y)
+    if pos_weight is None:
+        return make("binary_cross_entropy_with_logits", x, y)
+    weight = lift(pos_weight)
+    if not weight.is_number:
+        raise refuse(
+            "by pos_weight PyTorch has no derivative", instead="make it a number, torch.tensor(w)"
+        )
+    return make("weighted_binary_cross_entropy_with_logits", x, y, weight)
 
 
 @says("kl_div")
@@ -557,7 +576,7 @@ KINDS: list[tuple[str, str, str]] = [
         "say it as (x + 3).clamp(0, 6) / 6",
     ),
     (
-        "binary_cross_entropy gaussian_nll_loss multi_margin_loss",
+        "gaussian_nll_loss multi_margin_loss",
         "{} refuses values of its arguments, which an operator does not look at",
         "say it in the operations that it is made of",
     ),

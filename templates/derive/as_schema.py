@@ -1,0 +1,91 @@
+"""A template's files for a definition, of which no formula is derived.
+
+The definition gives the schema, is the reference, and has the derivatives: the operator's are those
+that PyTorch takes of it. So it may be made of anything that PyTorch differentiates.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import textwrap
+
+from formatting import format_text
+from instantiate import drop_paragraphs, instantiate
+from kinds import KINDS, Options
+
+from .definition import Definition, summary
+from .ops_file import lower_first
+from .refusal import NotDerived
+
+# What stands above the derivative.
+COMMENT = """\
+# EDIT: the definition's derivative. The definition is computed besides the kernel for it; a formula
+# saves that: _setup_context and _backward, as in templates/kernel/ops.py.
+"""
+
+
+def with_check(source: str, definition: Definition) -> str:
+    """The template's kernel, which reads all tensors in one way, for no tensors that differ."""
+
+    def checked(made: re.Match[str]) -> str:
+        names = made[2].split(", ")
+        main, *others = zip(names, definition.named("Tensor", "Tensor?"), strict=True)
+        optional = definition.named("Tensor?")
+        same = [
+            f"(!{spelled}.has_value() || {spelled}->numel() == {main[0]}.numel())"
+            if name in optional
+            else f"{spelled}.numel() == {main[0]}.numel()"
+            for spelled, name in others
+        ]
+        conditions = " && ".join([*same, f"{made[1]}.numel() == {main[0]}.numel()"])
+        text = f"{definition.name}: its kernel is the template's, for tensors of one shape"
+        comment = "// EDIT: what the template's kernel needs, and yours does not."
+        return f'{made[0]}\n  {comment}\n  check({conditions}, "{text}");'
+
+    return re.sub(r"  Tensor (\w+) =\s+k\w+\.check\(([^)]*)\)\s*\.new_output\(\);", checked, source)
+
+
+def with_template(definition: Definition, kind: str, options: Options) -> dict[str, str]:
+    """The files of an operator whose kernel is the template's.
+
+    Raises:
+        NotDerived: the template is one of several results, or of none.
+        Refusal: the template does not take the schema.
+    """
+    if KINDS[kind].schema.outputs != 1:
+        raise NotDerived(
+            f"--from with --template {kind}: what the template returns besides its result no "
+            "definition says; start from the schema"
+        )
+    schema = definition.schema
+    result = (options.shapes or "*").partition("->")[2] or "*"
+    if "*" not in result and "..." not in result:
+        raise NotDerived(
+            f'--shapes "{options.shapes}": the result has no dimensions for a batch; give it and a '
+            "tensor *rows, which may be none"
+        )
+    files = instantiate(kind, schema, dataclasses.replace(options, backward="torch"))
+    imported = f"from extension_cpp.operators.{schema.name}.definition import {schema.name}"
+    ops, spec = files["ops.py"], files["spec.py"]
+    if not options.no_grad:
+        ops = drop_paragraphs(ops, r"^def (_setup_context|_backward|_backward_in_torch)\(")
+        given = r"(\"extension_cpp::\w+\"), _backward, setup_context=_setup_context\s*"
+        registered = rf"{COMMENT}registration.register_autograd(\1, reference=_definition)"
+        ops = re.sub(rf"registration.register_autograd\(\s*{given}\)", registered, ops)
+        ops = ops.replace("import torch\n", f"import torch\n{imported} as _definition\n", 1)
+    if options.shapes:
+        for file in (f"{schema.name}_cpu.cpp", f"{schema.name}_cuda.cu"):
+            if file in files:
+                files[file] = with_check(files[file], definition)
+    text, _ = summary(definition)
+    if text:
+        (first, *_) = text.splitlines()
+        head = f'"""{schema.name}: {lower_first(first.rstrip("."))}."""'
+        ops = re.sub(r'^"""EDIT: .*"""', lambda match: head, ops)
+        ops = re.sub(
+            r'(?<=    """)EDIT: .*', lambda match: textwrap.indent(text, "    ").strip(), ops
+        )
+    spec = drop_paragraphs(spec, r"^def reference\(").replace("=reference", f"={schema.name}")
+    files |= {"ops.py": ops, "spec.py": f"{imported}\n{spec}", "definition.py": definition.source}
+    return {name: format_text(name, text) for name, text in files.items()}

@@ -1,0 +1,156 @@
+"""The formulas of a definition where some of its optional tensors are given."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from .body import Body, chosen, each, leaves, nodes_of, switches_of
+from .graph import (
+    OF_ROWS,
+    Gradient,
+    Node,
+    const,
+    in_order,
+    inputs_of,
+    make,
+    replaced,
+    simplified,
+)
+from .saved import OUTPUT
+
+
+@dataclass(frozen=True)
+class Result:
+    """A result of a definition.
+
+    Attributes:
+        name: its own, where there are several and the definition has one for it.
+        of_row: whether there is one for each row, not for each element.
+        is_squeezed: whether it has no dimension for the columns then.
+    """
+
+    name: str = OUTPUT
+    of_row: bool = False
+    is_squeezed: bool = False
+
+    @property
+    def gradient(self) -> Gradient:
+        """What its gradient is called."""
+        return Gradient(f"grad_{self.name}")
+
+    @property
+    def leaf(self) -> Node:
+        """Its gradient."""
+        return make("row" if self.of_row else "tensor", value=self.gradient)
+
+    @property
+    def shape(self) -> str:
+        """Of a row-wise definition, as csrc/notation.h has it."""
+        if not self.of_row:
+            return "*rows n"
+        return "*rows" if self.is_squeezed else "*rows 1"
+
+
+@dataclass
+class Variant:
+    """The formulas where some of the optional tensors are given.
+
+    Attributes:
+        tensors: those that are given.
+        absent: the others.
+        results: what there is to say of them besides their formulas.
+        forward: of all results.
+        gradients: one for each tensor.
+        names: that the definition has for parts of them.
+        saved: what the backward keeps, of the tensors or the output.
+        columns: the tensors with a value for each column, of a row-wise definition.
+        otherwise: the numbers that optional ones of these count as where they are None. This
+            variant is all that is printed then.
+    """
+
+    tensors: list[str]
+    absent: list[str]
+    results: list[Result]
+    forward: Body
+    gradients: Body
+    names: dict[Node, str] = field(default_factory=dict)
+    saved: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)
+    otherwise: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def passed_on(self) -> dict[str, Gradient]:
+        """The tensors whose gradient is that of a result, as it is."""
+        return {
+            name: result.gradient
+            for result in self.results
+            for name in ([] if result.of_row else self.whose_gradient_is(result.leaf))
+        }
+
+    @property
+    def computed(self) -> list[str]:
+        """The tensors whose gradients the backward operator computes: the rest have none.
+
+        Sums of columns last.
+        """
+        others = {*self.passed_on, *self.whose_gradient_is(const(0))}
+        found = [name for name in self.tensors if name not in others]
+        return sorted(found, key=lambda name: name in self.columns)
+
+    def whose_gradient_is(self, node: Node) -> list[str]:
+        return [
+            name
+            for k, name in enumerate(self.tensors)
+            if all(leaf[k] is node for leaf in leaves(self.gradients))
+        ]
+
+    @property
+    def backward(self) -> Body:
+        kept = [self.tensors.index(name) for name in self.computed]
+        return each(lambda leaf: tuple(leaf[k] for k in kept), self.gradients)
+
+    @property
+    def is_of_rows(self) -> bool:
+        """Whether it looks at whole rows."""
+        return looks_at_rows(nodes_of(self.forward))
+
+    @property
+    def differentiated(self) -> list[Result]:
+        """The results whose gradients the backward operator takes."""
+        used = self.uses(self.backward)
+        return [result for result in self.results if result.gradient in used]
+
+    def is_as(self, other: Variant, switches: Sequence[str]) -> bool:
+        """Whether another computes the same, but for products by 1 and sums with 0."""
+        for values in itertools.product((True, False), repeat=len(switches)):
+            given = dict(zip(switches, values, strict=True))
+            own, others = chosen(self.forward, given), chosen(other.forward, given)
+            if simplified(own) != simplified(others):
+                return False
+        return True
+
+    def uses(self, body: Body) -> set[str]:
+        return inputs_of(nodes_of(body)) | switches_of(body)
+
+
+def looks_at_rows(nodes: Sequence[Node]) -> bool:
+    return any(node.op in OF_ROWS for node in in_order(nodes))
+
+
+def with_numbers(variant: Variant, numbers: Mapping[str, int]) -> Variant:
+    """The variant where these numbers stand for parameters that are None."""
+    by = {make("column", value=name): const(number) for name, number in numbers.items()}
+    kept = [k for k, name in enumerate(variant.tensors) if name not in numbers]
+    gradients = each(lambda leaf: tuple(leaf[k] for k in kept), variant.gradients)
+    return dataclasses.replace(
+        variant,
+        tensors=[variant.tensors[k] for k in kept],
+        absent=list(numbers),
+        forward=each(lambda leaf: replaced(leaf, by), variant.forward),
+        gradients=each(lambda leaf: replaced(leaf, by), gradients),
+        names={},
+        columns=[name for name in variant.columns if name not in numbers],
+    )
