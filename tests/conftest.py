@@ -3,6 +3,9 @@ import os
 # torch.compile's caches on disk do not see what changes in a backward formula, and are shared with
 # other projects of the same sources.
 os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
+# OpenMP's threads wait for each other without working. Else, where there are more of them than
+# processors, most of the time goes into waiting.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch

@@ -26,22 +26,24 @@ PLACES = {
 }
 # `make test-all` builds all of them, which takes ten minutes on two cores.
 EVERY = bool(os.environ.get("EVERY_DERIVED"))
+# What .ci/run builds: numbers, tensors that broadcast, an optional one and a switch, rows, and
+# sums over columns.
+FEW = ["softcap", "swish_gate", "scaled_exp", "softmax", "rms_norm"]
+# What takes longest, of those that differ most.
+THOROUGH = ["swish_gate", "rms_norm"]
 # One of each kind at least.
 SHARE = [
-    *("softcap", "swish_gate", "tanh_gelu", "scaled_exp", "tanh_affine", "scaled_bias_relu"),
-    *("added", "rounded", "log", "integer_power", "between_tensors", "focal", "atan2", "select"),
-    *("softplus_bt", "elu_a", "counted", "maximum", "remainder", "leaky", "bce"),
-    *("rotary", "reflected"),
+    *("tanh_gelu", "tanh_affine", "scaled_bias_relu", "added", "rounded", "log", "integer_power"),
+    *("between_tensors", "focal", "atan2", "select", "softplus_bt", "elu_a", "counted", "maximum"),
+    *("remainder", "gated_residual", "soft_threshold", "leaky", "bce", "rotary", "reflected"),
     # Row-wise.
-    *("softmax", "log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "rms_norm"),
-    *("residual_norm", "layer_norm", "standardised", "normalised", "length", "cosine"),
-    *("weighted_sum", "variance", "spread", "affine_of_mean"),
-    *("log_softmax_and_logsumexp", "optional_layer_norm", "offset_rms_norm"),
+    *("log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "residual_norm", "layer_norm"),
+    *("standardised", "normalised", "length", "cosine", "weighted_sum", "variance", "spread"),
+    *("affine_of_mean", "log_softmax_and_logsumexp", "optional_layer_norm", "offset_rms_norm"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
-# Of those that differ most, too: tensors that broadcast, an optional one and a switch, rows,
-# several results, and all of that.
-DIFFERENT = ["swish_gate", "scaled_exp", "rms_norm", "rotary", "offset_rms_norm", "neighbours"]
+# Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.
+DIFFERENT = ["rotary", "offset_rms_norm", "neighbours"]
 BESIDES = f"(opcheck or vmap or strides or saved_tensors or bad_inputs) and {FLOAT32}"
 
 # What the template's kernel computes: with a definition that says so it passes, derivatives too.
@@ -56,21 +58,33 @@ def neighbours(input: Tensor, other: Tensor, *, alpha: float = 1.0) -> Tensor:
 """
 
 
-def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:
-    root = under_git(copy_repository(tmp_path))
+def make(folder: Path, names: list[str]) -> Path:
+    """A copy of the repository with operators of some definitions, and of NEIGHBOURS, built."""
+    root = under_git(copy_repository(folder))
     folders = (root / "extension_cpp" / "operators").iterdir()
     unwanted = {path.name for path in folders if path.is_dir()} - {"fused_op", "__pycache__"}
     tool(root, *(["--remove", name] for name in unwanted))
-    names = list(PLACES) if EVERY else list(SHARE)
     git(root, "add", "--all")
     tool(root, *(["--from", PLACES[name]] for name in names))
-    (tmp_path / "neighbours.py").write_text(NEIGHBOURS)
-    tool(root, ["--from", f"{tmp_path}/neighbours.py:neighbours", "--template", "kernel"])
-    names.append("neighbours")
+    (folder / "neighbours.py").write_text(NEIGHBOURS)
+    tool(root, ["--from", f"{folder}/neighbours.py:neighbours", "--template", "kernel"])
     for command in (["ruff", "check"], ["ruff", "format", "--check"]):
         succeed(sys.executable, "-m", *command, "--no-cache", "extension_cpp", cwd=root)
     build(root, DEBUG="1")
     succeed(sys.executable, "-m", "mypy", "extension_cpp", cwd=root)
+    return root
+
+
+def test_a_few_derived_operators_pass_the_whole_battery(tmp_path: Path) -> None:
+    root = make(tmp_path, FEW)
+    names = select([*FEW, "neighbours"])
+    battery(root, f"({names}) and {FLOAT32} and (not opcheck or {select(THOROUGH)})")
+
+
+def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:
+    names = list(PLACES) if EVERY else SHARE
+    root = make(tmp_path, names)
+    names = [*names, "neighbours"]
     battery(root, f"({select(names)}) and ({VALUES})")
     battery(root, f"({select(DIFFERENT)}) and ({FLOAT32 if EVERY else BESIDES})")
     tool(root, *(["--remove", name] for name in names))
