@@ -758,6 +758,18 @@ spec = OpSpec(name="gram", reference=gram)
     )
 
 
+@pytest.mark.parametrize("kind", ["elementwise", "rowwise", "reduction"])
+def test_a_schema_alone_with_another_template(kind, checkout):
+    place = f"{derived_functions.__file__}:scaled_exp"
+    new_op.main(["--from", place, "--template", kind], checkout)
+    folder = checkout / "extension_cpp" / "operators" / "scaled_exp"
+    assert "EDIT:" in (folder / "scaled_exp.cpp").read_text()
+    assert "reference=_definition)" in (folder / "ops.py").read_text()
+    assert "reference=scaled_exp)" in (folder / "spec.py").read_text()
+    new_op.main(["--remove", "scaled_exp"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+
+
 def test_a_schema_alone_without_derivatives(define, checkout):
     new_op.main(["--from", define(GRAM, "gram"), "--template", "kernel", "--no-grad"], checkout)
     folder = checkout / "extension_cpp" / "operators" / "gram"
