@@ -26,13 +26,13 @@ EVERY = bool(os.environ.get("EVERY_DERIVED"))
 SHARE = [
     *("softcap", "swish_gate", "tanh_gelu", "scaled_exp", "tanh_affine", "scaled_bias_relu"),
     *("added", "rounded", "log", "integer_power", "between_tensors", "focal", "atan2", "select"),
-    *("softplus_bt", "elu_a", "counted", "maximum", "remainder", "leaky", "bce"),
-    *("rotary", "reflected"),
+    *("softplus_bt", "elu_a", "counted", "maximum", "remainder", "leaky"),
+    *("rotary", "reflected", "product_or_sign", "weighted_bce"),
     # Row-wise.
     *("softmax", "log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "rms_norm"),
     *("residual_norm", "layer_norm", "standardised", "normalised", "length", "cosine"),
     *("weighted_sum", "variance", "spread", "affine_of_mean"),
-    *("log_softmax_and_logsumexp", "optional_layer_norm", "offset_rms_norm"),
+    *("log_softmax_and_logsumexp", "optional_layer_norm", "offset_rms_norm", "gated_softmax"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: tensors that broadcast, an optional one and a switch, rows,
