@@ -581,10 +581,6 @@ def leaky(x: Tensor, *, slope: float = 0.125, twice: bool = False) -> Tensor:
     return torch.where(y > 0, y, slope * y) if twice else y
 
 
-def bce(x: Tensor, y: Tensor) -> Tensor:
-    return F.binary_cross_entropy(x, y, reduction="none")
-
-
 def weighted_bce(x: Tensor, y: Tensor, w: float = 2.0) -> Tensor:
     pos_weight = torch.tensor(w, dtype=x.dtype)
     return F.binary_cross_entropy_with_logits(x, y, reduction="none", pos_weight=pos_weight)
@@ -610,6 +606,11 @@ def in_place(x: Tensor, y: Tensor) -> Tensor:
 
 
 # ----- With several results
+
+
+def product_or_sign(x: Tensor, y: Tensor, *, plain: bool = False) -> Tensor:
+    """Of which no gradient is left where a switch says so."""
+    return torch.sign(x) if plain else x * y
 
 
 def sin_cos(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -217,6 +217,24 @@ def test_a_result_without_a_derivative_has_no_part_in_the_backward(define):
     assert plan.variants[0].passed_on == {"y": "grad_output2"}
 
 
+@pytest.mark.parametrize(
+    ("body", "condition"),
+    [
+        ("x * y if a else x", "ctx.a"),
+        ("x if a else x * y", "not ctx.a"),
+        ("x * y if a == b else x", "(ctx.b if ctx.a else not ctx.b)"),
+        ("x * y if a else x * y * y * b", ""),
+    ],
+)
+def test_a_gradient_is_none_where_a_switch_leaves_nothing_of_it(body, condition, define):
+    """Zeros would do, but not in forward mode."""
+    source = f"def f(x: Tensor, y: Tensor, a: bool, b: bool) -> Tensor:\n    z = {body}\n"
+    source += "    return -z if b else z"
+    written = texts(planned(read(define(source))))["ops.py"]
+    expected = f"grad_y if {condition} else None" if condition else "grad_y, None, None"
+    assert expected in written
+
+
 # ----- what is saved
 
 
@@ -495,7 +513,7 @@ REFUSED = {
     ),
     "weight of a loss": (
         "def f(x: Tensor, y: Tensor, z: Tensor) -> Tensor:\n"
-        '    return F.binary_cross_entropy(x, y, z, reduction="none")',
+        '    return F.binary_cross_entropy_with_logits(x, y, z, reduction="none")',
         "the argument weight is not derived; multiply the loss by it",
     ),
     "weight of the positive": (
@@ -756,6 +774,18 @@ from extension_cpp.testing import OpSpec
 spec = OpSpec(name="gram", reference=gram)
 """,
     )
+
+
+@pytest.mark.parametrize("kind", ["elementwise", "rowwise", "reduction"])
+def test_a_schema_alone_with_another_template(kind, checkout):
+    place = f"{derived_functions.__file__}:scaled_exp"
+    new_op.main(["--from", place, "--template", kind], checkout)
+    folder = checkout / "extension_cpp" / "operators" / "scaled_exp"
+    assert "EDIT:" in (folder / "scaled_exp.cpp").read_text()
+    assert "reference=_definition)" in (folder / "ops.py").read_text()
+    assert "reference=scaled_exp)" in (folder / "spec.py").read_text()
+    new_op.main(["--remove", "scaled_exp"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
 
 
 def test_a_schema_alone_without_derivatives(define, checkout):

@@ -285,7 +285,7 @@ def add(a: Node, b: Node) -> Node:
         return plus(a, b)
     x, y = product(a), product(b)
     above, below = common(x.above, y.above), common(x.below, y.below)
-    if not above:
+    if not above or not x.coefficient or not y.coefficient:
         return plus(a, b)
     coefficient = 1.0
     if abs(x.coefficient) == abs(y.coefficient) or x.coefficient < 0 > y.coefficient:

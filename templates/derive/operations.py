@@ -685,27 +685,6 @@ whole(
 )
 
 
-def binary_cross_entropy(x: Node, y: Node) -> Node:
-    # The logarithms are limited, as in PyTorch.
-    of_one, of_zero = (
-        lowered_clamp_min(log, const(-100)) for log in (make("log", x), make("log1p", -x))
-    )
-    return (y - 1) * of_zero - y * of_one
-
-
-whole(
-    "binary_cross_entropy",
-    'F.binary_cross_entropy({0}, {1}, reduction="none")',
-    binary_cross_entropy,
-    # The bound is PyTorch's 1e-12, which is a float there.
-    lambda g, out, x, y: (
-        g * (x - y) / make("clamp_min", x * (1 - x), const(9.999999960041972e-13)),
-        g * (make("log1p", -x) - make("log", x)),
-    ),
-    "loss",
-)
-
-
 def lower(node: Node, done: dict[Node, Node]) -> Node:
     """An expression in operations that C++ has."""
     if node not in done:

@@ -10,6 +10,8 @@ from schema import Argument
 from torch.autograd.function import BackwardCFunction
 
 from . import python_text
+from .body import Body, Branch
+from .graph import is_const
 from .plan import Backward, Plan
 from .saved import OUTPUT
 from .variant import Result, Variant
@@ -257,7 +259,8 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     if plan.broadcasts and len(variant.tensors) > 1:
         call = f"summed_gradients({function}, {shapes_of(plan, variant)}, {arguments})"
         is_tuple = True
-    if not variant.otherwise and (
+    conditions = {name: given_where(variant, name) for name in variant.computed}
+    if not any(conditions.values()) and (
         plan.tensors == variant.computed == names
         or (names[:1] == variant.computed and not is_tuple)
     ):
@@ -265,12 +268,34 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
         return [f"return {call}{nones}"]
     gradients = [f"grad_{name}" for name in variant.computed]
     results |= {
-        name: f"{gradient} if ctx.has_{name} else None" if name in variant.otherwise else gradient
+        name: f"{gradient} if {conditions[name]} else None" if conditions[name] else gradient
         for name, gradient in zip(variant.computed, gradients, strict=True)
     }
     targets = unpacked(gradients) if is_tuple else gradients[0]
     values = [results.get(name, "None") for name in names]
     return [f"{targets} = {call}", f"return {', '.join(values)}"]
+
+
+def given_where(variant: Variant, name: str) -> str:
+    """When a tensor has a gradient that is not zero everywhere; "" where that is always so.
+
+    Forward mode takes no gradients that do not depend on those of the results.
+    """
+
+    def where(body: Body) -> str:
+        if not isinstance(body, Branch):
+            node = body[variant.tensors.index(name)]
+            return str(not is_const(node.args[0] if node.op == "col_sum" else node, 0))
+        yes, no, switch = where(body.yes), where(body.no), context(body.switch)
+        if yes == no:
+            return yes
+        if {yes, no} == {"True", "False"}:
+            return switch if yes == "True" else f"not {switch}"
+        return f"({yes} if {switch} else {no})"
+
+    found = where(variant.gradients)
+    parts = [f"ctx.has_{name}"] if name in variant.otherwise else []
+    return " and ".join([*parts, *([found] if found != "True" else [])])
 
 
 def shapes_of(plan: Plan, variant: Variant) -> str:

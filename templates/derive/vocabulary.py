@@ -428,12 +428,6 @@ def _smooth_l1_loss(
     return make("smooth_l1", real(x), real(y), lift(beta))
 
 
-@says("binary_cross_entropy")
-def _bce(x: Any, y: Any, *, reduction: str = "mean", **rest: Any) -> Node:
-    unreduced(reduction, **rest)
-    return make("binary_cross_entropy", real(x), real(y))
-
-
 @says("binary_cross_entropy_with_logits")
 def _bce_with_logits(
     x: Any, y: Any, *, reduction: str = "mean", pos_weight: Any = None, **rest: Any
@@ -576,7 +570,7 @@ KINDS: list[tuple[str, str, str]] = [
         "say it as (x + 3).clamp(0, 6) / 6",
     ),
     (
-        "gaussian_nll_loss multi_margin_loss",
+        "binary_cross_entropy gaussian_nll_loss multi_margin_loss",
         "{} refuses values of its arguments, which an operator does not look at",
         "say it in the operations that it is made of",
     ),
