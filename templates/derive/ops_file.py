@@ -312,11 +312,15 @@ def passed_on(plan: Plan, variant: Variant, name: str, gradient: str) -> str:
 
 
 def forward_in_torch(plan: Plan) -> str:
+    return in_torch(plan, "_in_torch", [a.name for a in plan.arguments])
+
+
+def in_torch(plan: Plan, name: str, parameters: Sequence[str]) -> str:
+    """The definition, as primitive operations."""
     variant = plan.variants[0]
-    arguments = [a.name for a in plan.arguments]
-    spelling = {name: name for name in arguments}
+    spelling = {a.name: a.name for a in plan.arguments}
     return python_text.function(
-        *("_in_torch", arguments, variant.forward, variant.names, spelling),
+        *(name, parameters, variant.forward, variant.names, spelling),
         like=plan.tensors[0],
         otherwise=variant.otherwise,
         of_rows=[".squeeze(-1)" if r.is_squeezed else "" for r in plan.results],

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from .ops_file import in_torch
 from .plan import Plan
 from .verify import RANGES
 
+# Of a reference that is not the definition.
+COMPOSED = """\
+# Of primitive operations: the second derivatives of PyTorch's layer_norm are wrong in forward mode.
+"""
 FUTURE = "from __future__ import annotations\n"
 
 
@@ -15,9 +21,21 @@ def spec_file(plan: Plan) -> str:
     if needs_samples(plan):
         imported, given = "OpSpec, Sample", ", samples=samples"
         samples = f"{sample_function(plan)}\n\n"
-    text = f"from extension_cpp.testing import {imported}\n{plan.definition.source}\n\n{samples}"
-    text += f'spec = OpSpec(name="{plan.name}", reference={plan.name}{given})\n'
+    reference, formulas = plan.name, ""
+    if re.search(r"(?<!def )\blayer_norm\(", plan.definition.source):
+        reference, given = "composed", f"{given}, counterpart={plan.name}"
+        formulas = f"{COMPOSED}{in_torch(plan, reference, parameters(plan))}\n\n"
+    text = f"import torch\nfrom extension_cpp.testing import {imported}\n"
+    text += f"{plan.definition.source}\n\n{formulas}{samples}"
+    text += f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
     return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
+
+
+def parameters(plan: Plan) -> list[str]:
+    found = [a.name if a.default is None else f"{a.name}={a.default}" for a in plan.arguments]
+    if plan.keyword_only:
+        found.insert(-len(plan.keyword_only), "*")
+    return found
 
 
 def needs_samples(plan: Plan) -> bool:
