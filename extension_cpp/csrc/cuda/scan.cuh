@@ -86,10 +86,15 @@ constexpr int kScanWarps = 8;  // of a block for one row
 constexpr int kScanTeams = 4;  // of a block for several rows, a warp each
 constexpr int kScanThreads = kScanWarps * kWarp;
 
-// Accesses of a thread to each of so many arrays: few, so that many threads run at once. (With more, registers do not
-// suffice for numbers of float64, nor for those of float16 on their way to float32.)
-template <class T, size_t Arrays>
-constexpr int kScanAccesses = Arrays <= 2 && (std::is_same_v<T, float> || std::is_same_v<T, BFloat16>) ? 4 : 2;
+// Accesses of a thread to each array. With more than two, registers do not suffice for numbers of float64, nor for
+// those of float16 on their way to float32.
+template <class T>
+constexpr int kScanAccesses = std::is_same_v<T, float> || std::is_same_v<T, BFloat16> ? 4 : 2;
+
+// Blocks that the compiler shall let run at once, of so many arrays that are read: what they have on their way is about
+// the same.
+template <size_t Arrays>
+constexpr int kScanBlocks = Arrays <= 2 ? 3 : 2;
 
 // The tiles of rows, and what they tell each other. `flags` says of each what is there.
 template <class A>
@@ -284,7 +289,7 @@ state_before_tile(const TileChain<A>& chain_of_tiles, int64_t first, int64_t til
 // V accesses a thread, one behind the other for a warp, and `warps` of these: a tile of a row. A block has one, or a
 // warp each of several rows.
 template <class T, class F, size_t K, size_t R, int V, bool Whole>
-__global__ void __launch_bounds__(kScanThreads, 3) scan_rows_kernel(
+__global__ void __launch_bounds__(kScanThreads, kScanBlocks<K + (F::kLagged ? 1 : 0)>) scan_rows_kernel(
     F f, ScanArrays<T, K, R> arrays, int64_t rows, int64_t cols, int warps, TileChain<acc_t<T>> tile_chain) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
@@ -471,7 +476,7 @@ void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols
 
 template <class T, class F, size_t K, size_t R, bool Whole>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
-  constexpr int kMost = kScanAccesses<T, K + (F::kLagged ? 1 : 0)>;
+  constexpr int kMost = kScanAccesses<T>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T>;
   if (cols <= kPerWarp) {
     launch_scan_rows<T, F, K, R, 1, Whole>(like, f, rows, cols, arrays);
