@@ -21,6 +21,8 @@
 #pragma once
 
 #include "backend.h"
+#include "formula.h"
+#include "operator.h"
 #include "scan_arrays.h"
 
 #ifdef __CUDACC__
@@ -31,6 +33,7 @@
 
 #include <array>
 #include <optional>
+#include <tuple>
 
 namespace extension_cpp {
 
@@ -42,10 +45,11 @@ struct ScanEnds {
   std::optional<Tensor> before_lagged;
 };
 
-// The scan of a functor along one dimension of contiguous tensors of one shape.
-template <template <class> class F, size_t K, size_t R>
+// The scan of F<A>{numbers...} along one dimension of contiguous tensors of one shape.
+template <template <class> class F, size_t K, size_t R, class... Numbers>
 void scan(
-    const std::array<Tensor, K>& inputs, const std::array<Tensor, R>& outputs, int64_t dim, const ScanEnds& ends = {}) {
+    const std::array<Tensor, K>& inputs, const std::array<Tensor, R>& outputs, int64_t dim, const ScanEnds& ends = {},
+    const Numbers&... numbers) {
   const IntArrayRef sizes = inputs[0].sizes();
   ScanExtent extent{1, sizes[dim], 1};
   for (int64_t d = 0; d < static_cast<int64_t>(sizes.size()); ++d) {
@@ -72,8 +76,24 @@ void scan(
     arrays.lagged = data(ends.lagged);
     arrays.before_lagged = data(ends.before_lagged);
     arrays.last = ends.last.has_value() ? ends.last->template mutable_data_ptr<T>() : nullptr;
-    backend::launch_scan(inputs[0], F<acc_t<T>>(), extent, arrays);
+    backend::launch_scan(inputs[0], detail::make_formula<acc_t<T>, F>(numbers...), extent, arrays);
   });
+}
+
+// For an operator whose line of shapes is "*rows n, *rows n, ... -> *rows n": the scan along the last dimension, from a
+// state of 0 on. `arguments` are its tensors, and the numbers that are F's members, in their order.
+template <template <class> class F, class... Arguments>
+Tensor scanned(const Operator& op, const Arguments&... arguments) {
+  return std::apply(
+      [&](const Tensor& first, const auto&... rest) {
+        const CheckedInputs checked = op.check(first, rest...);
+        const DeviceGuard guard(first);
+        Tensor output = checked.new_output();
+        const std::array inputs{as_contiguous(first), as_contiguous(rest)...};
+        scan<F>(inputs, std::array{output}, first.dim() - 1, {}, arguments...);
+        return output;
+      },
+      detail::tensors_in(arguments...));
 }
 
 }  // namespace extension_cpp

@@ -48,8 +48,9 @@ def eager(decay, input, initial=None, dim=-1):
     """A loop over time, which PyTorch has nothing better for; in float32, as users would."""
     if decay.shape[dim] > LONGEST_LOOP:
         raise RuntimeError(f"a loop over {decay.shape[dim]} steps")
-    wide = [None if t is None else t.to(_wide(decay)) for t in (decay, input, initial)]
-    return spec.reference(*wide, dim).to(decay.dtype)
+    wide = _wide(decay)
+    start = None if initial is None else initial.to(wide)
+    return spec.reference(decay.to(wide), input.to(wide), start, dim).to(decay.dtype)
 
 
 def compiled(decay, input, initial=None, dim=-1):
