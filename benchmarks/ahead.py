@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from cases import Cell, realise
+from cases import Cell, realise, reference
 from contenders import OURS, contenders
 from correctness import cotangents, results
 from machine import release
@@ -46,8 +46,8 @@ def compile_part(todo: Sequence[Cell], part: str, device: str, against: Sequence
         if math.prod(cell.shape) > LARGEST:
             continue
         call = realise(cell, device)
-        reference = call.of(cell.spec.reference)
-        grads = cotangents(cell.spec, reference, call.sample)
+        right = call.of(reference(cell.spec))
+        grads = cotangents(cell.spec, right, call.sample)
         for name, function in contenders(cell.spec, device, compiled)[0].items():
             if name == OURS:
                 continue
@@ -56,5 +56,5 @@ def compile_part(todo: Sequence[Cell], part: str, device: str, against: Sequence
                     pass
             except Exception:  # said where it is timed
                 continue
-        del call, reference, grads
+        del call, right, grads
         release(device)

@@ -4,6 +4,8 @@ An operator's folder may hold a `benchmark.py`, with any of
 
 - `cases(make, shape)`, which yields `(form, sample)`, in place of the first sample of the spec. The
   form "" is timed at every shape, others at some; all of them at every shape where none is "".
+- `reference`, in place of the spec's, where that takes too long.
+- `eager`, in place of the spec's counterpart, and `compiled`, what is compiled in place of that.
 - `others`, functions of other libraries: `{"liger": load}`, where `load()` imports and returns one.
 - `classic(kernel)`, which returns the operator as people write it by hand, in a
   `torch.autograd.Function` around the same kernels: `kernel(name)`. host.py times it.
@@ -54,7 +56,7 @@ SETS: dict[tuple[str, str], Shapes] = {
             (4096, 16384),
             (16384, 4095),
         ),
-        forms=((16384, 4096), (512, 1024, 256)),
+        forms=((16384, 4096), (512, 1024, 256), (8, 4096, 4096)),
     ),
     ("cuda", "full"): Shapes(
         plain=(
@@ -64,7 +66,7 @@ SETS: dict[tuple[str, str], Shapes] = {
             (2048, 65536),
             (16, 4194304),
         ),
-        forms=((4096, 1024), (16384, 4096), (16384, 4095), (512, 1024, 256)),
+        forms=((4096, 1024), (16384, 4096), (16384, 4095), (512, 1024, 256), (8, 4096, 4096)),
     ),
     ("cpu", "quick"): Shapes(
         plain=((1024, 2048), (4096, 1024), (4096, 4096)), forms=((4096, 1024),)
@@ -165,6 +167,11 @@ def own(spec: OpSpec) -> types.ModuleType | None:
     name = f"{package}.benchmark"
     found = importlib.util.find_spec(name) if package else None
     return importlib.import_module(name) if found else None
+
+
+def reference(spec: OpSpec) -> Callable[..., Any]:
+    """What results are compared with."""
+    return getattr(own(spec), "reference", spec.reference)
 
 
 def calls(spec: OpSpec, make: Make, shape: Shape, *, all_forms: bool) -> Iterator[Call]:

@@ -40,7 +40,8 @@ def contenders(
     torch._functorch.config.donated_buffer = False
     # What other processes found fastest they found on a busy machine.
     torch._inductor.config.autotune_local_cache = False
-    eager = spec.counterpart or spec.reference
+    eager = getattr(own(spec), "eager", spec.counterpart or spec.reference)
+    to_compile = getattr(own(spec), "compiled", eager)
     found = {OURS: spec.function}
     absent = {}
     for name in wanted:
@@ -49,7 +50,7 @@ def contenders(
         elif name == "compile":
             # What was compiled for other shapes would count against the limit of recompilations.
             torch.compiler.reset()
-            found[name] = torch.compile(eager, dynamic=False)
+            found[name] = torch.compile(to_compile, dynamic=False)
         else:
             loaded = library(name, spec, device)
             if isinstance(loaded, str):

@@ -23,7 +23,7 @@ from typing import Any
 import machine
 import torch
 from ahead import compile_ahead, compile_part
-from cases import DTYPES, SETS, Call, Cell, Shapes, plan, realise
+from cases import DTYPES, SETS, Call, Cell, Shapes, plan, realise, reference
 from contenders import (
     DIRECTIONS,
     OTHERS,
@@ -269,8 +269,8 @@ def time_cell(
     moved = {"forward": traffic.forward}
     if traffic.backward:
         moved |= {"backward": traffic.backward, "both": traffic.forward + traffic.backward}
-    reference = call.of(cell.spec.reference)
-    grads = cotangents(cell.spec, reference, call.sample) if traffic.backward else []
+    right = call.of(reference(cell.spec))
+    grads = cotangents(cell.spec, right, call.sample) if traffic.backward else []
     failed = compare(cell, call, found, grads)
     for direction, size in moved.items():
         if direction not in arguments.passes:
@@ -295,7 +295,7 @@ def compare(
 ) -> dict[str, str]:
     """Which contenders fail or are wrong, and how."""
     spec, sample = cell.spec, call.sample
-    right = expected(spec, call.of(spec.reference), sample, grads)
+    right = expected(spec, call.of(reference(spec)), sample, grads)
     largest = max(t.numel() for t in tensors_in((sample.args, sample.kwargs)))
     failed = {}
     for name, function in found.items():

@@ -3,6 +3,7 @@
 from extension_cpp.operators.affine.ops import affine as affine
 from extension_cpp.operators.fused_layer_norm.ops import fused_layer_norm as fused_layer_norm
 from extension_cpp.operators.fused_op.ops import fused_op as fused_op
+from extension_cpp.operators.linear_scan.ops import linear_scan as linear_scan
 from extension_cpp.operators.myadd_out.ops import myadd_out as myadd_out
 from extension_cpp.operators.mymul.ops import mymul as mymul
 from extension_cpp.operators.mymuladd.ops import mymuladd as mymuladd

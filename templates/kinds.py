@@ -57,7 +57,7 @@ def returned(schema: Schema) -> str:
 
 KINDS = {
     name: Kind(name)
-    for name in ("elementwise", "rowwise", "reduction", "multi_output", "kernel", "inplace")
+    for name in ("elementwise", "rowwise", "reduction", "scan", "multi_output", "kernel", "inplace")
 }
 
 

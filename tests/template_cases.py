@@ -5,6 +5,7 @@ KINDS = [
     ["e(Tensor x, Tensor y) -> Tensor", "--template", "elementwise"],
     ["r(Tensor x, Tensor y) -> Tensor", "--template", "rowwise"],
     ["d(Tensor x, Tensor y) -> Tensor", "--template", "reduction"],
+    ["s(Tensor x, Tensor y) -> Tensor", "--template", "scan"],
     ["m(Tensor x, Tensor y) -> (Tensor, Tensor)", "--template", "multi_output"],
     ["k(Tensor x, Tensor y) -> Tensor", "--template", "kernel"],
     ["i(Tensor(a!) x, Tensor y) -> ()", "--template", "inplace"],
@@ -15,7 +16,7 @@ LONG = "a_name_that_is_as_long_as_the_tool_accepts_it"
 LONG_NAMES = [
     *(
         [f"{LONG[: -len(kind)]}{kind}(Tensor x, float alpha=1.0) -> Tensor", "--template", kind]
-        for kind in ("elementwise", "rowwise", "reduction", "kernel")
+        for kind in ("elementwise", "rowwise", "reduction", "scan", "kernel")
     ),
     [f"{LONG[:-1]}m(Tensor x, float alpha=1.0) -> (Tensor, Tensor)", "--template", "multi_output"],
     [f"{LONG[:-1]}i(Tensor(a!) x, float alpha=1.0) -> ()", "--template", "inplace"],
@@ -81,7 +82,7 @@ NAMES = [
             f"own_{kind}(Tensor output, Tensor contiguous_output, {_OWN}) -> Tensor",
             *("--template", kind),
         ]
-        for kind in ("elementwise", "rowwise", "reduction", "kernel")
+        for kind in ("elementwise", "rowwise", "reduction", "scan", "kernel")
     ),
     [f"own_several(Tensor grad_mean, Tensor output, {_OWN}) -> (Tensor, Tensor, Tensor)"],
     [f"own_written(Tensor(a!) output, Tensor tag_, {_OWN}) -> ()"],

@@ -150,6 +150,8 @@ def test_what_follows_is_that_of_the_spec():
         # That of b is the incoming one.
         ("affine", 4 * 48, 5 * 48),
         ("myadd_out", 3 * 48, 0),
+        # What is saved: decays and output.
+        ("linear_scan", 3 * 48, 5 * 48),
     ],
 )
 def test_traffic_is_measured(name, forward, backward):

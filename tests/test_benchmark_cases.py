@@ -10,6 +10,7 @@ from scratch import ROOT
 from extension_cpp.operators.affine.spec import spec as affine
 from extension_cpp.operators.fused_layer_norm import benchmark as layer_norm_benchmark
 from extension_cpp.operators.fused_layer_norm.spec import spec as fused_layer_norm
+from extension_cpp.operators.linear_scan.spec import spec as linear_scan
 from extension_cpp.operators.myadd_out.spec import spec as myadd_out
 from extension_cpp.operators.mymul.spec import spec as mymul
 from extension_cpp.operators.reduce_sum.spec import spec as reduce_sum
@@ -18,6 +19,7 @@ from extension_cpp.operators.vector_add.spec import spec as vector_add
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import cases
+import contenders
 import correctness
 
 SHAPE = (6, 8)
@@ -101,6 +103,28 @@ def test_sums_are_over_each_dimension_and_everywhere():
     # No form is the plain one: all are timed where others have the plain one alone.
     planned = cases.plan([reduce_sum], "cpu", cases.Shapes((SHAPE,), ()), ["float32"])
     assert [cell.form for cell in planned] == ["all", "dim 0", "dim 1"]
+
+
+def test_a_scan_has_a_reference_of_few_operations_and_contenders_of_its_own():
+    assert [*realised(linear_scan)][:2] == ["", "dim 0"]
+    assert [*realised(linear_scan, (3, 4, 5))] == ["dim 1"]
+    assert cases.reference(affine) is affine.reference
+    for shape in ((3, 4, 30), (2, 31, 3), (30, 1, 4), (3, 30)):
+        for form, call in realised(linear_scan, shape).items():
+            decay, input, *rest = (
+                a.detach().double() if isinstance(a, torch.Tensor) else a for a in call.sample.args
+            )
+            quick = cases.reference(linear_scan)(decay, input, *rest)
+            expected = linear_scan.reference(decay, input, *rest)
+            torch.testing.assert_close(quick, expected, msg=form)
+    found, _ = contenders.contenders(linear_scan, "cpu", ["eager"])
+    long = torch.rand(2, 5000)
+    with pytest.raises(RuntimeError, match="a loop over 5000 steps"):
+        found["eager"](long, long)
+    short = long.bfloat16()[:, :20]
+    # The state is float32.
+    exact = linear_scan.reference(short.double(), short.double()).bfloat16()
+    torch.testing.assert_close(found["eager"](short, short), exact)
 
 
 # ----- other libraries

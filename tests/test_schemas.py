@@ -26,6 +26,8 @@ fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps
 fused_layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None, Tensor? bias=None) -> (Tensor, Tensor, Tensor)
 fused_op(Tensor input, Tensor bias, float scale=1.) -> Tensor
 fused_op_backward(Tensor grad_output, Tensor output, float scale=1.) -> (Tensor, Tensor)
+linear_scan(Tensor decay, Tensor input, Tensor? initial=None, int dim=-1) -> Tensor
+linear_scan_backward(Tensor grad_output, Tensor decay, Tensor output, Tensor? initial=None, int dim=-1) -> (Tensor, Tensor, Tensor)
 myadd_out(Tensor a, Tensor b, Tensor(a!) out) -> ()
 mymul(Tensor a, Tensor b) -> Tensor
 mymul_backward(Tensor grad_output, Tensor a, Tensor b) -> (Tensor, Tensor)

@@ -1,0 +1,267 @@
+// Scans on the CPU: every channel goes through its steps one after the other. The functors are those of scan.h.
+#pragma once
+
+#include "cpu/clones.h"
+#include "cpu/convert.h"
+#include "scan_arrays.h"
+#include "torch_abi.h"
+
+#include <algorithm>
+#include <memory>
+#include <type_traits>
+
+namespace extension_cpp::cpu {
+
+namespace detail {
+
+using extension_cpp::detail::scan_next;
+using extension_cpp::detail::scan_results;
+using extension_cpp::detail::ScanElements;
+
+// Channels that take a step together, of a row of memory: their states stay in the cache.
+constexpr int64_t kScanColumns = 1024;
+
+// Rows that take a step together: the processor works on some while it waits for the results of others.
+constexpr int64_t kScanRows = 8;
+constexpr int64_t kScanSteps = 256;
+
+// `count` elements in the type of the arithmetic: where they are, or in the buffer.
+template <class T>
+CPU_INLINE const acc_t<T>* widened(const T* from, acc_t<T>* buffer, int64_t count) {
+  if constexpr (std::is_same_v<T, acc_t<T>>) {
+    return from;
+  } else {
+    widen(from, buffer, count);
+    return buffer;
+  }
+}
+
+template <class T>
+CPU_INLINE void narrow_from(const acc_t<T>* buffer, T* to, int64_t count) {
+  if constexpr (!std::is_same_v<T, acc_t<T>>) {
+    narrow(buffer, to, count);
+  }
+}
+
+// Arrays of so many elements, each for one of several purposes.
+template <class A>
+class ScanBuffers {
+ public:
+  ScanBuffers(size_t count, int64_t size) : size_(size), data_(new A[count * size]()) {}
+
+  A* operator[](size_t k) const { return data_.get() + static_cast<int64_t>(k) * size_; }
+
+ private:
+  int64_t size_;
+  std::unique_ptr<A[]> data_;
+};
+
+template <class F, class A, size_t K, size_t R>
+CPU_INLINE void scan_step(
+    const F& f, A& state, const ScanElements<A, K>& elements, A* const (&outputs)[R], int64_t offset) {
+  constexpr std::make_index_sequence<K> kInputs;
+  const A before = state;
+  state = scan_next(f, before, elements, kInputs);
+  const auto results = scan_results(f, before, state, elements, kInputs);
+  for (size_t r = 0; r < R; ++r) {
+    outputs[r][offset] = results[static_cast<int>(r)];
+  }
+}
+
+// A step of neighbouring channels.
+template <class F, class A, size_t K, size_t R>
+CPU_INLINE void scan_channels(
+    const F& f, A* states, const A* const (&inputs)[K], const A* lagged, A* const (&outputs)[R], int64_t count) {
+  CPU_INDEPENDENT_LOOP
+  for (int64_t c = 0; c < count; ++c) {
+    ScanElements<A, K> elements;
+    for (size_t k = 0; k < K; ++k) {
+      elements.inputs[k] = inputs[k][c];
+    }
+    if constexpr (F::kLagged) {
+      elements.lagged = lagged[c];
+    }
+    scan_step(f, states[c], elements, outputs, c);
+  }
+}
+
+template <class T, class F, size_t K, size_t R>
+void scan_columns(const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
+  using A = acc_t<T>;
+  const auto [outer, steps, inner] = extent;
+  // Fewer of few channels, for more threads to have some.
+  const int64_t width = std::clamp<int64_t>((outer * inner + 7) / 8, 128, kScanColumns);
+  const int64_t blocks = (inner + width - 1) / width;
+  const int64_t grain = std::max<int64_t>(1, kGrain / (width * (steps + 1)));
+  const F* const each = &f;
+  parallel_for(0, outer * blocks, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+    const ScanBuffers<A> buffers(K + R + 3, width);
+    A* const states = buffers[K + R];
+    const A* const zeros = buffers[K + R + 2];
+    for (int64_t block = begin; block < end; ++block) {
+      const int64_t first = block % blocks * width;
+      const int64_t channel = block / blocks * inner + first;
+      const int64_t count = std::min(width, inner - first);
+      for (int64_t c = 0; c < count; ++c) {
+        states[c] = arrays.initial == nullptr ? A(0) : static_cast<A>(arrays.initial[channel + c]);
+      }
+      for (int64_t i = 0; i < steps; ++i) {
+        const int64_t t = F::kReverse ? steps - 1 - i : i;
+        const int64_t offset = (block / blocks * steps + t) * inner + first;
+        const A* inputs[K];
+        for (size_t k = 0; k < K; ++k) {
+          inputs[k] = widened(arrays.inputs[k] + offset, buffers[k], count);
+        }
+        const A* lagged = zeros;
+        if constexpr (F::kLagged) {
+          if (t > 0) {
+            lagged = widened(arrays.lagged + offset - inner, buffers[K + R + 1], count);
+          } else if (arrays.before_lagged != nullptr) {
+            lagged = widened(arrays.before_lagged + channel, buffers[K + R + 1], count);
+          }
+        }
+        A* outputs[R];
+        for (size_t r = 0; r < R; ++r) {
+          if constexpr (std::is_same_v<T, A>) {
+            outputs[r] = arrays.outputs[r] + offset;
+          } else {
+            outputs[r] = buffers[K + r];
+          }
+        }
+        scan_channels(*each, states, inputs, lagged, outputs, count);
+        for (size_t r = 0; r < R; ++r) {
+          narrow_from(outputs[r], arrays.outputs[r] + offset, count);
+        }
+      }
+      if (arrays.last != nullptr) {
+        for (int64_t c = 0; c < count; ++c) {
+          arrays.last[channel + c] = static_cast<T>(states[c]);
+        }
+      }
+    }
+  });
+}
+
+// `count` steps of L rows; of each array a row lies a stride behind the one before.
+template <int64_t L, class F, class A, size_t K, size_t R>
+CPU_INLINE void scan_steps(
+    const F& f, A (&states)[L], const A* const (&inputs)[K], const A* lagged, A* const (&outputs)[R], int64_t stride,
+    int64_t lagged_stride, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t t = F::kReverse ? count - 1 - i : i;
+    for (int64_t l = 0; l < L; ++l) {
+      ScanElements<A, K> elements;
+      for (size_t k = 0; k < K; ++k) {
+        elements.inputs[k] = inputs[k][l * stride + t];
+      }
+      if constexpr (F::kLagged) {
+        elements.lagged = lagged[l * lagged_stride + t];
+      }
+      scan_step(f, states[l], elements, outputs, l * stride + t);
+    }
+  }
+}
+
+// L rows from the one called `row` on.
+template <int64_t L, class T, class F, size_t K, size_t R>
+CPU_INLINE void scan_few_rows(
+    const F& f, int64_t row, int64_t steps, const ScanArrays<T, K, R>& arrays, const ScanBuffers<acc_t<T>>& buffers) {
+  using A = acc_t<T>;
+  constexpr bool kDirect = std::is_same_v<T, A>;
+  A states[L];
+  for (int64_t l = 0; l < L; ++l) {
+    states[l] = arrays.initial == nullptr ? A(0) : static_cast<A>(arrays.initial[row + l]);
+  }
+  const int64_t blocks = (steps + kScanSteps - 1) / kScanSteps;
+  for (int64_t i = 0; i < blocks; ++i) {
+    const int64_t begin = (F::kReverse ? blocks - 1 - i : i) * kScanSteps;
+    const int64_t count = std::min(kScanSteps, steps - begin);
+    const int64_t offset = row * steps + begin;
+    const A* inputs[K];
+    for (size_t k = 0; k < K; ++k) {
+      if constexpr (kDirect) {
+        inputs[k] = arrays.inputs[k] + offset;
+      } else {
+        inputs[k] = buffers[k];
+        for (int64_t l = 0; l < L; ++l) {
+          widen(arrays.inputs[k] + offset + l * steps, buffers[k] + l * kScanSteps, count);
+        }
+      }
+    }
+    const A* lagged = nullptr;
+    int64_t lagged_stride = kScanSteps;
+    if constexpr (F::kLagged) {
+      if (kDirect && begin > 0) {
+        lagged = widened(arrays.lagged + offset - 1, buffers[K + R], 0);
+        lagged_stride = steps;
+      } else {
+        A* const buffer = buffers[K + R];
+        const int64_t missing = begin > 0 ? 0 : 1;
+        for (int64_t l = 0; l < L; ++l) {
+          A* const to = buffer + l * kScanSteps;
+          if (begin == 0) {
+            to[0] = arrays.before_lagged == nullptr ? A(0) : static_cast<A>(arrays.before_lagged[row + l]);
+          }
+          const T* const from = arrays.lagged + offset + l * steps + missing - 1;
+          if constexpr (kDirect) {
+            std::copy_n(from, count - missing, to + missing);
+          } else {
+            widen(from, to + missing, count - missing);
+          }
+        }
+        lagged = buffer;
+      }
+    }
+    A* outputs[R];
+    for (size_t r = 0; r < R; ++r) {
+      if constexpr (kDirect) {
+        outputs[r] = arrays.outputs[r] + offset;
+      } else {
+        outputs[r] = buffers[K + r];
+      }
+    }
+    scan_steps<L>(f, states, inputs, lagged, outputs, kDirect ? steps : kScanSteps, lagged_stride, count);
+    for (size_t r = 0; r < R; ++r) {
+      for (int64_t l = 0; l < L; ++l) {
+        narrow_from(outputs[r] + l * kScanSteps, arrays.outputs[r] + offset + l * steps, count);
+      }
+    }
+  }
+  if (arrays.last != nullptr) {
+    for (int64_t l = 0; l < L; ++l) {
+      arrays.last[row + l] = static_cast<T>(states[l]);
+    }
+  }
+}
+
+// Which rows go together depends on their number alone: equal bits with any number of threads.
+template <class T, class F, size_t K, size_t R>
+void scan_rows(const F& f, int64_t rows, int64_t steps, const ScanArrays<T, K, R>& arrays) {
+  const int64_t groups = rows / kScanRows + rows % kScanRows;
+  const int64_t grain = std::max<int64_t>(1, kGrain / (kScanRows * (steps + 1)));
+  const F* const each = &f;
+  parallel_for(0, groups, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
+    const ScanBuffers<acc_t<T>> buffers(K + R + 1, kScanRows * kScanSteps);
+    for (int64_t group = begin; group < end; ++group) {
+      if (group < rows / kScanRows) {
+        scan_few_rows<kScanRows>(*each, group * kScanRows, steps, arrays, buffers);
+      } else {
+        scan_few_rows<1>(*each, rows - groups + group, steps, arrays, buffers);
+      }
+    }
+  });
+}
+
+}  // namespace detail
+
+// The scan of f along time. `like` gives device, stream and allocator.
+template <class T, class F, size_t K, size_t R>
+void launch_scan(const Tensor& /*like*/, const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
+  if (extent.inner == 1) {
+    detail::scan_rows(f, extent.outer, extent.steps, arrays);
+  } else {
+    detail::scan_columns(f, extent, arrays);
+  }
+}
+
+}  // namespace extension_cpp::cpu

@@ -1,0 +1,56 @@
+"""EDIT: my_op, in one line."""
+
+import torch
+from torch import Tensor
+
+from extension_cpp import checks, registration
+
+
+def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
+    """EDIT: Sums `input * input` of each row up to each element, and more, of every argument.
+
+    Args:
+        input: of shape `(..., cols)` and any layout, on CPU or CUDA;
+            float64, float32, float16 or bfloat16.
+        other: shape, dtype and device of `input`.
+        alpha: a number.
+
+    Returns:
+        A contiguous tensor with the shape and dtype of `input`.
+        Sums are accumulated in float32 (float64 for float64).
+        Differentiable to any order, in reverse and forward mode.
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    """
+    checks.check_number("my_op", "alpha", alpha)
+    return torch.ops.extension_cpp.my_op(input, other, alpha)
+
+
+# EDIT: what the backward needs, and no more.
+def _setup_context(ctx, inputs, output):
+    input, _, ctx.alpha = inputs
+    ctx.save_for_backward(input)
+
+
+# EDIT: the gradient of each argument, None for those that have none.
+def _backward(ctx, grad_output):
+    (input,) = ctx.saved_tensors
+    grad_input = None
+    if ctx.needs_input_grad[0]:
+        grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, input, ctx.alpha)
+    grad_output = grad_output.flip(-1).cumsum(-1).flip(-1)
+    return (grad_input, grad_output if ctx.needs_input_grad[1] else None, None)
+
+
+# EDIT: the backward operator in plain PyTorch, from which its own derivatives follow.
+def _backward_in_torch(grad_output, input, alpha):
+    return 2 * grad_output.flip(-1).cumsum(-1).flip(-1) * input * (1 + alpha)
+
+
+registration.register_fake("extension_cpp::my_op")
+registration.register_fake("extension_cpp::my_op_backward")
+registration.register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
+registration.register_autograd("extension_cpp::my_op_backward", reference=_backward_in_torch)
+registration.register_vmap("extension_cpp::my_op")
+registration.register_vmap("extension_cpp::my_op_backward")
