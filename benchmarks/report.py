@@ -62,8 +62,34 @@ def section(found: list[Results], folder: Path = ROOT) -> str:
 
 
 def derived_section(found: list[Results]) -> str:
-    """What templates/README.md shows; nothing without results of a GPU."""
-    return figures(found[0]) if found and device(found[0]) == "cuda" else ""
+    """What templates/README.md shows: all rows. Nothing without results of a GPU."""
+    if not found or device(found[0]) != "cuda":
+        return ""
+    results, others = found[0], others_in(found[0])
+    dtypes = sorted({row.dtype for row in results}, reverse=True)
+    rows: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in results:
+        if OURS in row.times:
+            rows.setdefault((row.operator, row.form, row.direction), {})[row.dtype] = row
+    names = ["operator", "form", "pass"]
+    names += [f"{dtype} {name}" for dtype in dtypes for name in ("us", "of floor", *others)]
+    lines = [
+        [*key, *(cell for dtype in dtypes for cell in cells(found.get(dtype), others))]
+        for key, found in rows.items()
+    ]
+    shapes = ", ".join(sorted({row.shape for row in results}))
+    return f"""\
+{origin(results)} All of shape {shapes}. Times of others are given as how many times ours they are.
+
+{markdown(names, lines)}
+"""
+
+
+def cells(row: Row | None, others: list[str]) -> list[str]:
+    if row is None:
+        return [""] * (2 + len(others))
+    _, _, _, _, us, _, of_floor, *ratios = summary(row, others)
+    return [us, of_floor, *ratios]
 
 
 def figures(results: Results) -> str:

@@ -78,14 +78,14 @@ def residual_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float = 1e-2
     return h * scale * (1 + weight)
 
 
-def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 0.1) -> Tensor:
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
     mean = x.mean(-1, keepdim=True)
     centered = x - mean
     variance = (centered * centered).mean(-1, keepdim=True)
     return centered * torch.rsqrt(variance + eps) * weight + bias
 
 
-def layer_norm_of_torch(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 0.1) -> Tensor:
+def layer_norm_of_torch(x: Tensor, weight: Tensor, bias: Tensor, eps: float = 1e-5) -> Tensor:
     return F.layer_norm(x, (x.shape[-1],), weight, bias, eps)
 
 

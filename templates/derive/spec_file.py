@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .ops_file import in_torch
 from .plan import Plan
-from .verify import RANGES
+from .verify import MANY_ROWS, RANGES
 
 # Of a reference that is not the definition.
 COMPOSED = """\
@@ -40,7 +40,8 @@ def parameters(plan: Plan) -> list[str]:
 
 def needs_samples(plan: Plan) -> bool:
     """Whether those that follow from the shapes would be calls for which it is not defined."""
-    return plan.verified.numbers is not None or is_bounded(plan) or plan.verified.columns > 0
+    columns = plan.verified.columns + plan.verified.columns_of_many
+    return plan.verified.numbers is not None or is_bounded(plan) or columns > 0
 
 
 def is_bounded(plan: Plan) -> bool:
@@ -63,8 +64,13 @@ def sample_function(plan: Plan) -> str:
         comment = "# Of rows that have columns."
     elif columns_needed:
         comment = "# Of rows of one column nothing is left but rounding."
-    if columns_needed:
-        lines = [f"    if shape and shape[-1] >= {columns_needed}:", *(f"    {x}" for x in lines)]
+    condition = f"shape and shape[-1] >= {columns_needed}" if columns_needed else ""
+    if of_many := plan.verified.columns_of_many:
+        comment = "# Of many rows of few columns, some lose too much to rounding."
+        given = condition or "shape"
+        condition = f"{given} and (shape[-1] >= {of_many} or shape[0] < {MANY_ROWS // 10})"
+    if condition:
+        lines = [f"    if {condition}:", *(f"    {line}" for line in lines)]
     return "\n".join([comment, "def samples(make, shape):", *lines, ""])
 
 

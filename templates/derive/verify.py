@@ -31,6 +31,12 @@ LARGE = 200.0
 Range = tuple[float, float]
 
 
+# As the battery has: of so many rows some are unlucky. Columns from which samples begin, and those
+# that are tried, unless many are no better.
+MANY_ROWS, MANY_COLUMNS = 10007, 64
+FEW_COLUMNS = {32: 16, 16: 8, 8: 4, 4: 3}
+
+
 class Undefined(NotDerived):
     """The definition does not take some values of its arguments."""
 
@@ -48,12 +54,14 @@ class Verified:
         ranges: of each tensor, in which it is defined.
         numbers: with which that was seen; None where it is so with those of the battery.
         columns: the fewest of a row of which it is defined, and more than rounding.
+        columns_of_many: the same where there are many rows, some of which are unlucky.
     """
 
     broadcasts: bool
     ranges: dict[str, Range]
     numbers: dict[str, float] | None
     columns: int = 0
+    columns_of_many: int = 0
 
 
 class Checked:
@@ -411,6 +419,33 @@ class CheckedRows(Checked):
         """2 where of one column nothing but rounding is left, 1 where there have to be some."""
         return next((n + 1 for n in (1, 0) if not self.is_defined(n)), 0)
 
+    def fewest_columns_of_many_rows(self) -> int:
+        """Those of which too much is lost to rounding, in some of many rows, and one more."""
+        if self.is_accurate(MANY_COLUMNS):
+            for fewest, columns in FEW_COLUMNS.items():
+                if not self.is_accurate(columns):
+                    return fewest
+        return 0
+
+    def is_accurate(self, columns: int) -> bool:
+        """Whether the definition in float32 has room below what the battery allows, on many rows.
+
+        A row of few numbers may by chance be one of equal numbers, nearly.
+        """
+        tensors = self.random(self.ranges(), shape=(MANY_ROWS, columns))
+        rough, exact = (
+            self.first_derivatives({n: t.to(dtype) for n, t in tensors.items()})
+            for dtype in (torch.float32, torch.float64)
+        )
+        error = 8 * torch.finfo(torch.float32).eps
+        return all(
+            torch.allclose(
+                a.double(), b, rtol=error, atol=error * b.abs().max().item(), equal_nan=True
+            )
+            for a, b in zip(rough, exact, strict=True)
+            if b.shape[:1] == (MANY_ROWS,)  # not of sums over rows
+        )
+
     def is_defined(self, columns: int) -> bool:
         tensors = self.random(self.ranges(), shape=(200, columns))
         try:
@@ -427,6 +462,11 @@ class CheckedRows(Checked):
             truths = dict(zip(self.labels(), exact, strict=False))
             pairs += [(found, truths[label]) for label, found in derived]
         return all(torch.allclose(a.double(), b, rtol=2e-6, atol=2e-6) for a, b in pairs)
+
+    def first_derivatives(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+        given = {n: t.detach().requires_grad_() for n, t in tensors.items()}
+        values = self.define(given)
+        return [*values, *differentiated(values, given, self.gradients_of_outputs(given))]
 
     def all_derivatives(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
         given = {n: t.detach().requires_grad_() for n, t in tensors.items()}
@@ -518,20 +558,22 @@ def verify(definition: Definition, variants: Sequence[Variant]) -> Verified:
                     ranges(definition, variants, numbers) for numbers in battery_numbers(definition)
                 ]
                 if all(other == found[0] for other in found):
-                    return Verified(broadcasts, found[0], None, columns)
+                    return Verified(broadcasts, found[0], None, *columns)
             except Undefined:
                 pass
-        return Verified(broadcasts, ranges(definition, variants, own), own, columns)
+        return Verified(broadcasts, ranges(definition, variants, own), own, *columns)
 
 
 def fewest_columns(
     definition: Definition, variants: Sequence[Variant], numbers: Mapping[str, float]
-) -> int:
-    return max(
-        CheckedRows(definition, variant, switches, numbers).fewest_columns()
-        if variants[0].is_of_rows
-        else 0
-        for variant, switches in cases(definition, variants)
+) -> tuple[int, int]:
+    """Of a row, and of each of many rows."""
+    if not variants[0].is_of_rows:
+        return 0, 0
+    rows = [CheckedRows(definition, v, s, numbers) for v, s in cases(definition, variants)]
+    return (
+        max(each.fewest_columns() for each in rows),
+        max(each.fewest_columns_of_many_rows() for each in rows),
     )
 
 
