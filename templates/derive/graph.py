@@ -23,7 +23,18 @@ NUMBER, ROW, COLUMN, ELEMENT = 0, 1, 2, 3
 ARGUMENTS = {"tensor": ELEMENT, "column": COLUMN, "row": ROW, "number": NUMBER}
 # What makes a value for each row of its elements.
 REDUCTIONS = frozenset(
-    ["row_sum", "row_max", "mean", "amax", "amin", "logsumexp", "var", "std", "vector_norm"]
+    [
+        "row_sum",
+        "row_max",
+        "row_shift",
+        "mean",
+        "amax",
+        "amin",
+        "logsumexp",
+        "var",
+        "std",
+        "vector_norm",
+    ]
 )
 # What is computed of a whole row at once.
 OF_ROWS = REDUCTIONS | {"softmax", "log_softmax", "cols"}

@@ -6,7 +6,7 @@ rows_text.py prints. The rest is lowered to them.
 
 from __future__ import annotations
 
-from .graph import Node, cols, const, make, row_sum, where
+from .graph import Node, cols, const, in_order, make, row_sum, where
 from .operations import WHOLE, Form, define
 
 
@@ -38,12 +38,29 @@ define(
     word="sum",
 )
 define("row_max", method(f"amax({KEPT})"), None, ties, word="max")
+# The first element of a row, where that is finite: rows_text.py prints it.
+define(
+    "row_shift",
+    Form(f"{{0}}[..., :1].sum({KEPT}).nan_to_num(0, 0, 0)", WHOLE, (WHOLE,)),
+    word="shift",
+)
+
+
+def mean(x: Node) -> Node:
+    """About the first element, if it is plain: what is left of equal numbers is 0, not rounding."""
+    parts = list(in_order([x]))
+    if all(part.op in ("tensor", "const", "number", "add", "sub", "neg") for part in parts):
+        shift = make("row_shift", x)
+        return make("add", shift, make("row_sum", make("sub", x, shift)) / cols())
+    return make("row_sum", x) / cols()
+
+
 define(
     "mean",
     method(f"mean({KEPT})"),
     None,
     lambda g, out, x: (g / cols(),),
-    lambda x: make("row_sum", x) / cols(),
+    mean,
 )
 define("amax", method(f"amax({KEPT})"), None, ties, lambda x: make("row_max", x), "max")
 define("amin", method(f"amin({KEPT})"), None, ties, lambda x: -make("row_max", -x), "min")

@@ -243,6 +243,17 @@ class RowFunctor:
                 name = self.spelling[str(node.value)]
                 own = "grad" if name == GRADIENT else f"row_{name}"
                 self.bind(node, f"static_cast<A>({name}[row.index()])", own)
+            elif node.op == "row_shift":
+                first = self.outer.fresh("first")
+                self.lines.append(f"const A {first} = {self.first(node.args[0])};")
+                self.bind(node, f"std::isfinite({first}) ? {first} : A(0)")
+
+    def first(self, node: Node) -> str:
+        """An expression of the elements, of the first of them."""
+        spelling = dict(self.spelling)
+        for k, name in enumerate(self.elements):
+            spelling[name] = f"row.first({k})" if k else "row.first()"
+        return Printer(Cpp(spelling), {}).expression(node)
 
     def bind(self, node: Node, text: str, name: str = "") -> None:
         self.outer.bound[node] = self.outer.fresh(name or self.outer.word(node))
