@@ -88,8 +88,9 @@ def derived_section(found: list[Results]) -> str:
 def cells(row: Row | None, others: list[str]) -> list[str]:
     if row is None:
         return [""] * (2 + len(others))
-    _, _, _, _, us, _, of_floor, *ratios = summary(row, others)
-    return [us, of_floor, *ratios]
+    ours = row.times[OURS].us
+    ratios = (f"{row.times[name].us / ours:.2f}" if name in row.times else "" for name in others)
+    return [f"{ours:.1f}", f"{row.of_floor(OURS):.0%}", *ratios]
 
 
 def figures(results: Results) -> str:
@@ -121,11 +122,9 @@ def typical(results: Results) -> list[Row]:
 
 
 def summary(row: Row, others: list[str]) -> list[str]:
-    ours = row.times[OURS].us
-    figures = [f"{ours:.1f}", f"{row.rate(OURS) / 1e12:.2f}", f"{row.of_floor(OURS):.0%}"]
-    for name in others:
-        figures.append(f"{row.times[name].us / ours:.2f}" if name in row.times else "")
-    return [row.operator, row.shape, row.dtype, row.direction, *figures]
+    us, of_floor, *rest = cells(row, others)
+    rate = f"{row.rate(OURS) / 1e12:.2f}"
+    return [row.operator, row.shape, row.dtype, row.direction, us, rate, of_floor, *rest]
 
 
 def origin(results: Results) -> str:

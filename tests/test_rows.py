@@ -21,6 +21,12 @@ COMPILED_ONCE = (
     "cpu/partials.cpp",
 )
 
+# Of both compilers.
+FLAGS = (
+    *("-shared", "-std=c++20", "-DEXTENSION_CPP_STABLE_ABI=1"),
+    "-DTORCH_TARGET_VERSION=0x020b000000000000",
+)
+
 # Also compiled for CUDA, where there is a GPU.
 KEPT = """
 #include "rows.h"
@@ -288,8 +294,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     source.write_text(KEPT + SOURCE)
     subprocess.run(
         [
-            *("c++", "-shared", "-fPIC", "-fvisibility=hidden", "-O1", "-std=c++20"),
-            *("-DEXTENSION_CPP_STABLE_ABI=1", "-DTORCH_TARGET_VERSION=0x020b000000000000"),
+            *("c++", *FLAGS, "-fPIC", "-fvisibility=hidden", "-O1"),
             *(f"-I{path}" for path in (CSRC, *include_paths("cpu"))),
             *(source, *(CSRC / name for name in COMPILED_ONCE), "-o", library),
             *(f"-L{TORCH_LIB_PATH}", "-ltorch_cpu"),
@@ -312,9 +317,8 @@ def device(request: pytest.FixtureRequest, run, tmp_path_factory: pytest.TempPat
         nvcc = Path(CUDA_HOME or "/usr/local/cuda") / "bin" / "nvcc"
         subprocess.run(
             [
-                *(nvcc, "-shared", "-Xcompiler", "-fPIC", "-arch=native", "-std=c++20"),
-                *("--expt-relaxed-constexpr", "--expt-extended-lambda", "-DUSE_CUDA"),
-                *("-DEXTENSION_CPP_STABLE_ABI=1", "-DTORCH_TARGET_VERSION=0x020b000000000000"),
+                *(nvcc, *FLAGS, "-Xcompiler", "-fPIC", "-arch=native", "-DUSE_CUDA"),
+                *("--expt-relaxed-constexpr", "--expt-extended-lambda"),
                 *(f"-I{path}" for path in (CSRC, *include_paths("cuda"))),
                 *(source, CSRC / "cuda" / "operator.cu", "-o", library),
                 *(f"-L{TORCH_LIB_PATH}", "-ltorch_cpu", "-ltorch_cuda"),

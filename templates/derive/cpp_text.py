@@ -33,7 +33,7 @@ class Cpp(Language):
         # Of a power of two the reciprocal is as exact, and compilers multiply by it.
         text = self.constant(value)
         exact = not math.isfinite(value) or abs(math.frexp(value)[0]) == 0.5
-        return text if exact else f"Divisor<{text.replace('(', '>(', 1)}"
+        return text if exact else f"Divisor<A>{text.removeprefix('A')}"
 
     def is_taken(self, name: str) -> bool:
         return super().is_taken(name) or is_macro(name)
@@ -88,6 +88,17 @@ def divisors(nodes: Iterable[Node]) -> set[Node]:
     }
 
 
+def number_members(
+    numbers: Mapping[str, str], nodes: Iterable[Node], spelling: Mapping[str, str]
+) -> list[str]:
+    """The members of a functor that are numbers, given with their types, of what it computes."""
+    divided_by = {node.value for node in divisors(nodes)}
+    return [
+        f"{'Divisor<A>' if name in divided_by else kind} {spelling[name]};"
+        for name, kind in numbers.items()
+    ]
+
+
 def functor(
     struct: str,
     tensors: Sequence[str],
@@ -115,11 +126,7 @@ def functor(
     )
     count = len(next(iter(_leaf_counts(body))))
     result = "A" if count == 1 else f"Values<A, {count}>"
-    divided_by = {node.value for node in divisors(nodes_of(body))}
-    members = "".join(
-        f"  {'Divisor<A>' if name in divided_by else kind} {spelling[name]};\n"
-        for name, kind in numbers.items()
-    )
+    members = "".join(f"  {x}\n" for x in number_members(numbers, nodes_of(body), spelling))
     head = f"  HOST_DEVICE {result} operator()({parameters}) const {{"
     lines = statements(body, lowered_names(names), words, spelling)
     call = f"{head} {lines[0]} }}" if len(lines) == 1 else ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from .cpp_text import Cpp, divisors
+from .cpp_text import Cpp, divisors, number_members
 from .graph import COLUMN, GRADIENT, Node, in_order
 from .operations import OPERATIONS
 from .printing import Printer
@@ -117,11 +117,8 @@ class RowFunctor:
         lines += [
             f"backend::Parameter<T> {self.spelling[name]};  // [cols]" for name in self.columns
         ]
-        divided_by = {node.value for node in self.divisors}
-        return lines + [
-            f"{'Divisor<A>' if name in divided_by else 'A'} {self.spelling[name]};"
-            for name in self.numbers
-        ]
+        computed = [*self.results.values(), *self.terms]
+        return lines + number_members(dict.fromkeys(self.numbers, "A"), computed, self.spelling)
 
     def kind(self, node: Node) -> str:
         return "bool" if node.is_bool else "Divisor<A>" if node in self.divisors else "A"
@@ -216,12 +213,13 @@ class RowFunctor:
 
     def keep(self, passes: Sequence[Sequence[Node]], known: Container[Node]) -> None:
         """Computes once what is costly and several passes want, of what is known so far."""
-        within = [set(in_order(each, self.given())) for each in passes]
-        nodes = list(in_order([node for each in passes for node in each], self.given()))
+        given = self.given(self.outer)
+        within = [set(in_order(each, given)) for each in passes]
+        nodes = list(in_order([node for each in passes for node in each], given))
         for node in reversed(nodes):
             # What a row keeps is made of its elements, and nothing else.
             of_elements = not self.columns_of([node], self.outer) and node.extent & COLUMN
-            if node in self.given() or node not in known or not of_elements or not is_costly(node):
+            if node in given or node not in known or not of_elements or not is_costly(node):
                 continue
             if sum(node in each for each in within) > 1:
                 function = self.function([node], self.outer)
@@ -229,11 +227,12 @@ class RowFunctor:
                 results = self.outer.fresh(f"{element}s")
                 self.lines.append(f"const auto {results} = row.keep({function});")
                 self.kept[node] = (results, element)
-                within = [set(in_order(each, self.given())) for each in passes]
+                given = self.given(self.outer)
+                within = [set(in_order(each, given)) for each in passes]
 
-    def given(self) -> dict[Node, str]:
+    def given(self, printer: Printer) -> dict[Node, str]:
         """What lambdas need not compute, and its name there."""
-        return {**self.outer.bound, **{node: name for node, (_, name) in self.kept.items()}}
+        return {**printer.bound, **{node: name for node, (_, name) in self.kept.items()}}
 
     def bind_leaves(self, results: Sequence[Node]) -> None:
         for node in in_order(results):
@@ -333,8 +332,8 @@ class RowFunctor:
 
     def leaves(self, results: Sequence[Node], printer: Printer) -> list[Node]:
         """What a lambda reads."""
-        nodes = list(in_order(results, {**printer.bound, **self.kept}))
-        return [n for n in nodes if n in printer.bound or n in self.kept or not n.args]
+        given = self.given(printer)
+        return [node for node in in_order(results, given) if node in given or not node.args]
 
     def columns_of(self, results: Sequence[Node], printer: Printer) -> list[str]:
         names = {node.value for node in self.leaves(results, printer) if node.op == "column"}
@@ -347,7 +346,7 @@ class RowFunctor:
     def function(self, results: Sequence[Node], printer: Printer, is_list: bool = False) -> str:
         """The lambda for an element."""
         inner = Printer(printer.language, self.names, printer.taken)
-        inner.bound = {**printer.bound, **{node: name for node, (_, name) in self.kept.items()}}
+        inner.bound = self.given(printer)
         inner.taken |= {name for _, name in self.kept.values()}
         text = inner.text(results)
         leaves = self.leaves(results, printer)

@@ -36,6 +36,16 @@ CPU_INLINE const acc_t<T>* widened(const T* from, acc_t<T>* buffer, int64_t coun
   }
 }
 
+// Where to put them: where they go, or in the buffer, which narrow_from() then takes them from.
+template <class T>
+CPU_INLINE acc_t<T>* room_for(T* to, acc_t<T>* buffer) {
+  if constexpr (std::is_same_v<T, acc_t<T>>) {
+    return to;
+  } else {
+    return buffer;
+  }
+}
+
 template <class T>
 CPU_INLINE void narrow_from(const acc_t<T>* buffer, T* to, int64_t count) {
   if constexpr (!std::is_same_v<T, acc_t<T>>) {
@@ -122,11 +132,7 @@ void scan_columns(const F& f, const ScanExtent& extent, const ScanArrays<T, K, R
         }
         A* outputs[R];
         for (size_t r = 0; r < R; ++r) {
-          if constexpr (std::is_same_v<T, A>) {
-            outputs[r] = arrays.outputs[r] + offset;
-          } else {
-            outputs[r] = buffers[K + r];
-          }
+          outputs[r] = room_for(arrays.outputs[r] + offset, buffers[K + r]);
         }
         scan_channels(*each, states, inputs, lagged, outputs, count);
         for (size_t r = 0; r < R; ++r) {
@@ -214,11 +220,7 @@ CPU_INLINE void scan_few_rows(
     }
     A* outputs[R];
     for (size_t r = 0; r < R; ++r) {
-      if constexpr (kDirect) {
-        outputs[r] = arrays.outputs[r] + offset;
-      } else {
-        outputs[r] = buffers[K + r];
-      }
+      outputs[r] = room_for(arrays.outputs[r] + offset, buffers[K + r]);
     }
     scan_steps<L>(f, states, inputs, lagged, outputs, kDirect ? steps : kScanSteps, lagged_stride, count);
     for (size_t r = 0; r < R; ++r) {

@@ -131,11 +131,12 @@ class KeptColumns {
 
   // Those of one: for each access, and at the edge.
   struct Each {
-    using IsKept = void;
+    using IsAtHand = void;
 
     const Raw* raw;
     const Chunk<T, 1>* edge;
 
+    __device__ const Raw& at_access(int v) const { return raw[v]; }
     __device__ Values<acc_t<T>, 1> at_edge() const { return to_values(*edge); }
   };
 
@@ -171,11 +172,12 @@ class KeptColumns<In, N, V, Ragged, 0> {};
 // What a thread has computed of its row, V accesses and perhaps an edge, as a column operand.
 template <class A, int N, int V, bool Ragged>
 struct KeptResults {
-  using IsKept = void;
+  using IsAtHand = void;
 
-  Values<A, N> raw[V + (Ragged ? 1 : 0)];
+  Values<A, N> results[V + (Ragged ? 1 : 0)];
 
-  __device__ Values<A, 1> at_edge() const { return {{raw[V][0]}}; }
+  __device__ const Values<A, N>& at_access(int v) const { return results[v]; }
+  __device__ Values<A, 1> at_edge() const { return {{results[V][0]}}; }
 };
 
 }  // namespace detail

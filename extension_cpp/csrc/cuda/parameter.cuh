@@ -166,26 +166,23 @@ struct is_parameter : std::false_type {};
 template <class T>
 struct is_parameter<Parameter<T>> : std::true_type {};
 
-// Whether a column operand is what a thread keeps of it.
+// Whether a kernel has nothing to read of a column operand: it says by itself what it is at an access of the thread,
+// and at the edge.
 template <class Column, class = void>
-constexpr bool is_kept = false;
+constexpr bool is_at_hand = false;
 template <class Column>
-constexpr bool is_kept<Column, typename Column::IsKept> = true;
+constexpr bool is_at_hand<Column, typename Column::IsAtHand> = true;
 
 // One that has the value of an element computed from the inputs when it is asked for.
 template <class F>
 struct Recomputed {
+  using IsAtHand = void;
+
   F f;
+
+  __device__ const Recomputed& at_access(int /*v*/) const { return *this; }
+  __device__ const Recomputed& at_edge() const { return *this; }
 };
-
-template <class Column>
-struct is_recomputed : std::false_type {};
-template <class F>
-struct is_recomputed<Recomputed<F>> : std::true_type {};
-
-// One that a kernel has nothing to read of.
-template <class Column>
-constexpr bool is_at_hand = is_kept<Column> || is_recomputed<Column>::value;
 
 // Whether an operand is in memory in the rows' type.
 template <class Column>

@@ -114,7 +114,7 @@ class Row {
   __device__ auto keep(const F& f) {
     if constexpr (V > 0 && V * N <= kMostKept) {
       KeptResults<A, N, V, Ragged> kept;
-      for_each([&](int v, const auto& inputs, int n) { kept.raw[v][n] = call(f, inputs, n); }, nothing());
+      for_each([&](int v, const auto& inputs, int n) { kept.results[v][n] = call(f, inputs, n); }, nothing());
       return kept;
     } else {
       return Recomputed<F>{f};
@@ -196,12 +196,12 @@ class Row {
 
   // The value of a column operand at an element.
   template <int M, class Column>
-  __device__ static A at_element(const Column& column, const Elements<M>& elements, int n) {
-    if constexpr (is_recomputed<Column>::value) {
-      return call(column.f, elements, n);
-    } else {
-      return column[n];
-    }
+  __device__ static A at_element(const Column& column, const Elements<M>& /*elements*/, int n) {
+    return column[n];
+  }
+  template <int M, class F>
+  __device__ static A at_element(const Recomputed<F>& column, const Elements<M>& elements, int n) {
+    return call(column.f, elements, n);
   }
 
   template <int M, class F, size_t... I, class... Columns>
@@ -243,10 +243,8 @@ class Row {
   // they are.
   template <class Column>
   __device__ auto column_at(const Column& column, int v, const Where& where) const {
-    if constexpr (is_kept<Column>) {
-      return column.raw[v];
-    } else if constexpr (is_recomputed<Column>::value) {
-      return column;
+    if constexpr (is_at_hand<Column>) {
+      return column.at_access(v);
     } else if constexpr (Ragged) {
       return column.template at<N>(span_.head + where.col);
     } else {
@@ -256,10 +254,8 @@ class Row {
 
   template <class Column>
   __device__ auto edge_column(const Column& column, int64_t col) const {
-    if constexpr (is_kept<Column>) {
+    if constexpr (is_at_hand<Column>) {
       return column.at_edge();
-    } else if constexpr (is_recomputed<Column>::value) {
-      return column;
     } else {
       return column.template at<1>(col);
     }

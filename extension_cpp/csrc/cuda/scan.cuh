@@ -487,11 +487,17 @@ void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols
   }
 }
 
+// Whether all arrays of all steps begin at a multiple of so many bytes.
+template <class T, size_t K, size_t R>
+bool begin_at(int64_t bytes, const ScanArrays<T, K, R>& arrays) {
+  const auto begins = [=](const T* data) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; };
+  return begins(arrays.lagged) && std::all_of(arrays.inputs, arrays.inputs + K, begins) &&
+         std::all_of(arrays.outputs, arrays.outputs + R, begins);
+}
+
 template <class T, size_t K, size_t R>
 bool whole_accesses(const ScanArrays<T, K, R>& arrays, int64_t cols) {
-  return cols % kVector<T> == 0 && is_aligned(arrays.lagged) &&
-         std::all_of(arrays.inputs, arrays.inputs + K, [](const T* data) { return is_aligned(data); }) &&
-         std::all_of(arrays.outputs, arrays.outputs + R, [](const T* data) { return is_aligned(data); });
+  return cols % kVector<T> == 0 && begin_at(kAccessBytes, arrays);
 }
 
 // ----- channels inside
@@ -736,12 +742,9 @@ void launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& exten
 // Whether neighbours lie in one aligned word.
 template <class T, size_t K, size_t R>
 bool in_words(const ScanArrays<T, K, R>& arrays, int64_t inner, int64_t channels_in_word) {
-  const auto aligned = [=](const T* data) {
-    return reinterpret_cast<uintptr_t>(data) % (channels_in_word * sizeof(T)) == 0;
-  };
-  return inner % channels_in_word == 0 && aligned(arrays.lagged) && aligned(arrays.before_lagged) &&
-         std::all_of(arrays.inputs, arrays.inputs + K, aligned) &&
-         std::all_of(arrays.outputs, arrays.outputs + R, aligned);
+  const int64_t bytes = channels_in_word * sizeof(T);
+  return inner % channels_in_word == 0 && begin_at(bytes, arrays) &&
+         reinterpret_cast<uintptr_t>(arrays.before_lagged) % bytes == 0;
 }
 
 }  // namespace detail
