@@ -69,6 +69,7 @@ class Shape:
     rule: DtypeRule = DtypeRule.LEADER
     dtype: torch.dtype | None = None  # EXACT
     source: int = -1  # ARGUMENT: which of the tensor arguments
+    like: int | None = None  # which of them has all dimensions of a result
     position: int = 0  # in the line
 
     @property
@@ -108,6 +109,11 @@ class Notation:
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     leader: int | None
+
+    @property
+    def to_first(self) -> bool:
+        """Whether tensors of `...` broadcast to the first of them."""
+        return any(shape.like is not None for shape in self.outputs)
 
     @property
     def elementwise(self) -> bool:
@@ -164,12 +170,14 @@ class _Parser:
         self.schema = schema
         self.at = 0
         self.symbols: list[str] = []
+        self.of_results = False
 
     def parse(self) -> Notation:
         inputs = self.shapes()
         arrow = self.at
         if not self.accept("->"):
             raise _Problem(self.at, "'->' is missing")
+        self.of_results = True
         outputs = self.shapes()
         if self.at < len(self.line):
             raise _Problem(self.at, "a second '->'")
@@ -219,29 +227,51 @@ class _Parser:
         self.skip_spaces()
         position = self.at
         dims: list[Dim] = []
-        scalar = False
+        alone = False  # no dimension may follow
+        like: int | None = None
         dtype: Shape | None = None
         while not self.at_end() and self.line[self.at] != ",":
             begin = self.at
             if dtype is not None:
                 raise _Problem(begin, "a dtype ends its shape")
             if self.accept(":"):
-                if not dims and not scalar:
+                if not dims and not alone:
                     break
                 self.skip_spaces()
                 dtype = self.dtype()
-            elif scalar or (self.line[begin] == "(" and dims):
-                raise _Problem(begin, "'()' stands alone")
+            elif alone or (self.line[begin] in "(=" and dims):
+                raise _Problem(begin, "'()' and '=name' stand alone")
             elif self.accept("()"):
-                scalar = True
+                alone = True
+            elif self.accept("="):
+                like = self.like()
+                alone = True
             else:
                 dims.append(self.dim(dims))
             self.skip_spaces()
-        if not dims and not scalar:
+        if not dims and not alone:
             raise _Problem(
                 position, "a shape is missing; that of a tensor without dimensions is '()'"
             )
-        return dataclasses.replace(dtype or Shape(()), dims=tuple(dims), position=position)
+        return dataclasses.replace(
+            dtype or Shape(()), dims=tuple(dims), like=like, position=position
+        )
+
+    def like(self) -> int:
+        """The argument of which a result has all dimensions."""
+        begin = self.at
+        name = self.word()
+        argument = self.argument_of(name)
+        if not self.of_results:
+            raise _Problem(begin, "'=name' is of results")
+        if argument is None:
+            raise _Problem(begin, f"there is no tensor argument '{name}'")
+        if self.schema.arguments[argument].is_list:
+            raise _Problem(begin, f"'{name}' is a list, which has no one shape")
+        return argument
+
+    def argument_of(self, name: str) -> int | None:
+        return next((k for k, a in enumerate(self.schema.arguments) if a.name == name), None)
 
     def dim(self, before: Sequence[Dim]) -> Dim:
         begin = self.at
@@ -285,9 +315,8 @@ class _Parser:
             return Shape((), DtypeRule(name))
         if name in DTYPES:
             return Shape((), DtypeRule.EXACT, dtype=DTYPES[name])
-        for k, argument in enumerate(self.schema.arguments):
-            if argument.name == name:
-                return Shape((), DtypeRule.ARGUMENT, source=k)
+        if (source := self.argument_of(name)) is not None:
+            return Shape((), DtypeRule.ARGUMENT, source=source)
         raise _Problem(
             begin,
             f"there is no dtype '{name}': sum, wide, any, a name of torch's such as int64, or a "

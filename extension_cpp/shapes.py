@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from extension_cpp import _loader, checks
-from extension_cpp.layout import new_elementwise
+from extension_cpp.layout import new_elementwise, same_shape
 from extension_cpp.notation import DtypeRule, Notation, Shape, parse_notation
 
 Sizes = tuple[int, ...]
@@ -255,23 +255,23 @@ class Operator:
                     torch._check(size == wanted_size, message)
         if to_broadcast is None:
             return
-        others, like = self._broadcast_before(inputs, k, i), inputs.sizes["..."]
-        if len(shape.dims) == 1:
-            inputs.sizes["..."] = checks.check_broadcast(
-                self.name, self.label(k, i), tensor, others, like
-            )
+        own, like = to_broadcast, inputs.sizes["..."]
+
+        def broadcast_message() -> str:
+            others = self._broadcast_before(inputs, k, i)
+            must = f"must broadcast {'to' if self.notation.to_first else 'with'} {others}"
+            if len(shape.dims) == 1:
+                return self._text(k, i, f"{must} of shape {like}, got {sizes}")
+            what = f"in its dimensions ..., {like}, got {own} in shape {sizes}"
+            return self._text(k, i, f"{must} {what}")
+
+        broadcast = checks.broadcast_sizes(own, like, broadcast_message)
+        if self.notation.to_first:
+            torch._check(len(broadcast) == len(like), broadcast_message)
+            for size, wanted_size in zip(broadcast, like, strict=True):
+                torch._check(size == wanted_size, broadcast_message)
         else:
-            own = to_broadcast
-            inputs.sizes["..."] = checks.broadcast_sizes(
-                own,
-                like,
-                lambda: self._text(
-                    k,
-                    i,
-                    f"must broadcast with {others} in its dimensions ..., {like}, got {own} in "
-                    f"shape {sizes}",
-                ),
-            )
+            inputs.sizes["..."] = broadcast
 
     def _shape_message(
         self, known: Mapping[str, Sizes], shape: Shape, k: int, i: int, tensor: Any
@@ -298,12 +298,14 @@ class Operator:
         return self._text(k, i, f"must have shape {spelled}, got {tuple(tensor.shape)}")
 
     def _broadcast_before(self, inputs: Inputs, k: int, i: int) -> str:
-        """The tensors with which tensor i of argument k broadcasts."""
+        """The tensors with which tensor i of argument k broadcasts, or that to which it does."""
         names = []
         for j in range(k + 1):
             count = len(inputs.tensors[j]) if j < k else i
             if count and self.notation.inputs[j].star_symbol == "...":
                 last = f" to {self.label(j, count - 1)}" if count > 1 else ""
+                if self.notation.to_first:
+                    return self.label(j, 0)
                 names.append(self.label(j, 0) + last)
         return " and ".join(names)
 
@@ -325,6 +327,8 @@ class Operator:
                 dtype = inputs.tensors[shape.source][0].dtype
             if self._is_absent(inputs, shape):
                 sizes = (0,)
+            elif shape.like is not None:
+                sizes = tuple(inputs.tensors[shape.like][0].shape)
             else:
                 for dim in shape.dims:
                     sizes += (dim.size,) if dim.size is not None else inputs.sizes[dim.symbol]
@@ -334,7 +338,9 @@ class Operator:
     @staticmethod
     def _is_absent(inputs: Inputs, shape: Shape) -> bool:
         """Whether an output goes with an optional tensor that is None."""
-        return shape.rule is DtypeRule.ARGUMENT and not inputs.tensors[shape.source]
+        sources = [shape.source] if shape.rule is DtypeRule.ARGUMENT else []
+        sources += [] if shape.like is None else [shape.like]
+        return any(not inputs.tensors[k] for k in sources)
 
     def fake_kernel(self) -> Callable[..., Any]:
         """:meth:`fake` as a function that has the schema's own parameters, defaults included."""
@@ -362,8 +368,12 @@ class Operator:
         operands = [tensor for tensors in inputs.tensors for tensor in tensors]
         outputs = []
         shapes = self.output_shapes(inputs)
+        first = self.notation.inputs[0]
         for shape, (sizes, dtype) in zip(self.notation.outputs, shapes, strict=True):
-            if not self.notation.elementwise or self._is_absent(inputs, shape):
+            broadcasts = shape.like is not None and not same_shape(
+                sizes, inputs.sizes.get(first.star_symbol or "", ())
+            )
+            if not self.notation.elementwise or broadcasts or self._is_absent(inputs, shape):
                 outputs.append(inputs.first.new_empty(sizes, dtype=dtype))
                 continue
             output = new_elementwise(sizes, *operands)
@@ -388,7 +398,10 @@ class Operator:
         """The symbol whose dimensions a batch joins, or why there is none."""
         shapes = self.notation.outputs or [self.notation.inputs[k] for k in self.written]
         what = "a result" if self.notation.outputs else "what is written"
-        stars = {shape.star_symbol for shape in shapes}
+        stars = {
+            (shape if shape.like is None else self.notation.inputs[shape.like]).star_symbol
+            for shape in shapes
+        }
         if stars & {None, "*_"}:
             return f"{what} has no *name or ... to which a batch could be joined", None
         if len(stars) != 1:
@@ -416,11 +429,26 @@ class Operator:
         outputs = self.overload(*values[: len(values) - len(keywords)], **keywords)
         if not self.notation.outputs:
             return None, None
+        if self.notation.to_first:
+            outputs = self._without_padding(checked, info.batch_size, outputs)
         out_dims = tuple(
             None if self._is_absent(checked, shape) else (shape.star or 0) + offset
             for shape in self.notation.outputs
         )
         return outputs, out_dims[0] if len(out_dims) == 1 else out_dims
+
+    def _without_padding(self, checked: Inputs, batch_size: int, outputs: Any) -> Any:
+        """The outputs, without the dimensions of size 1 that :meth:`_join` gave their arguments."""
+        shapes = self.notation.outputs
+        given = (outputs,) if isinstance(outputs, Tensor) else outputs
+        results = []
+        for shape, output in zip(shapes, given, strict=True):
+            if shape.like is not None and not self._is_absent(checked, shape):
+                (example,) = checked.tensors[shape.like]
+                padding = output.dim() - 1 - example.dim()
+                output = output.squeeze(tuple(range(1, 1 + padding)))
+            results.append(output)
+        return _as_returned(results)
 
     def check_examples(self, in_dims: Sequence[Any], /, *args: Any, **kwargs: Any) -> None:
         """Checks the examples of a batch, for batching rules that are written by hand.
@@ -465,6 +493,9 @@ class Operator:
         dims: Sequence[Sequence[int | None]],
     ) -> int:
         """Makes the batch a dimension of the star in all tensors; returns which of them."""
+        # What has the batch in any case: to which others broadcast, to which results are summed.
+        whole = {shape.like for shape in self.notation.outputs if shape.like is not None}
+        whole |= {0} if self.notation.to_first else set()
         joined = []  # k, i, where the star begins, how many dimensions it has, the batch's
         for k, shape in enumerate(self.notation.inputs):
             for i, dim in enumerate(dims[k]):
@@ -495,12 +526,14 @@ class Operator:
             tensor = tensors[k][i]
             if dim is not None:
                 tensor = tensor.movedim(dim, begin)
-                for _ in range(max(ranks) - rank):
-                    tensor = tensor.unsqueeze(begin + 1)
-            elif star != "...":
+            elif star != "..." or k in whole:
                 shape = tensor.shape
                 tensor = tensor.unsqueeze(begin)
                 tensor = tensor.expand(*shape[:begin], batch_size, *shape[begin:])
+            else:
+                continue
+            for _ in range(max(ranks) - rank):
+                tensor = tensor.unsqueeze(begin + 1)
             tensors[k][i] = tensor
         return 0
 
@@ -536,7 +569,10 @@ class Operator:
             full = sizes["..."]
             # A row, every other size, a column among them, and more dimensions than the first has.
             every_other = (n if d % 2 else 1 for d, n in enumerate(reversed(full)))
-            for others in (full[1:], tuple(every_other)[::-1], (2, *full)):
+            shapes = [full[1:], tuple(every_other)[::-1]]
+            if not self.notation.to_first:
+                shapes.append((2, *full))
+            for others in shapes:
                 yield self._sample(make, sizes, others=others)
         if any(s.rule is DtypeRule.WIDE for s in self.notation.inputs):
             yield self._sample(make, sizes, wide=torch.float32)

@@ -25,6 +25,7 @@ WRONG = [
     (ops.affine, [((4,), f32), ((4, 3), f32), ((3,), f32)]),
     (ops.affine, [((3,), f32), ((4, 3), f32), ((4,), f32)]),
     (operators.affine_backward, [((3, 4), f32), ((2, 2), f32), ((3, 4), f32)]),
+    (operators.affine_backward, [((4,), f32), ((4,), f32), ((3, 4), f32)]),
     (ops.myadd_out, [((3,), f32), ((2,), f32), ((3,), f32)]),
     (ops.myadd_out, [((3,), f32), ((3,), f32), ((2,), f32)]),
     (ops.fused_op, [((3,), f32), ((2,), f32)]),

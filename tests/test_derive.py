@@ -1085,13 +1085,15 @@ def test_gate_cpp():
         """\
 // silu(gate) * up
 #include "elementwise.h"
+#include "sums.h"
 
 namespace package {
 namespace {
 
 const Operator kSwishGate{"swish_gate(Tensor gate, Tensor up) -> Tensor", "..., ... -> ..."};
 const Operator kSwishGateBackward{
-    "swish_gate_backward(Tensor grad_output, Tensor gate, Tensor up) -> (Tensor, Tensor)", "..., ..., ... -> ..., ..."};
+    "swish_gate_backward(Tensor grad_output, Tensor gate, Tensor up) -> (Tensor, Tensor)",
+    "..., ..., ... -> =gate, =up"};
 
 template <class A>
 struct SwishGate {
@@ -1110,7 +1112,7 @@ struct SwishGateBackward {
 Tensor swish_gate(const Tensor& gate, const Tensor& up) { return elementwise<SwishGate>(kSwishGate, gate, up); }
 
 std::tuple<Tensor, Tensor> swish_gate_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up) {
-  return elementwise<SwishGateBackward>(kSwishGateBackward, grad_output, gate, up);
+  return elementwise_with_sums<SwishGateBackward, 2>(kSwishGateBackward, grad_output, gate, up);
 }
 
 }  // namespace
@@ -1137,7 +1139,6 @@ def test_gate_ops():
 
 import torch
 from package import registration
-from package.broadcasting import summed_gradients
 from torch import Tensor
 
 
@@ -1165,19 +1166,18 @@ def swish_gate(gate: Tensor, up: Tensor) -> Tensor:
 def _setup_context(ctx, inputs, output):
     gate, up = inputs
     ctx.save_for_backward(gate, up)
-    ctx.shapes = gate.shape, up.shape
 
 
 def _backward(ctx, grad_output):
     gate, up = ctx.saved_tensors
-    return summed_gradients(
-        torch.ops.package.swish_gate_backward, ctx.shapes, grad_output, gate, up
-    )
+    return torch.ops.package.swish_gate_backward(grad_output, gate, up)
 
 
 def _backward_in_torch(grad_output, gate, up):
     sigmoid = torch.sigmoid(gate)
-    return grad_output * up * sigmoid * (1 + gate * (1 - sigmoid)), grad_output * (gate * sigmoid)
+    grad_gate = grad_output * up * sigmoid * (1 + gate * (1 - sigmoid))
+    grad_up = grad_output * (gate * sigmoid)
+    return grad_gate.sum_to_size(gate.shape), grad_up.sum_to_size(up.shape)
 
 
 registration.register_fake("package::swish_gate")
@@ -1196,6 +1196,7 @@ def test_optional_tensor_and_switch_cpp():
         """\
 // scaled_exp of each element
 #include "elementwise.h"
+#include "sums.h"
 
 namespace package {
 namespace {
@@ -1203,7 +1204,7 @@ namespace {
 const Operator kScaledExp{"scaled_exp(Tensor x, Tensor? scale=None, bool negative=False) -> Tensor", "..., ... -> ..."};
 const Operator kScaledExpBackward{
     "scaled_exp_backward(Tensor grad_output, Tensor x, Tensor scale, bool negative) -> (Tensor, Tensor)",
-    "..., ..., ... -> ..., ..."};
+    "..., ..., ... -> =x, =scale"};
 const Operator kScaledExpWithoutScaleBackward{
     "scaled_exp_without_scale_backward(Tensor grad_output, Tensor x, bool negative) -> Tensor",
     "*shape, *shape -> *shape"};
@@ -1276,7 +1277,7 @@ Tensor scaled_exp(const Tensor& x, const std::optional<Tensor>& scale, bool nega
 
 std::tuple<Tensor, Tensor> scaled_exp_backward(
     const Tensor& grad_output, const Tensor& x, const Tensor& scale, bool negative) {
-  return elementwise<ScaledExpBackward>(kScaledExpBackward, grad_output, x, scale, negative);
+  return elementwise_with_sums<ScaledExpBackward, 2>(kScaledExpBackward, grad_output, x, scale, negative);
 }
 
 Tensor scaled_exp_without_scale_backward(const Tensor& grad_output, const Tensor& x, bool negative) {
@@ -1309,7 +1310,6 @@ def test_optional_tensor_and_switch_ops():
 
 import torch
 from package import registration
-from package.broadcasting import summed_gradients
 from torch import Tensor
 
 
@@ -1339,7 +1339,6 @@ def _setup_context(ctx, inputs, output):
     x, scale, ctx.negative = inputs
     ctx.save_for_backward(x, scale)
     ctx.has_scale = scale is not None
-    ctx.shapes = x.shape, None if scale is None else scale.shape
 
 
 def _backward(ctx, grad_output):
@@ -1350,18 +1349,20 @@ def _backward(ctx, grad_output):
             None,
             None,
         )
-    grad_x, grad_scale = summed_gradients(
-        torch.ops.package.scaled_exp_backward, ctx.shapes, grad_output, x, scale, ctx.negative
-    )
+    grad_x, grad_scale = torch.ops.package.scaled_exp_backward(grad_output, x, scale, ctx.negative)
     return grad_x, grad_scale, None
 
 
 def _backward_in_torch(grad_output, x, scale, negative):
     if negative:
         y = torch.exp(-x)
-        return -(grad_output * scale * y), grad_output * y
+        grad_x = -(grad_output * scale * y)
+        grad_scale = grad_output * y
+        return grad_x.sum_to_size(x.shape), grad_scale.sum_to_size(scale.shape)
     y = torch.exp(x)
-    return grad_output * scale * y, grad_output * y
+    grad_x = grad_output * scale * y
+    grad_scale = grad_output * y
+    return grad_x.sum_to_size(x.shape), grad_scale.sum_to_size(scale.shape)
 
 
 def _backward_without_scale_in_torch(grad_output, x, negative):
@@ -1728,7 +1729,6 @@ def test_rotary_ops():
 
 import torch
 from package import registration
-from package.broadcasting import summed_gradients
 from torch import Tensor
 
 
@@ -1758,22 +1758,23 @@ def rotary(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
 def _setup_context(ctx, inputs, output):
     x, y, cos, sin = inputs
     ctx.save_for_backward(x, y, cos, sin)
-    ctx.shapes = x.shape, y.shape, cos.shape, sin.shape
 
 
 def _backward(ctx, grad_turned_x, grad_turned_y):
     x, y, cos, sin = ctx.saved_tensors
-    return summed_gradients(
-        torch.ops.package.rotary_backward, ctx.shapes, grad_turned_x, grad_turned_y, x, y, cos, sin
-    )
+    return torch.ops.package.rotary_backward(grad_turned_x, grad_turned_y, x, y, cos, sin)
 
 
 def _backward_in_torch(grad_turned_x, grad_turned_y, x, y, cos, sin):
+    grad_x = grad_turned_x * cos + grad_turned_y * sin
+    grad_y = grad_turned_y * cos - grad_turned_x * sin
+    grad_cos = grad_turned_x * x + grad_turned_y * y
+    grad_sin = grad_turned_y * x - grad_turned_x * y
     return (
-        grad_turned_x * cos + grad_turned_y * sin,
-        grad_turned_y * cos - grad_turned_x * sin,
-        grad_turned_x * x + grad_turned_y * y,
-        grad_turned_y * x - grad_turned_x * y,
+        grad_x.sum_to_size(x.shape),
+        grad_y.sum_to_size(y.shape),
+        grad_cos.sum_to_size(cos.shape),
+        grad_sin.sum_to_size(sin.shape),
     )
 
 

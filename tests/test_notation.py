@@ -42,8 +42,14 @@ REFUSED = [
     ("f(Tensor a) -> Tensor", "n? -> n", "this has no meaning here", 1),
     ("f(Tensor a) -> Tensor", "n é -> n", "this has no meaning here", 2),
     ("f(Tensor a) -> Tensor", "n - > n", "this has no meaning here", 2),
-    ("f(Tensor a) -> Tensor", "n () -> n", "'()' stands alone", 2),
-    ("f(Tensor a) -> Tensor", "() n -> n", "'()' stands alone", 3),
+    ("f(Tensor a) -> Tensor", "n () -> n", "'()' and '=name' stand alone", 2),
+    ("f(Tensor a) -> Tensor", "() n -> n", "'()' and '=name' stand alone", 3),
+    ("f(Tensor a) -> Tensor", "n -> =a n", "'()' and '=name' stand alone", 8),
+    ("f(Tensor a) -> Tensor", "n -> n =a", "'()' and '=name' stand alone", 7),
+    ("f(Tensor a) -> Tensor", "n -> =", "there is no tensor argument ''", 6),
+    ("f(Tensor a) -> Tensor", "n -> =b", "there is no tensor argument 'b'", 6),
+    ("f(Tensor a) -> Tensor", "=a -> =a", "'=name' is of results", 1),
+    ("f(Tensor[] a) -> Tensor", "n -> =a", "'a' is a list, which has no one shape", 6),
     ("f(Tensor a) -> Tensor", "n, -> n", "a shape is missing; ", 3),
     ("f(Tensor a) -> Tensor", "n: -> n", "a dtype is missing after ':'", 3),
     ("f(Tensor a) -> Tensor", "n:int -> n", "there is no dtype 'int': ", 2),
@@ -123,6 +129,7 @@ def test_a_refusal_shows_the_place(
 
 # Of pieces, not of letters: most lines then are near to one that means something.
 PIECES = ["n", "m", "*rows", "...", "3", "_", "*_", "()", ":sum", ":wide", ":int64", ":any", ":a"]
+PIECES += ["=a", "=b", "=y"]
 LINES = st.lists(st.sampled_from([*PIECES, "n", ",", ",", " ", "->", "->", "*", "-", "é"])).map(
     " ".join
 )
@@ -157,6 +164,16 @@ def test_what_a_line_means():
     assert (sums.rule, grad.rule, grad.source) == (DtypeRule.SUM, DtypeRule.ARGUMENT, 1)
     assert notation.leader == 0
     assert [argument.always_given for argument in notation.arguments] == [True, False, False, True]
+
+
+def test_a_result_can_be_shaped_like_an_argument():
+    schema = "f(Tensor g, Tensor a, Tensor? b) -> (Tensor, Tensor)"
+    notation = parse_notation(schema, "..., ..., ... -> =b:sum, =a")
+    assert [shape.like for shape in notation.outputs] == [2, 1]
+    assert notation.outputs[0].rule is DtypeRule.SUM
+    assert notation.elementwise
+    assert notation.to_first
+    assert not parse_notation(schema, "..., ..., ... -> ..., ...").to_first
 
 
 @pytest.mark.parametrize(

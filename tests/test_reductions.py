@@ -159,7 +159,8 @@ def test_backward_operators_check_the_examples_of_a_batch():
     ones = torch.ones
     operators = torch.ops.extension_cpp
     with pytest.raises(
-        RuntimeError, match=r"affine_backward: a must have shape \(4,\), got \(2, 2\)"
+        RuntimeError,
+        match=r"affine_backward: a must broadcast to grad_output of shape \(3, 4\), got \(2, 2\)",
     ):
         torch.vmap(operators.affine_backward)(ones(5, 3, 4), ones(5, 2, 2), ones(5, 3, 4))
     with pytest.raises(RuntimeError, match=r"fused_layer_norm_backward: weight must have shape"):

@@ -21,7 +21,7 @@ def test_schemas():
         "\n".join(schemas) + "\n",
         """\
 affine(Tensor a, Tensor x, Tensor b) -> Tensor
-affine_backward(Tensor grad_output, Tensor a, Tensor x) -> (Tensor, Tensor, Tensor)
+affine_backward(Tensor grad_output, Tensor a, Tensor x, Tensor? b=None) -> (Tensor, Tensor, Tensor)
 fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
 fused_layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None, Tensor? bias=None) -> (Tensor, Tensor, Tensor)
 fused_op(Tensor input, Tensor bias, float scale=1.) -> Tensor

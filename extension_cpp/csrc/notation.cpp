@@ -107,6 +107,7 @@ class NotationParser {
     if (!accept("->")) {
       fail(at_, "'->' is missing");
     }
+    of_results_ = true;
     result_.outputs = shapes();
     if (at_ < line_.size()) {
       fail(at_, "a second '->'");
@@ -119,6 +120,8 @@ class NotationParser {
     fit_dtypes();
     fit_names();
     const auto whole = [](const Shape& shape) { return shape.dims.size() == (shape.star < 0 ? 0 : 1); };
+    result_.to_first =
+        std::any_of(result_.outputs.begin(), result_.outputs.end(), [](const Shape& shape) { return shape.like >= 0; });
     result_.elementwise = std::all_of(result_.inputs.begin(), result_.inputs.end(), whole) &&
                           std::all_of(result_.outputs.begin(), result_.outputs.end(), whole);
   }
@@ -170,7 +173,7 @@ class NotationParser {
     Shape shape;
     skip_spaces();
     shape.position = at_;
-    bool scalar = false;
+    bool alone = false;  // no dimension may follow
     bool has_dtype = false;
     for (; at_ < line_.size() && line_[at_] != ',' && !starts_with(line_.substr(at_), "->"); skip_spaces()) {
       const size_t begin = at_;
@@ -178,7 +181,7 @@ class NotationParser {
         fail(begin, "a dtype ends its shape");
       }
       if (accept(":")) {
-        if (shape.dims.empty() && !scalar) {
+        if (shape.dims.empty() && !alone) {
           break;
         }
         skip_spaces();
@@ -186,19 +189,44 @@ class NotationParser {
         has_dtype = true;
         continue;
       }
-      if (scalar || (line_[at_] == '(' && !shape.dims.empty())) {
-        fail(begin, "'()' stands alone");
+      if (alone || ((line_[at_] == '(' || line_[at_] == '=') && !shape.dims.empty())) {
+        fail(begin, "'()' and '=name' stand alone");
       }
       if (accept("()")) {
-        scalar = true;
+        alone = true;
+      } else if (accept("=")) {
+        shape.like = like();
+        alone = true;
       } else {
         shape.dims.push_back(dim(shape));
       }
     }
-    if (shape.dims.empty() && !scalar) {
+    if (shape.dims.empty() && !alone) {
       fail(shape.position, "a shape is missing; that of a tensor without dimensions is '()'");
     }
     return shape;
+  }
+
+  // The argument of which a result has all dimensions.
+  int like() {
+    const size_t begin = at_;
+    const std::string name = word();
+    const auto argument = argument_of(name);
+    if (!of_results_) {
+      fail(begin, "'=name' is of results");
+    }
+    if (argument == schema_.arguments.end()) {
+      fail(begin, "there is no tensor argument '" + name + "'");
+    }
+    if (argument->list) {
+      fail(begin, "'" + name + "' is a list, which has no one shape");
+    }
+    return static_cast<int>(argument - schema_.arguments.begin());
+  }
+
+  std::vector<TensorArgument>::const_iterator argument_of(const std::string& name) const {
+    return std::find_if(
+        schema_.arguments.begin(), schema_.arguments.end(), [&](const TensorArgument& a) { return a.name == name; });
   }
 
   Dim dim(Shape& shape) {
@@ -261,8 +289,7 @@ class NotationParser {
       fail(begin, "a dtype is missing after ':'");
     }
     const auto exact = std::find(kDtypeNames.begin(), kDtypeNames.end(), name);
-    const auto argument = std::find_if(
-        schema_.arguments.begin(), schema_.arguments.end(), [&](const TensorArgument& a) { return a.name == name; });
+    const auto argument = argument_of(name);
     if (name == "sum") {
       shape.dtype = DtypeRule::kSum;
     } else if (name == "wide") {
@@ -365,6 +392,7 @@ class NotationParser {
   const SchemaTensors& schema_;
   Notation& result_;
   size_t at_ = 0;
+  bool of_results_ = false;
 };
 
 }  // namespace

@@ -13,12 +13,14 @@
 //   3        one size, exactly this
 //   _  *_    one size, or any number of dimensions, of which nothing else is said
 //   ()       no dimension
+//   =weight  of a result: all dimensions of the argument weight, as its gradient has; others of ... then broadcast to
+//            the first
 // and after them, where it is not that of the first tensor without one, which is floating, the dtype
 //   :sum     the type of the arithmetic: float64 for float64, else float32
 //   :wide    as the first, or float32 where that is a half type
 //   :int64   or another that torch has under this name: :int32, :bool, :uint8, :float32, ...
 //   :any     whichever comes
-//   :weight  that of another tensor; a result whose tensor is None has shape (0,)
+//   :weight  that of another tensor; a result whose tensor is None has shape (0,), as one =weight then has
 // Of a list, Tensor[], every tensor has the shape. A Tensor? that is None has none. What is written to, Tensor(a!), is
 // of any layout in which no two elements share memory.
 #pragma once
@@ -55,6 +57,7 @@ struct Shape {
   int star = -1;  // which of dims stands for any number of dimensions
   DtypeRule dtype = DtypeRule::kLeader;
   int dtype_index = -1;  // kExact: in kDtypeNames, kArgument: in Notation::arguments
+  int like = -1;         // which of Notation::arguments has all dimensions of a result, which then has none here
   size_t position = 0;   // in the line
 };
 
@@ -74,6 +77,7 @@ struct Notation {
   std::vector<Shape> inputs, outputs;
   std::vector<std::string> symbols;  // as spelled: "n", "*rows", "..."
   int broadcast = -1;                // which of the symbols is "..."
+  bool to_first = false;             // "..." is what it is of the first tensor, to which others broadcast
   int leader = -1;                   // the first tensor without a dtype of its own
   bool elementwise = false;          // no shape has single dimensions: outputs keep the layout of the inputs
 

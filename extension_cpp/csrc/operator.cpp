@@ -48,6 +48,12 @@ Sizes CheckedInputs::sizes(size_t output) const {
     none.data()[0] = 0;
     return none;
   }
+  if (shape.like >= 0) {
+    const Slice like = whole(shape);
+    Sizes result(like.size);
+    std::copy_n(like.data, like.size, result.data());
+    return result;
+  }
   size_t dim = 0;
   for (const Dim& d : shape.dims) {
     dim += d.symbol == Dim::kLiteral ? 1 : bound_[d.symbol].size;
@@ -80,8 +86,10 @@ Tensor CheckedInputs::new_output(size_t output) const {
   if (!notation_.elementwise || is_absent(described)) {
     return new_empty(*first_, sizes(output), other_dtype(output));
   }
-  // Nothing, or what a star stands for.
-  const Slice shape = described.dims.empty() ? Slice{nullptr, 0} : bound_[described.dims[0].symbol];
+  const Slice shape = whole(described);
+  if (described.like >= 0 && !equal_sizes(shape, whole(notation_.inputs[0]))) {
+    return new_empty(*first_, shape, other_dtype(output));
+  }
   size_t count = 0;
   for (size_t k = 0; k < notation_.inputs.size(); ++k) {
     count += given_[k].count;
@@ -98,8 +106,17 @@ Tensor CheckedInputs::new_output(size_t output) const {
   return empty_with_strides(*first_, shape, strides, other_dtype(output));
 }
 
+CheckedInputs::Slice CheckedInputs::whole(const Shape& shape) const {
+  if (shape.like >= 0) {
+    const IntArrayRef sizes = given_[shape.like].tensors->sizes();
+    return {sizes.data(), sizes.size()};
+  }
+  return shape.dims.empty() ? Slice{nullptr, 0} : bound_[shape.dims[0].symbol];
+}
+
 bool CheckedInputs::is_absent(const Shape& shape) const {
-  return shape.dtype == DtypeRule::kArgument && given_[shape.dtype_index].count == 0;
+  return (shape.dtype == DtypeRule::kArgument && given_[shape.dtype_index].count == 0) ||
+         (shape.like >= 0 && given_[shape.like].count == 0);
 }
 
 std::optional<ScalarType> CheckedInputs::other_dtype(size_t output) const {
@@ -224,6 +241,12 @@ void CheckedInputs::broadcast(const Shape& shape, size_t k, size_t i, Slice own)
     }
     result[dim - d] = a == 1 ? b : a;
   }
+  if (notation_.to_first) {
+    if (!equal_sizes(like, {result.data(), result.size()})) {
+      refuse_broadcast(shape, k, i, own);
+    }
+    return;
+  }
   broadcast_ = std::move(result);
   like = {broadcast_.data(), broadcast_.size()};
 }
@@ -231,15 +254,14 @@ void CheckedInputs::broadcast(const Shape& shape, size_t k, size_t i, Slice own)
 void CheckedInputs::refuse_broadcast(const Shape& shape, size_t k, size_t i, Slice own) const {
   const Slice& like = bound_[notation_.broadcast];
   const IntArrayRef sizes = given_[k].tensors[i].sizes();
+  const std::string must = ": " + label(k, i) + " must broadcast " + (notation_.to_first ? "to " : "with ");
   const std::string others = broadcast_before(k, i);
   if (shape.dims.size() == 1) {
-    check(
-        false, op(), ": ", label(k, i), " must broadcast with ", others, " of shape ", IntArrayRef(like), ", got ",
-        sizes);
+    check(false, op(), must, others, " of shape ", IntArrayRef(like), ", got ", sizes);
   }
   check(
-      false, op(), ": ", label(k, i), " must broadcast with ", others, " in its dimensions ..., ", IntArrayRef(like),
-      ", got ", IntArrayRef(own), " in shape ", sizes);
+      false, op(), must, others, " in its dimensions ..., ", IntArrayRef(like), ", got ", IntArrayRef(own),
+      " in shape ", sizes);
   throw std::logic_error("unreachable");
 }
 
@@ -292,6 +314,9 @@ std::string CheckedInputs::broadcast_before(size_t k, size_t i) const {
     const size_t count = j < k ? given_[j].count : i;
     if (count == 0 || shape.star < 0 || shape.dims[shape.star].symbol != notation_.broadcast) {
       continue;
+    }
+    if (notation_.to_first) {
+      return label(j, 0);
     }
     names += (names.empty() ? "" : " and ") + label(j, 0) + (count > 1 ? " to " + label(j, count - 1) : "");
   }

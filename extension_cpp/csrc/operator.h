@@ -57,8 +57,11 @@ class CheckedInputs {
 
   ScalarType dtype(size_t output = 0) const;
 
+  // Whether there is one: not where it goes with an optional tensor that is None.
+  bool has_output(size_t output) const { return !is_absent(notation_.outputs[output]); }
+
   // Uninitialised. Of an elementwise operator it keeps the layout of the inputs (see new_elementwise), of every other
-  // it is contiguous.
+  // it is contiguous, and so it is where it has the shape of an argument that broadcasts.
   Tensor new_output(size_t output = 0) const;
 
  private:
@@ -75,6 +78,9 @@ class CheckedInputs {
 
   // Whether an output goes with an optional tensor that is None.
   bool is_absent(const Shape& shape) const;
+
+  // All sizes of a shape without single dimensions, which is known.
+  Slice whole(const Shape& shape) const;
 
   // The dtype of an output, where it need not be that of the first tensor: to say it costs time.
   std::optional<ScalarType> other_dtype(size_t output) const;
@@ -102,7 +108,7 @@ class CheckedInputs {
 
   std::string label(size_t k, size_t i) const;
 
-  // The tensors with which tensor i of argument k broadcasts.
+  // The tensors with which tensor i of argument k broadcasts, or that to which it does.
   std::string broadcast_before(size_t k, size_t i) const;
 
   [[noreturn]] void refuse_line(size_t count) const;

@@ -50,4 +50,13 @@ class SumOutput {
   A* wide_ = nullptr;
 };
 
+// Where a result for each element of a matrix goes: to a matrix, or what it adds up to in the columns, in the rows, or
+// nowhere.
+template <class T>
+struct PlacedResult {
+  T* whole = nullptr;
+  SumOutput<T> columns;
+  Tensor* rows = nullptr;
+};
+
 }  // namespace extension_cpp

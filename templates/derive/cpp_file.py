@@ -17,7 +17,8 @@ def cpp_file(plan: Plan) -> str:
     if plan.is_of_rows:
         header, functors, hosts = "rows.h", rows_file.functors(plan), rows_file.hosts(plan)
     else:
-        header = "elementwise.h"
+        summed = any(b.sums for b in plan.backwards)
+        header = 'elementwise.h"\n#include "sums.h' if summed else "elementwise.h"
         functors = [forward_functor(plan, variant) for variant in plan.variants]
         functors += [backward_functor(plan, backward) for backward in plan.backwards]
         hosts = [forward_host(plan), *(backward_host(plan, b) for b in plan.backwards)]
@@ -57,10 +58,10 @@ def forward_functor(plan: Plan, variant: Variant) -> str:
 
 def backward_functor(plan: Plan, backward: Backward) -> str:
     variant = backward.variant
-    *others, last = variant.computed
+    *others, last = backward.results
     comment = f"// The gradients of {', '.join(others)} and {last}.\n" if others else ""
     numbers = {a.name: MEMBERS[a.type] for a in backward.numbers}
-    formula = (backward.tensors, numbers, variant.backward, variant.names)
+    formula = (backward.tensors, numbers, backward.body, variant.names)
     return comment + cpp_text.functor(backward.struct, *formula, plan.in_cpp)
 
 
@@ -103,6 +104,10 @@ def into_output(plan: Plan, variant: Variant) -> str:
 
 
 def backward_host(plan: Plan, backward: Backward) -> str:
-    arguments = ", ".join(plan.in_cpp[name] for name in backward.arguments)
-    call = f"elementwise<{backward.struct}>({backward.constant}, {arguments})"
+    spelled = plan.in_cpp | {name: f"unread({plan.in_cpp[name]})" for name in backward.unread}
+    arguments = ", ".join(spelled[name] for name in backward.arguments)
+    function = f"elementwise<{backward.struct}>"
+    if backward.sums:
+        function = f"elementwise_with_sums<{backward.struct}, {len(backward.variant.computed)}>"
+    call = f"{function}({backward.constant}, {arguments})"
     return backward.host_in_cpp(f"return {call};")

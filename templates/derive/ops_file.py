@@ -32,8 +32,8 @@ def ops_file(plan: Plan) -> str:
     imports.append("from extension_cpp import checks, registration")
     if plan.variants[0].columns:
         imports.append("from extension_cpp.batching import with_columns")
-    if "summed_gradients(" in text:
-        imports.append("from extension_cpp.broadcasting import summed_gradients")
+    if helpers := [name for name in ("stand_in", "to_sum") if f"{name}(" in text]:
+        imports.append(f"from extension_cpp.broadcasting import {', '.join(helpers)}")
     (first, *_) = plan.summary.splitlines()
     head = f'"""{plan.name}: {lower_first(first.removeprefix("Computes ").rstrip("."))}."""'
     return "\n".join([head, "", *imports, "", "", text, "", registrations(plan), ""])
@@ -197,7 +197,7 @@ def context(name: str) -> str:
 
 def setup_context(plan: Plan) -> str:
     kept = {a.name for b in plan.backwards for a in b.numbers}
-    needed = {*plan.saved, *(plan.tensors if plan.broadcasts else plan.optional)}
+    needed = {*plan.saved, *(plan.tensors if needs_shapes(plan) else plan.optional)}
     targets = [
         context(a.name) if a.name in kept else a.name if a.name in needed else "_"
         for a in plan.arguments
@@ -212,7 +212,7 @@ def setup_context(plan: Plan) -> str:
     if plan.saved:
         lines.append(f"ctx.save_for_backward({', '.join(plan.saved)})")
     lines += [f"ctx.has_{name} = {name} is not None" for name in plan.optional]
-    if plan.broadcasts:
+    if needs_shapes(plan):
         shapes = [
             f"None if {name} is None else {name}.shape"
             if name in plan.optional
@@ -253,27 +253,40 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
         comment = [] if results else ["# It is zero everywhere."]
         return [*comment, f"return {', '.join(results.get(name, 'None') for name in names)}"]
     function = f"torch.ops.extension_cpp.{operator.name}"
-    arguments = ", ".join([*operator.tensors, *(context(a.name) for a in operator.numbers)])
-    call = f"{function}({arguments})"
-    is_tuple = len(variant.computed) > 1
-    if plan.broadcasts and len(variant.tensors) > 1:
-        call = f"summed_gradients({function}, {shapes_of(plan, variant)}, {arguments})"
-        is_tuple = True
+    tensors = [*operator.tensors, *operator.unread]
+    call = f"{function}({', '.join([*tensors, *(context(a.name) for a in operator.numbers)])})"
     conditions = {name: given_where(variant, name) for name in variant.computed}
+    shaped = [of_shape(plan, operator, name) for name in operator.unread]
     if not any(conditions.values()) and (
-        plan.tensors == variant.computed == names
-        or (names[:1] == variant.computed and not is_tuple)
+        plan.tensors == operator.results == variant.computed == names
+        or names[:1] == operator.results
     ):
-        nones = "".join(", None" for _ in names[len(variant.computed) :])
-        return [f"return {call}{nones}"]
-    gradients = [f"grad_{name}" for name in variant.computed]
-    results |= {
-        name: f"{gradient} if {conditions[name]} else None" if conditions[name] else gradient
-        for name, gradient in zip(variant.computed, gradients, strict=True)
-    }
-    targets = unpacked(gradients) if is_tuple else gradients[0]
+        nones = "".join(", None" for _ in names[len(operator.results) :])
+        return [*shaped, f"return {call}{nones}"]
+    gradients = {name: f"grad_{name}" for name in operator.results}
+    for name, gradient in gradients.items():
+        if name in results:
+            results[name] = f"{results[name]} if {name} is None else {gradient}"
+        else:
+            condition = conditions[name]
+            results[name] = f"{gradient} if {condition} else None" if condition else gradient
+    is_tuple = len(gradients) > 1
+    targets = unpacked([*gradients.values()]) if is_tuple else gradients[operator.results[0]]
     values = [results.get(name, "None") for name in names]
-    return [f"{targets} = {call}", f"return {', '.join(values)}"]
+    return [*shaped, f"{targets} = {call}", f"return {', '.join(values)}"]
+
+
+def needs_shapes(plan: Plan) -> bool:
+    """Whether gradients are summed to shapes that are those of no saved tensor."""
+    alone = any(v.passed_on and not v.computed and len(v.tensors) > 1 for v in plan.variants)
+    return plan.broadcasts and (alone or any(b.unread for b in plan.backwards))
+
+
+def of_shape(plan: Plan, operator: Backward, name: str) -> str:
+    """The line that makes what the backward operator takes for a tensor's shape."""
+    function = "to_sum" if name in operator.variant.passed_on else "stand_in"
+    shape = f"ctx.shapes[{plan.tensors.index(name)}]"
+    return f"{name} = {function}({operator.gradients[0]}, {shape})"
 
 
 def given_where(variant: Variant, name: str) -> str:
@@ -298,15 +311,8 @@ def given_where(variant: Variant, name: str) -> str:
     return " and ".join([*parts, *([found] if found != "True" else [])])
 
 
-def shapes_of(plan: Plan, variant: Variant) -> str:
-    if variant.computed == plan.tensors:
-        return "ctx.shapes"
-    shapes = [f"ctx.shapes[{plan.tensors.index(name)}]" for name in variant.computed]
-    return f"[{', '.join(shapes)}]"
-
-
 def passed_on(plan: Plan, variant: Variant, name: str, gradient: str) -> str:
-    if not plan.broadcasts or len(variant.tensors) == 1:
+    if not plan.broadcasts or len(variant.tensors) == 1 or variant.computed:
         return gradient
     return f"{gradient}.sum_to_size(ctx.shapes[{plan.tensors.index(name)}])"
 
@@ -330,14 +336,15 @@ def in_torch(plan: Plan, name: str, parameters: Sequence[str]) -> str:
 def backward_in_torch(backward: Backward) -> str:
     variant = backward.variant
     spelling = {name: name for name in backward.arguments}
-    formula = (variant.backward, variant.names, spelling)
+    formula = (backward.body, variant.names, spelling)
     return python_text.function(
         backward.in_torch,
         backward.arguments,
         *formula,
         like=backward.like,
         otherwise={n: k for n, k in variant.otherwise.items() if n in backward.tensors},
-        unsqueezed=[r.gradient for r in variant.differentiated if r.is_squeezed],
+        unsqueezed=[r.gradient for r in backward.differentiated if r.is_squeezed],
+        summed_to={n: n in variant.passed_on for n in backward.results} if backward.sums else None,
     )
 
 

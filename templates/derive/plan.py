@@ -60,34 +60,45 @@ class Backward(Declared):
 
     Attributes:
         struct: its functor.
+        sums: whether it sums gradients to the shapes of their tensors, which broadcast.
+        results: the tensors whose gradients it returns: where it sums, also, and last, those whose
+            gradient is that of the output otherwise.
+        body: their formulas.
         gradients: those of the results that it is made of.
-        tensors: its arguments that are tensors, the gradients first.
+        tensors: its arguments that are tensors and are read, the gradients first.
+        unread: those that it takes for their shape.
         numbers: the others.
     """
 
     def __init__(self, plan: Plan, variant: Variant) -> None:
         name = f"{plan.name}{suffix(variant)}_backward"
-        used = variant.uses(variant.backward)
         self.plan, self.variant = plan, variant
         self.struct = functor_name(name, plan.taken)
-        self.gradients = [str(result.gradient) for result in variant.differentiated]
+        self.sums = plan.broadcasts and len(variant.tensors) > 1
+        self.results = [*variant.computed, *(variant.passed_on if self.sums else ())]
+        self.body = variant.gradients_of(self.results)
+        self.differentiated = variant.results_for(self.body)
+        used = variant.uses(self.body)
+        self.gradients = [str(result.gradient) for result in self.differentiated]
         self.tensors = [*self.gradients, *variant.saved]
+        self.unread = [n for n in self.results if self.sums and n not in variant.saved]
         self.numbers = [a for a in plan.settings if a.name in used]
-        count = len(variant.computed)
-        arguments = [f"{self.type_of(name)} {name}" for name in self.tensors]
+        arguments = [f"{self.type_of(name)} {name}" for name in (*self.tensors, *self.unread)]
         arguments += [f"{a.type} {a.name}" for a in self.numbers]
-        schema = f"{name}({', '.join(arguments)}) -> {returned('schema', count)}"
-        if variant.is_of_rows:
-            super().__init__(name, schema, self.rows_line)
-            return
-        # An output has the shape of its gradient; the inputs broadcast to it.
-        broadcasts = plan.broadcasts and len(variant.tensors) > 1
-        shape = "..." if broadcasts and set(variant.saved) - {OUTPUT} else "*shape"
-        line = f"{', '.join([shape] * len(self.tensors))} -> {', '.join([shape] * count)}"
-        super().__init__(name, schema, line)
+        schema = f"{name}({', '.join(arguments)}) -> {returned('schema', len(self.results))}"
+        super().__init__(name, schema, self.rows_line if variant.is_of_rows else self.elements_line)
 
     def type_of(self, tensor: str) -> str:
-        return "Tensor?" if tensor in self.variant.otherwise else "Tensor"
+        optional = {*self.variant.otherwise, *self.variant.passed_on}
+        return "Tensor?" if tensor in optional and tensor not in self.gradients else "Tensor"
+
+    @property
+    def elements_line(self) -> str:
+        # An output has the shape of its gradient; the inputs broadcast to it.
+        shape = "..." if self.sums else "*shape"
+        given = ", ".join([shape] * len([*self.tensors, *self.unread]))
+        results = [f"={name}" if self.sums else shape for name in self.results]
+        return f"{given} -> {', '.join(results)}"
 
     @property
     def rows_line(self) -> str:
@@ -110,20 +121,21 @@ class Backward(Declared):
 
     @property
     def like(self) -> str:
-        """A tensor of the shape of the gradients."""
+        """A tensor of the shape of the elements."""
         return self.elements[0]
 
     @property
     def arguments(self) -> list[str]:
-        return [*self.tensors, *(a.name for a in self.numbers)]
+        return [*self.tensors, *self.unread, *(a.name for a in self.numbers)]
 
     def host_in_cpp(self, body: str) -> str:
         """The C++ function that is its kernel."""
         parameters = [
-            f"{TYPES[self.type_of(name)].cpp} {self.plan.in_cpp[name]}" for name in self.tensors
+            f"{TYPES[self.type_of(name)].cpp} {self.plan.in_cpp[name]}"
+            for name in (*self.tensors, *self.unread)
         ]
         parameters += [f"{a.info.cpp} {self.plan.in_cpp[a.name]}" for a in self.numbers]
-        result = returned("cpp", len(self.variant.computed))
+        result = returned("cpp", len(self.results))
         return f"{result} {self.name}({', '.join(parameters)}) {{\n  {body}\n}}"
 
     @property

@@ -106,6 +106,7 @@ def function(
     unsqueezed: Sequence[str] = (),
     otherwise: Mapping[str, int] | None = None,
     of_rows: Sequence[str | None] = (),
+    summed_to: Mapping[str, bool] | None = None,
 ) -> str:
     """A function of tensors and numbers.
 
@@ -120,6 +121,8 @@ def function(
         otherwise: the numbers that tensors count as where they are None.
         of_rows: what becomes of a value for each row that is a result, for each of them; without,
             and where it is None, it is expanded.
+        summed_to: the tensors to whose shapes the results are summed, one for each; and whether
+            there is no such result where the tensor is None.
     """
     lines = [f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed]
     for x, number in (otherwise or {}).items():
@@ -127,7 +130,9 @@ def function(
     if any(node.op == "col_sum" for node in nodes_of(body)):
         lines.append(f"columns = columns or {like}.shape[-1:]")
         parameters = [*parameters, "columns=None"]
-    lines += statements(body, names, spelling, like, [*parameters, "columns"], of_rows)
+    lines += statements(
+        body, names, spelling, like, [*parameters, "columns"], of_rows, summed_to or {}
+    )
     return "\n".join(
         [f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in lines), ""]
     )
@@ -139,14 +144,15 @@ def statements(
     spelling: Mapping[str, str],
     like: str,
     taken: Sequence[str],
-    of_rows: Sequence[str | None] = (),
+    of_rows: Sequence[str | None],
+    summed_to: Mapping[str, bool],
 ) -> list[str]:
     if isinstance(body, Branch):
-        yes = statements(body.yes, names, spelling, like, taken, of_rows)
+        yes = statements(body.yes, names, spelling, like, taken, of_rows, summed_to)
         return [
             f"if {spelling[body.switch]}:",
             *(f"    {line}" for line in yes),
-            *statements(body.no, names, spelling, like, taken, of_rows),
+            *statements(body.no, names, spelling, like, taken, of_rows, summed_to),
         ]
     printer = Printer(Python(spelling, like), names, taken)
     lines = []
@@ -160,6 +166,14 @@ def statements(
         whole(node, result, like, shape)
         for node, result, shape in zip(body, text.results, shapes, strict=True)
     ]
+    for k, (tensor, is_optional) in enumerate(summed_to.items()):
+        held = results[k]
+        if not held.isidentifier():
+            held = printer.fresh(f"grad_{tensor}")
+            lines.append(f"{held} = {results[k]}")
+        results[k] = f"{held}.sum_to_size({tensor}.shape)"
+        if is_optional:
+            results[k] = f"None if {tensor} is None else {results[k]}"
     return [*lines, f"return {', '.join(results)}"]
 
 

@@ -109,7 +109,10 @@ class Variant:
 
     @property
     def backward(self) -> Body:
-        kept = [self.tensors.index(name) for name in self.computed]
+        return self.gradients_of(self.computed)
+
+    def gradients_of(self, names: Sequence[str]) -> Body:
+        kept = [self.tensors.index(name) for name in names]
         return each(lambda leaf: tuple(leaf[k] for k in kept), self.gradients)
 
     @property
@@ -120,7 +123,10 @@ class Variant:
     @property
     def differentiated(self) -> list[Result]:
         """The results whose gradients the backward operator takes."""
-        used = self.uses(self.backward)
+        return self.results_for(self.backward)
+
+    def results_for(self, gradients: Body) -> list[Result]:
+        used = self.uses(gradients)
         return [result for result in self.results if result.gradient in used]
 
     def is_as(self, other: Variant, switches: Sequence[str]) -> bool:

@@ -7,11 +7,15 @@
 #include "cpu/sum_target.h"
 #include "cpu/wide_rows.h"
 #include "dispatch.h"
+#include "matrix_view.h"
 #include "row_values.h"
+#include "sum_dims.h"
 #include "values.h"
 
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -115,14 +119,44 @@ struct ColumnInput {
 
 namespace detail {
 
-// Rows, and how far apart they lie; 0 of one that stands for all.
+// Rows, and how far apart they lie; 0 of one that stands for all. Or a number for each row.
 template <class T>
 struct MatrixRows {
   T* data;
   int64_t stride;
+  bool numbers = false;
 };
 
-// What is compiled for each formula and dtype.
+// What an element adds to the sums of columns: all results, or what is said to.
+template <class A, int N>
+CPU_INLINE const Values<A, N>& results_of(const Values<A, N>& values) {
+  return values;
+}
+template <class A, int N, int C>
+CPU_INLINE const Values<A, N>& results_of(const WithSums<A, N, C>& values) {
+  return values.results;
+}
+template <class A, int N>
+CPU_INLINE const Values<A, N>& terms_of(const Values<A, N>& values) {
+  return values;
+}
+template <class A, int N, int C>
+CPU_INLINE const Values<A, C>& terms_of(const WithSums<A, N, C>& values) {
+  return values.terms;
+}
+
+// What results add up to in the rows of a tile, a number for each row: R of them, or none where there is no place.
+template <class A, size_t R>
+struct RowSums {
+  A* to[R] = {};
+  int64_t stride = 0;  // from row to row
+
+  bool any() const {
+    return std::any_of(to, to + R, [](const A* place) { return place != nullptr; });
+  }
+};
+
+// What is compiled for each formula and dtype. The formula returns WithSums; or Values, all of which are also summed.
 template <class T, class F, size_t C, class Inputs, class Results>
 struct ColumnLoop;
 
@@ -132,23 +166,41 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
 
   CPU_CLONES CPU_FLATTEN static void run(
       const F& formula, int64_t rows, int64_t width, const MatrixRows<const T>* inputs, const MatrixRows<T>* results,
-      A* const* sums) {
+      A* const* sums, RowSums<A, sizeof...(M)> row_sums) {
     const F f = formula;  // nothing that the loop writes is part of it
+    const bool sums_rows = row_sums.any();
+    T repeated[sizeof...(I)][kTileCols];
+    T unwanted[kTileCols];
     TileSums<A, C> acc;
     acc.load(sums, width);
     for (int64_t row = 0; row < rows; ++row) {
-      const T* const from[] = {inputs[I].data + row * inputs[I].stride...};
-      T* const to[] = {results[M].data + row * results[M].stride...};
+      const T* const from[] = {elements_of(inputs[I], row, width, repeated[I])...};
+      T* const to[] = {results[M].data == nullptr ? unwanted : results[M].data + row * results[M].stride...};
       CPU_INDEPENDENT_LOOP
       for (int64_t j = 0; j < width; ++j) {
         const auto value = f(static_cast<A>(from[I][j])...);
-        ((to[M][j] = static_cast<T>(value.results[M])), ...);
+        ((to[M][j] = static_cast<T>(results_of(value)[M])), ...);
         for (size_t c = 0; c < C; ++c) {
-          acc.of[c][j] += value.terms[static_cast<int>(c)];
+          acc.of[c][j] += terms_of(value)[static_cast<int>(c)];
+        }
+      }
+      if (sums_rows) {
+        const auto total = reduce_over(0, width, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA {
+          return results_of(f(static_cast<A>(from[I][j])...));
+        });
+        for (size_t m = 0; m < sizeof...(M); ++m) {
+          if (row_sums.to[m] != nullptr) {
+            row_sums.to[m][row * row_sums.stride] = total[static_cast<int>(m)];
+          }
         }
       }
     }
     acc.store(sums, width);
+  }
+
+  CPU_INLINE static const T* elements_of(const MatrixRows<const T>& input, int64_t row, int64_t width, T* repeated) {
+    const T* const first = input.data + row * input.stride;
+    return input.numbers ? (std::fill_n(repeated, width, *first), repeated) : first;
   }
 };
 
@@ -161,8 +213,9 @@ struct ColumnFormula {
 
   const F& f;
   int64_t cols;
-  const std::array<ColumnInput<T>, K>& inputs;
-  const std::array<T*, R>& results;
+  std::array<MatrixRows<const T>, K> inputs;
+  std::array<T*, R> results;  // [rows, cols], or null
+  RowSums<A, R> row_sums;     // [rows, tiles]
 
   // A TileLoop.
   static void add(const void* call, const ColumnTile& tile, A* const* sums) {
@@ -171,50 +224,67 @@ struct ColumnFormula {
 
   void add(const ColumnTile& tile, A* const* sums) const {
     MatrixRows<const T> from[K];
-    MatrixRows<T> to[R];
+    MatrixRows<T> to[R] = {};
+    RowSums<A, R> own_row_sums = row_sums;
     for (size_t k = 0; k < K; ++k) {
-      const int64_t stride = inputs[k].one_row ? 0 : cols;
-      from[k] = {inputs[k].data + tile.first_row * stride + tile.first_col, stride};
+      const MatrixRows<const T>& input = inputs[k];
+      from[k] = input;
+      from[k].data += tile.first_row * input.stride + (input.numbers ? 0 : tile.first_col);
     }
     for (size_t m = 0; m < R; ++m) {
-      to[m] = {results[m] + tile.first_row * cols + tile.first_col, cols};
+      if (results[m] != nullptr) {
+        to[m] = {results[m] + tile.first_row * cols + tile.first_col, cols};
+      }
+      if (own_row_sums.to[m] != nullptr) {
+        own_row_sums.to[m] += tile.first_row * row_sums.stride + tile.first_col / kTileCols;
+      }
     }
     for (size_t c = 0; c < C; ++c) {
       std::fill_n(sums[c], tile.width, A(0));
     }
     if constexpr (std::is_same_v<T, Half>) {
-      add_copies(tile.rows, tile.width, from, to, sums);
+      add_copies(tile.rows, tile.width, from, to, sums, own_row_sums);
     } else {
-      Loop<T>::run(f, tile.rows, tile.width, from, to, sums);
+      Loop<T>::run(f, tile.rows, tile.width, from, to, sums, own_row_sums);
     }
   }
 
   // By way of copies in the type of the arithmetic, which stay in the L1 cache.
   void add_copies(
-      int64_t rows, int64_t width, MatrixRows<const T> (&from)[K], MatrixRows<T> (&to)[R], A* const* sums) const {
+      int64_t rows, int64_t width, MatrixRows<const T> (&from)[K], MatrixRows<T> (&to)[R], A* const* sums,
+      RowSums<A, R> own_row_sums) const {
     constexpr int64_t kCopied = 2 * kTileCols;
     alignas(64) A values[K + R][kCopied];
     MatrixRows<const A> wide_from[K];
-    MatrixRows<A> wide_to[R];
+    MatrixRows<A> wide_to[R] = {};
     for (int64_t most = kCopied / width; rows > 0; rows -= most) {
       most = std::min(most, rows);
       for (size_t k = 0; k < K; ++k) {
         A* const copy = values[k];
-        for_runs(from[k].stride == 0 ? 1 : most, width, from[k].stride, [&](int64_t at, int64_t offset, int64_t count) {
+        const bool one = from[k].stride == 0;
+        const int64_t length = from[k].numbers ? 1 : width;
+        for_runs(one ? 1 : most, length, from[k].stride, [&](int64_t at, int64_t offset, int64_t count) {
           widen(from[k].data + offset, copy + at, count);
         });
         from[k].data += most * from[k].stride;
-        wide_from[k] = {copy, from[k].stride == 0 ? 0 : width};
+        wide_from[k] = {copy, one ? 0 : length, from[k].numbers};
       }
       for (size_t m = 0; m < R; ++m) {
-        wide_to[m] = {values[K + m], width};
+        if (to[m].data != nullptr) {
+          wide_to[m] = {values[K + m], width};
+        }
       }
-      Loop<A>::run(f, most, width, wide_from, wide_to, sums);
+      Loop<A>::run(f, most, width, wide_from, wide_to, sums, own_row_sums);
       for (size_t m = 0; m < R; ++m) {
-        for_runs(most, width, cols, [&](int64_t at, int64_t offset, int64_t count) {
-          narrow(wide_to[m].data + at, to[m].data + offset, count);
-        });
-        to[m].data += most * cols;
+        if (to[m].data != nullptr) {
+          for_runs(most, width, cols, [&](int64_t at, int64_t offset, int64_t count) {
+            narrow(wide_to[m].data + at, to[m].data + offset, count);
+          });
+          to[m].data += most * cols;
+        }
+        if (own_row_sums.to[m] != nullptr) {
+          own_row_sums.to[m] += most * own_row_sums.stride;
+        }
       }
     }
   }
@@ -230,6 +300,12 @@ struct ColumnFormula {
       visit(row * width, row * stride, width);
     }
   }
+
+  template <class Out>
+  void run(int64_t rows, const std::array<Out, C>& sums) const {
+    const auto targets = sum_targets<A>(sums);
+    column_sums<A>(1, rows, cols, add, this, targets.data(), C);
+  }
 };
 
 }  // namespace detail
@@ -239,10 +315,42 @@ template <class T, class F, size_t K, size_t R, size_t C>
 void elementwise_with_column_sums(
     const F& f, const Tensor& /*like*/, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
     const std::array<T*, R>& results, const std::array<T*, C>& sums) {
-  using Formula = detail::ColumnFormula<T, F, K, R, C>;
-  const Formula call{f, cols, inputs, results};
-  const auto targets = detail::sum_targets<acc_t<T>>(sums);
-  detail::column_sums<acc_t<T>>(1, rows, cols, Formula::add, &call, targets.data(), C);
+  detail::ColumnFormula<T, F, K, R, C> formula{f, cols, {}, results, {}};
+  std::transform(inputs.begin(), inputs.end(), formula.inputs.begin(), [&](const ColumnInput<T>& input) {
+    return detail::MatrixRows<const T>{input.data, input.one_row ? 0 : cols};
+  });
+  formula.run(rows, sums);
+}
+
+// results[m] of f(inputs[row, col]...), Values, for every element of [rows, cols] matrices, written or summed. There
+// are some.
+template <class T, class F, size_t K, size_t M>
+void elementwise_with_sums(
+    const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
+    const std::array<PlacedResult<T>, M>& results) {
+  using A = acc_t<T>;
+  const int64_t tiles = (cols + detail::kTileCols - 1) / detail::kTileCols;
+  detail::ColumnFormula<T, F, K, M, M> formula{f, cols, {}, {}, {}};
+  std::transform(inputs.begin(), inputs.end(), formula.inputs.begin(), [](const PlacedInput<T>& input) {
+    return detail::MatrixRows<const T>{input.data, input.place.row_stride, input.place.col_stride == 0};
+  });
+  formula.row_sums.stride = tiles;
+  std::array<SumOutput<T>, M> columns;
+  std::array<std::optional<Tensor>, M> row_sums;
+  for (size_t m = 0; m < M; ++m) {
+    formula.results[m] = results[m].whole;
+    columns[m] = results[m].columns;
+    if (results[m].rows != nullptr) {
+      row_sums[m] = new_empty(like, {rows, tiles}, std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
+      formula.row_sums.to[m] = row_sums[m]->template mutable_data_ptr<A>();
+    }
+  }
+  formula.run(rows, columns);
+  for (size_t m = 0; m < M; ++m) {
+    if (row_sums[m].has_value()) {
+      sum_dims(*row_sums[m], row_sums[m]->sizes(), {false, true}, *results[m].rows);
+    }
+  }
 }
 
 }  // namespace extension_cpp::cpu

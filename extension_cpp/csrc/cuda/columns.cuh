@@ -6,20 +6,25 @@
 #pragma once
 
 #include "launch.cuh"
+#include "matrix_view.h"
 #include "rows.cuh"
+#include "sum_dims.h"
 #include "sum_output.cuh"
 #include "vector.cuh"
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 namespace extension_cpp::cuda {
 
 namespace detail {
 
-template <class In, class F, class Out, size_t C>
+// make(segments): the functor, for rows in so many segments.
+template <class In, class Make, class Out, size_t C>
 void column_sums(
-    const Tensor& like, const F& f, const In& inputs, const Extent& extent, const std::array<Out, C>& outputs) {
+    const Tensor& like, const Make& make, const In& inputs, const Extent& extent, const std::array<Out, C>& outputs) {
   using A = acc_t<typename In::Element>;
   const int64_t size = extent.batch * extent.cols;
   if (size == 0) {
@@ -31,10 +36,11 @@ void column_sums(
   }
   with_access_width(inputs, extent.cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
-    constexpr int V = kSummedAccesses<typename In::Element, N>;
+    constexpr int V = kSummedAccesses<typename In::Element, N, C>;
     const int lanes = row_lanes(ceil_div(extent.cols, N), V, kWarp, kLeastLanes<N, decltype(ragged)::value>);
     const int64_t segment = int64_t{lanes} * V * N;
     const int64_t segments = ceil_div(extent.cols, segment);
+    const auto f = make(segments);
     const auto launch = [&](auto ahead) {
       return launch_column_sums<N, V, decltype(ragged)::value, decltype(ahead)::value>(
           like, f, inputs, extent, {segments, segment}, lanes, outputs);
@@ -59,7 +65,8 @@ template <class T, size_t K, class F, class Out, size_t C>
 void launch_column_sums(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t batch, int64_t rows, int64_t cols,
     const std::array<Out, C>& outputs) {
-  detail::column_sums(like, f, detail::make_inputs(inputs), {batch, rows, cols}, outputs);
+  const auto same = [&](int64_t /*segments*/) { return f; };
+  detail::column_sums(like, same, detail::make_inputs(inputs), {batch, rows, cols}, outputs);
 }
 
 // An input of [rows, cols], or of one row for all.
@@ -97,7 +104,109 @@ void elementwise_with_column_sums(
   }
   detail::ElementwiseWithSums<T, F, R> g{f};
   std::copy_n(results.begin(), R, g.results.data);
-  detail::column_sums(like, g, from, {1, rows, cols}, sums);
+  const auto same = [&](int64_t /*segments*/) { return g; };
+  detail::column_sums(like, same, from, {1, rows, cols}, sums);
+}
+
+namespace detail {
+
+// Writes or sums each result. Inputs that are one for a row come with the row's values.
+template <class T, class F, size_t K, size_t M>
+struct WriteOrSum {
+  using A = acc_t<T>;
+  static constexpr int kInputs = static_cast<int>(K);
+
+  F f;
+  const T* of_rows[K];       // null of what is an input
+  int64_t step[K];           // from row to row of those, 1 or 0
+  PointerArray<T, M> whole;  // [rows, cols], or null
+  A* row_sums[M];            // [rows, segments], or null
+
+  __device__ Values<A, kInputs> row_values(int64_t row) const {
+    Values<A, kInputs> values{};
+#pragma unroll
+    for (int k = 0; k < kInputs; ++k) {
+      if (of_rows[k] != nullptr) {
+        values[k] = static_cast<A>(of_rows[k][row * step[k]]);
+      }
+    }
+    return values;
+  }
+
+  template <class Row>
+  __device__ void operator()(Row& row, const Values<A, kInputs>& values) const {
+    write_and_sum(row, values, std::make_index_sequence<K>{});
+  }
+
+ private:
+  template <size_t>
+  using Number = A;
+
+  template <class Row, size_t... I>
+  __device__ void write_and_sum(Row& row, const Values<A, kInputs>& values, std::index_sequence<I...>) const {
+    const auto total = row.write_and_sum(whole, [&](Number<I>... inputs) {
+      return f((of_rows[I] != nullptr ? values[static_cast<int>(I)] : inputs)...);
+    });
+#pragma unroll
+    for (size_t m = 0; m < M; ++m) {
+      if (row_sums[m] != nullptr) {
+        const A sum = row.sum_of_threads(total[static_cast<int>(m)]);
+        if (row.leader()) {
+          row_sums[m][row.segment_index()] = sum;
+        }
+      }
+    }
+  }
+};
+
+}  // namespace detail
+
+// results[m] of f(inputs[row, col]...) for every element of [rows, cols] matrices, written or summed. There are some.
+template <class T, class F, size_t K, size_t M>
+void elementwise_with_sums(
+    const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
+    const std::array<PlacedResult<T>, M>& results) {
+  using A = acc_t<T>;
+  const auto of_rows = [](const PlacedInput<T>& input) { return input.place.col_stride == 0; };
+  // What is one for a row is an input in vain: it reads what another has for its first row.
+  const auto other = std::find_if_not(inputs.begin(), inputs.end(), of_rows);
+  std::optional<Tensor> any_row;
+  if (other == inputs.end()) {
+    any_row = new_empty(like, {cols});
+  }
+  const T* const first_row = any_row.has_value() ? any_row->template const_data_ptr<T>() : other->data;
+  detail::WriteOrSum<T, F, K, M> g{f};
+  detail::MixedInputs<T, K> from;
+  for (size_t k = 0; k < K; ++k) {
+    const PlacedInput<T>& input = inputs[k];
+    g.of_rows[k] = of_rows(input) ? input.data : nullptr;
+    g.step[k] = input.place.row_stride;
+    from.data[k] = of_rows(input) ? first_row : input.data;
+    from.one_row[k] = of_rows(input) || input.place.is_row();
+  }
+  std::array<SumOutput<T>, M> columns;
+  for (size_t m = 0; m < M; ++m) {
+    g.whole.data[m] = results[m].whole;
+    g.row_sums[m] = nullptr;
+    columns[m] = results[m].columns;
+  }
+  std::array<std::optional<Tensor>, M> row_sums;
+  const auto make = [&](int64_t segments) {
+    for (size_t m = 0; m < M; ++m) {
+      if (results[m].rows != nullptr) {
+        row_sums[m] =
+            new_empty(like, {rows, segments}, std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
+        g.row_sums[m] = row_sums[m]->template mutable_data_ptr<A>();
+      }
+    }
+    return g;
+  };
+  detail::column_sums(like, make, from, {1, rows, cols}, columns);
+  for (size_t m = 0; m < M; ++m) {
+    if (row_sums[m].has_value()) {
+      sum_dims(*row_sums[m], row_sums[m]->sizes(), {false, true}, *results[m].rows);
+    }
+  }
 }
 
 }  // namespace extension_cpp::cuda

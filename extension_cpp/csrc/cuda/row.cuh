@@ -174,6 +174,36 @@ class Row {
         });
   }
 
+  // outputs[m][row, col] = result m of f(inputs...), Values, where there is such an output; all results are added to
+  // the sums of the element's column. Returns what they add up to in this thread's elements of the row.
+  template <class F, size_t M>
+  __device__ Values<A, static_cast<int>(M)> write_and_sum(const PointerArray<T, M>& outputs, const F& f) {
+    Values<A, N> results[M];
+    Values<A, static_cast<int>(M)> total{};
+    for_each(
+        [&](int v, const auto& inputs, int n) {
+          const Values<A, static_cast<int>(M)> values = call(f, inputs, n);
+#pragma unroll
+          for (size_t m = 0; m < M; ++m) {
+            results[m][n] = values[static_cast<int>(m)];
+            total[static_cast<int>(m)] += values[static_cast<int>(m)];
+          }
+          add(v, n, values);
+        },
+        [&](auto count, auto col) {
+#pragma unroll
+          for (size_t m = 0; m < M; ++m) {
+            if (outputs.data[m] != nullptr) {
+              store_at<count>(at_head(outputs.data[m]) + col, results[m]);
+            }
+          }
+        });
+    return total;
+  }
+
+  // What the threads of the row have together.
+  __device__ A sum_of_threads(A own) { return team_.all_reduce(own, A(0), Plus{}); }
+
  private:
   using Index = ColumnIndex<V>;
   using Where = Place<N, Index>;

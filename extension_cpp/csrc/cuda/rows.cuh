@@ -56,9 +56,10 @@ constexpr int kKeptBytes = 64;
 template <class T, int N, size_t K>
 constexpr int kKeptAccesses = N * sizeof(T) < 4 ? 4 : std::max(1, kKeptBytes / static_cast<int>(N * sizeof(T) * K));
 
-// The same of kernels that also sum columns, whose accumulators take registers: of elements as many for every type.
-template <class T, int N>
-constexpr int kSummedAccesses = N > 1            ? 16 / N
+// The same of kernels that also have C sums for each column, whose accumulators take registers: of elements as many for
+// every type.
+template <class T, int N, size_t C>
+constexpr int kSummedAccesses = N > 1            ? std::max(1, (C > 2 ? 8 : 16) / N)
                                 : sizeof(T) == 4 ? 8
                                                  : 4;
 
@@ -626,7 +627,7 @@ bool launch_rows_and_column_sums(
   return detail::with_access_width(from, cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
     constexpr bool kRagged = decltype(ragged)::value;
-    constexpr int V = detail::kSummedAccesses<T, N>;
+    constexpr int V = detail::kSummedAccesses<T, N, C>;
     const int64_t accesses = ceil_div(cols, N);
     const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRagged>);
     if (accesses > int64_t{lanes} * V) {

@@ -1,34 +1,33 @@
 // a * x + b
-#include "columns.h"
 #include "elementwise.h"
+#include "sums.h"
 
 namespace extension_cpp {
 namespace {
 
 const Operator kAffine{"affine(Tensor a, Tensor x, Tensor b) -> Tensor", "..., ..., ... -> ..."};
-// The layer: x of shape (..., features) with a and b of shape (features,).
+// b is there for its shape; None where its gradient is grad_output.
 const Operator kAffineBackward{
-    "affine_backward(Tensor grad_output, Tensor a, Tensor x) -> (Tensor, Tensor, Tensor)",
-    "*rows n, n, *rows n -> n, *rows n, n"};
+    "affine_backward(Tensor grad_output, Tensor a, Tensor x, Tensor? b=None) -> (Tensor, Tensor, Tensor)",
+    "..., ..., ..., ... -> =a, =x, =b"};
 
 template <class A>
 struct Affine {
   HOST_DEVICE A operator()(A a, A x, A b) const { return a * x + b; }
 };
 
-// The gradient of x, and what is summed to those of a and b.
 template <class A>
 struct AffineBackward {
-  HOST_DEVICE WithSums<A, 1, 2> operator()(A grad_output, A a, A x) const {
-    return {{grad_output * a}, {grad_output * x, grad_output}};
+  HOST_DEVICE Values<A, 3> operator()(A grad_output, A a, A x) const {
+    return {grad_output * x, grad_output * a, grad_output};
   }
 };
 
 Tensor affine(const Tensor& a, const Tensor& x, const Tensor& b) { return elementwise<Affine>(kAffine, a, x, b); }
 
-std::tuple<Tensor, Tensor, Tensor> affine_backward(const Tensor& grad_output, const Tensor& a, const Tensor& x) {
-  auto [grad_x, grad_a, grad_b] = elementwise_with_column_sums<AffineBackward>(kAffineBackward, grad_output, a, x);
-  return {std::move(grad_a), std::move(grad_x), std::move(grad_b)};
+std::tuple<Tensor, Tensor, Tensor> affine_backward(
+    const Tensor& grad_output, const Tensor& a, const Tensor& x, const std::optional<Tensor>& b) {
+  return elementwise_with_sums<AffineBackward, 2>(kAffineBackward, grad_output, a, x, unread(b));
 }
 
 }  // namespace

@@ -1,0 +1,154 @@
+"""Elementwise operators that sum results to the shapes of arguments (csrc/sums.h).
+
+Checked by affine's backward.
+"""
+
+import math
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from extension_cpp.ops import affine
+from extension_cpp.testing import devices
+
+on_each_device = pytest.mark.parametrize("device", devices())
+backward = torch.ops.extension_cpp.affine_backward
+
+EPS = {dtype: torch.finfo(dtype).eps for dtype in (torch.float64, torch.float32)}
+EPS |= {dtype: torch.finfo(dtype).eps for dtype in (torch.float16, torch.bfloat16)}
+
+
+def expected(grad_output: Tensor, a: Tensor, x: Tensor, b: Tensor | None) -> list[Tensor]:
+    grad, wide_a, wide_x = grad_output.double(), a.double(), x.double()
+    return [
+        (grad * wide_x).sum_to_size(a.shape),
+        (grad * wide_a).sum_to_size(x.shape),
+        grad.new_empty(0) if b is None else grad.sum_to_size(b.shape),
+    ]
+
+
+def check(grad_output: Tensor, a: Tensor, x: Tensor, b: Tensor | None) -> None:
+    dtype = grad_output.dtype
+    terms = max(1, grad_output.numel())
+    exact = expected(*(None if t is None else t.cpu() for t in (grad_output, a, x, b)))
+    for actual, wanted in zip(backward(grad_output, a, x, b), exact, strict=True):
+        assert actual.shape == wanted.shape
+        assert actual.dtype == dtype
+        # Of half types the sums are float32, and the terms about 1.
+        summed = min(EPS[dtype], EPS[torch.float32]) * terms / max(1, wanted.numel())
+        torch.testing.assert_close(
+            actual.cpu().double(), wanted, rtol=2 * EPS[dtype], atol=4 * summed + EPS[dtype]
+        )
+
+
+# A shape, and which of its dimensions an operand has: the leading ones may be missing.
+@st.composite
+def broadcast_shapes(draw: st.DrawFn) -> tuple[list[int], list[list[int]]]:
+    sizes = st.sampled_from([0, 1, 2, 3, 5, 8, 33, 64, 130, 513, 1100])
+    shape = draw(
+        st.lists(sizes, max_size=4).filter(lambda s: math.prod(max(n, 1) for n in s) < 200_000)
+    )
+    operands = []
+    for _ in range(3):
+        kept = draw(st.lists(st.booleans(), min_size=len(shape), max_size=len(shape)))
+        own = [n if keep else 1 for n, keep in zip(shape, kept, strict=True)]
+        missing = draw(st.integers(0, len(shape)))
+        operands.append(own[missing:] if draw(st.booleans()) else own)
+    return shape, operands
+
+
+def laid_out(tensor: Tensor, layout: str) -> Tensor:
+    if layout == "transposed" and tensor.dim() > 1:
+        return tensor.transpose(0, -1).contiguous().transpose(0, -1)
+    if layout == "sliced" and tensor.dim() > 0:
+        return torch.cat([tensor, tensor], -1)[..., : tensor.shape[-1]]
+    if layout == "misaligned":
+        return torch.cat([tensor.new_zeros(1), tensor.flatten()])[1:].view(tensor.shape)
+    return tensor
+
+
+LAYOUTS = st.sampled_from(["contiguous", "contiguous", "transposed", "sliced", "misaligned"])
+
+
+@on_each_device
+@settings(deadline=None)
+@given(
+    shapes=broadcast_shapes(),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.float16, torch.bfloat16]),
+    layouts=st.lists(LAYOUTS, min_size=4, max_size=4),
+    has_b=st.booleans(),
+    grad_is_one_number=st.booleans(),
+)
+@example(([40, 513], [[513], [40, 1], []]), torch.bfloat16, ["contiguous"] * 4, True, False)
+@example(([64, 999], [[64, 1], [64, 999], [999]]), torch.float16, ["sliced"] * 4, True, False)
+@example(([3, 5, 33], [[5, 1], [3, 1, 33], [5, 33]]), torch.float32, ["sliced"] * 4, True, False)
+@example(([33, 64], [[33, 1], [1], [1, 1]]), torch.float32, ["contiguous"] * 4, True, True)
+@example(([0, 8], [[8], [1], [0, 1]]), torch.float32, ["contiguous"] * 4, True, False)
+def test_every_result_has_its_sum(device, shapes, dtype, layouts, has_b, grad_is_one_number):
+    generator = torch.Generator().manual_seed(0)
+    shape, operands = shapes
+
+    def make(own: list[int], layout: str) -> Tensor:
+        values = torch.randn(own, generator=generator, dtype=torch.float64)
+        return laid_out(values.to(dtype).to(device), layout)
+
+    grad = make([], "contiguous").expand(shape) if grad_is_one_number else make(shape, layouts[0])
+    a, x, b = (make(own, layout) for own, layout in zip(operands, layouts[1:], strict=True))
+    check(grad, a, x, b if has_b else None)
+
+
+@on_each_device
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
+def test_what_is_whole_keeps_the_layout(device, memory_format):
+    x = torch.randn(2, 16, 5, 7, device=device).contiguous(memory_format=memory_format)
+    for a in (torch.randn(16, 1, 1, device=device), torch.randn(1, device=device)):
+        grad_a, grad_x, _ = backward(x, a, x, a)
+        assert grad_x.is_contiguous(memory_format=memory_format)
+        torch.testing.assert_close(grad_x, x * a)
+        torch.testing.assert_close(grad_a, (x * x).sum_to_size(a.shape))
+
+
+@on_each_device
+def test_sums_have_equal_bits_from_run_to_run(device):
+    grad, x = torch.randn(2, 777, 1030, device=device)
+    a, b = torch.randn(777, 1, device=device), torch.randn((), device=device)
+    first = backward(grad, a, x, b)
+    for _ in range(3):
+        for one, other in zip(first, backward(grad, a, x, b), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("in_dims", [(0, None, 1), (None, 2, None), (0, 0, 0), (None, None, 0)])
+def test_every_example_of_a_batch_has_sums_of_its_own(in_dims):
+    shapes = [[4, 6], [3, 4, 6], [6]]
+    inputs = [torch.randn(s, dtype=torch.float64) for s in shapes]
+    batched = [
+        t if dim is None else torch.stack([t, t * 2, t + 1], min(dim, t.dim()))
+        for t, dim in zip(inputs, in_dims, strict=True)
+    ]
+    dims = tuple(
+        None if dim is None else min(dim, t.dim()) for t, dim in zip(inputs, in_dims, strict=True)
+    )
+    gradients = torch.func.grad(lambda a, x, b: affine(a, x, b).sin().sum(), argnums=(0, 1, 2))
+    actual = torch.vmap(gradients, in_dims=dims)(*batched)
+    for k in range(3):
+        own = [t if dim is None else t.select(dim, k) for t, dim in zip(batched, dims, strict=True)]
+        for result, wanted in zip(actual, gradients(*own), strict=True):
+            torch.testing.assert_close(result[k], wanted)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        ([(4,), (3, 4), (4,)], r"a must broadcast to grad_output of shape \(4,\), got \(3, 4\)"),
+        ([(3, 4), (4,), (5,)], r"x must broadcast to grad_output of shape \(3, 4\), got \(5,\)"),
+        ([(3, 1), (4,), (3, 1)], r"a must broadcast to grad_output of shape \(3, 1\), got \(4,\)"),
+    ],
+)
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_others_broadcast_to_the_first(device, shapes, message):
+    with pytest.raises(RuntimeError, match=f"affine_backward: {message}$"):
+        backward(*(torch.ones(shape, device=device) for shape in shapes))
