@@ -36,7 +36,7 @@ void column_sums(
   }
   with_access_width(inputs, extent.cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
-    constexpr int V = kSummedAccesses<typename In::Element, N, C>;
+    constexpr int V = summed_accesses<typename In::Element, N, C, std::decay_t<decltype(make(1))>>();
     const int lanes = row_lanes(ceil_div(extent.cols, N), V, kWarp, kLeastLanes<N, decltype(ragged)::value>);
     const int64_t segment = int64_t{lanes} * V * N;
     const int64_t segments = ceil_div(extent.cols, segment);
@@ -110,17 +110,29 @@ void elementwise_with_column_sums(
 
 namespace detail {
 
-// Writes or sums each result. Inputs that are one for a row come with the row's values.
+// Writes or sums each result, to columns.
 template <class T, class F, size_t K, size_t M>
 struct WriteOrSum {
+  F f;
+  PointerArray<T, M> whole;  // [rows, cols], or null
+
+  template <class Row>
+  __device__ void operator()(Row& row) const {
+    row.write_and_sum(whole, f);
+  }
+};
+
+// The same where inputs are one for a row, which come with the row's values, or results are summed to rows.
+template <class T, class F, size_t K, size_t M>
+struct WriteOrSumRows {
   using A = acc_t<T>;
   static constexpr int kInputs = static_cast<int>(K);
 
   F f;
-  const T* of_rows[K];       // null of what is an input
-  int64_t step[K];           // from row to row of those, 1 or 0
-  PointerArray<T, M> whole;  // [rows, cols], or null
-  A* row_sums[M];            // [rows, segments], or null
+  PointerArray<T, M> whole;
+  const T* of_rows[K];  // null of what is an input
+  int64_t step[K];      // from row to row of those, 1 or 0
+  A* row_sums[M];       // [rows, segments], or null
 
   __device__ Values<A, kInputs> row_values(int64_t row) const {
     Values<A, kInputs> values{};
@@ -168,6 +180,14 @@ void elementwise_with_sums(
     const std::array<PlacedResult<T>, M>& results) {
   using A = acc_t<T>;
   const auto of_rows = [](const PlacedInput<T>& input) { return input.place.col_stride == 0; };
+  PointerArray<T, M> whole;
+  std::array<SumOutput<T>, M> columns;
+  bool by_rows = std::any_of(inputs.begin(), inputs.end(), of_rows);
+  for (size_t m = 0; m < M; ++m) {
+    whole.data[m] = results[m].whole;
+    columns[m] = results[m].columns;
+    by_rows = by_rows || results[m].rows != nullptr;
+  }
   // What is one for a row is an input in vain: it reads what another has for its first row.
   const auto other = std::find_if_not(inputs.begin(), inputs.end(), of_rows);
   std::optional<Tensor> any_row;
@@ -175,20 +195,21 @@ void elementwise_with_sums(
     any_row = new_empty(like, {cols});
   }
   const T* const first_row = any_row.has_value() ? any_row->template const_data_ptr<T>() : other->data;
-  detail::WriteOrSum<T, F, K, M> g{f};
   detail::MixedInputs<T, K> from;
   for (size_t k = 0; k < K; ++k) {
-    const PlacedInput<T>& input = inputs[k];
-    g.of_rows[k] = of_rows(input) ? input.data : nullptr;
-    g.step[k] = input.place.row_stride;
-    from.data[k] = of_rows(input) ? first_row : input.data;
-    from.one_row[k] = of_rows(input) || input.place.is_row();
+    from.data[k] = of_rows(inputs[k]) ? first_row : inputs[k].data;
+    from.one_row[k] = of_rows(inputs[k]) || inputs[k].place.is_row();
   }
-  std::array<SumOutput<T>, M> columns;
-  for (size_t m = 0; m < M; ++m) {
-    g.whole.data[m] = results[m].whole;
-    g.row_sums[m] = nullptr;
-    columns[m] = results[m].columns;
+  if (!by_rows) {
+    const auto make = [&](int64_t /*segments*/) { return detail::WriteOrSum<T, F, K, M>{f, whole}; };
+    detail::column_sums(like, make, from, {1, rows, cols}, columns);
+    return;
+  }
+
+  detail::WriteOrSumRows<T, F, K, M> g{f, whole};
+  for (size_t k = 0; k < K; ++k) {
+    g.of_rows[k] = of_rows(inputs[k]) ? inputs[k].data : nullptr;
+    g.step[k] = inputs[k].place.row_stride;
   }
   std::array<std::optional<Tensor>, M> row_sums;
   const auto make = [&](int64_t segments) {
@@ -196,8 +217,8 @@ void elementwise_with_sums(
       if (results[m].rows != nullptr) {
         row_sums[m] =
             new_empty(like, {rows, segments}, std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
-        g.row_sums[m] = row_sums[m]->template mutable_data_ptr<A>();
       }
+      g.row_sums[m] = row_sums[m].has_value() ? row_sums[m]->template mutable_data_ptr<A>() : nullptr;
     }
     return g;
   };

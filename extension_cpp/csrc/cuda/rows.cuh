@@ -47,6 +47,7 @@ using extension_cpp::detail::call_with_row_values;
 using extension_cpp::detail::NoRowValues;
 using extension_cpp::detail::row_values;
 using extension_cpp::detail::RowColumnsOf;
+using extension_cpp::detail::RowValuesOf;
 
 // Bytes of a row, or of as much of several inputs, that a thread keeps: few, so that many threads run at once and wait
 // for memory together. Of long rows twice as many.
@@ -57,11 +58,15 @@ template <class T, int N, size_t K>
 constexpr int kKeptAccesses = N * sizeof(T) < 4 ? 4 : std::max(1, kKeptBytes / static_cast<int>(N * sizeof(T) * K));
 
 // The same of kernels that also have C sums for each column, whose accumulators take registers: of elements as many for
-// every type.
-template <class T, int N, size_t C>
-constexpr int kSummedAccesses = N > 1            ? std::max(1, (C > 2 ? 8 : 16) / N)
-                                : sizeof(T) == 4 ? 8
-                                                 : 4;
+// every type. F is the functor, whose values for a row take some, too.
+template <class T, int N, size_t C, class F>
+constexpr int summed_accesses() {
+  constexpr size_t kHeld = C + (std::is_same_v<typename RowValuesOf<F>::type, NoRowValues> ? 0 : 1);
+  if (N == 1) {
+    return sizeof(T) == 4 ? 8 : 4;
+  }
+  return std::max(1, (kHeld > 3 ? 8 : 16) / N);
+}
 
 // Of a block; with it the compiler may give a thread of one that stays 128 registers.
 constexpr int kMaxThreads = 512;
@@ -627,7 +632,7 @@ bool launch_rows_and_column_sums(
   return detail::with_access_width(from, cols, [&](auto vector, auto ragged) {
     constexpr int N = decltype(vector)::value;
     constexpr bool kRagged = decltype(ragged)::value;
-    constexpr int V = detail::kSummedAccesses<T, N, C>;
+    constexpr int V = detail::summed_accesses<T, N, C, F>();
     const int64_t accesses = ceil_div(cols, N);
     const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRagged>);
     if (accesses > int64_t{lanes} * V) {
