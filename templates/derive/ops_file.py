@@ -243,12 +243,14 @@ def backward(plan: Plan) -> str:
 
 def returned(plan: Plan, variant: Variant) -> list[str]:
     """The lines that return a gradient for every argument."""
+    operator = plan.backward_of(variant)
     results = {
         name: passed_on(plan, variant, name, gradient)
+        if operator is None or name not in operator.results
+        else gradient
         for name, gradient in variant.passed_on.items()
     }
     names = [a.name for a in plan.arguments if not a.kwarg_only]
-    operator = plan.backward_of(variant)
     if operator is None:
         comment = [] if results else ["# It is zero everywhere."]
         return [*comment, f"return {', '.join(results.get(name, 'None') for name in names)}"]
@@ -278,8 +280,12 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
 
 def needs_shapes(plan: Plan) -> bool:
     """Whether gradients are summed to shapes that are those of no saved tensor."""
-    alone = any(v.passed_on and not v.computed and len(v.tensors) > 1 for v in plan.variants)
-    return plan.broadcasts and (alone or any(b.unread for b in plan.backwards))
+    for variant in plan.variants:
+        operator = plan.backward_of(variant)
+        summed = operator.results if operator else []
+        if len(variant.tensors) > 1 and ({*variant.passed_on} - {*summed}):
+            return plan.broadcasts
+    return any(b.unread for b in plan.backwards)
 
 
 def of_shape(plan: Plan, operator: Backward, name: str) -> str:
@@ -312,7 +318,7 @@ def given_where(variant: Variant, name: str) -> str:
 
 
 def passed_on(plan: Plan, variant: Variant, name: str, gradient: str) -> str:
-    if not plan.broadcasts or len(variant.tensors) == 1 or variant.computed:
+    if not plan.broadcasts or len(variant.tensors) == 1:
         return gradient
     return f"{gradient}.sum_to_size(ctx.shapes[{plan.tensors.index(name)}])"
 

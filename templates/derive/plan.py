@@ -61,8 +61,8 @@ class Backward(Declared):
     Attributes:
         struct: its functor.
         sums: whether it sums gradients to the shapes of their tensors, which broadcast.
-        results: the tensors whose gradients it returns: where it sums, also, and last, those whose
-            gradient is that of the output otherwise.
+        results: the tensors whose gradients it returns: where it sums, also, and last, those that
+            are not read and whose gradient is that of the output otherwise.
         body: their formulas.
         gradients: those of the results that it is made of.
         tensors: its arguments that are tensors and are read, the gradients first.
@@ -75,7 +75,8 @@ class Backward(Declared):
         self.plan, self.variant = plan, variant
         self.struct = functor_name(name, plan.taken)
         self.sums = plan.broadcasts and len(variant.tensors) > 1
-        self.results = [*variant.computed, *(variant.passed_on if self.sums else ())]
+        passed_on = [n for n in variant.passed_on if self.sums and n not in variant.saved]
+        self.results = [*variant.computed, *passed_on]
         self.body = variant.gradients_of(self.results)
         self.differentiated = variant.results_for(self.body)
         used = variant.uses(self.body)
@@ -89,8 +90,8 @@ class Backward(Declared):
         super().__init__(name, schema, self.rows_line if variant.is_of_rows else self.elements_line)
 
     def type_of(self, tensor: str) -> str:
-        optional = {*self.variant.otherwise, *self.variant.passed_on}
-        return "Tensor?" if tensor in optional and tensor not in self.gradients else "Tensor"
+        passed_on = tensor in self.unread and tensor in self.variant.passed_on
+        return "Tensor?" if passed_on or tensor in self.variant.otherwise else "Tensor"
 
     @property
     def elements_line(self) -> str:
