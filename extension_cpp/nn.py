@@ -2,4 +2,7 @@
 
 from extension_cpp.operators.fused_layer_norm.module import FusedLayerNorm as FusedLayerNorm
 from extension_cpp.operators.fused_op.module import FusedOp as FusedOp
+from extension_cpp.operators.softmax_cross_entropy.module import (
+    SoftmaxCrossEntropyLoss as SoftmaxCrossEntropyLoss,
+)
 from extension_cpp.operators.swiglu.module import SwiGLU as SwiGLU

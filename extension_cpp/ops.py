@@ -9,6 +9,9 @@ from extension_cpp.operators.mymul.ops import mymul as mymul
 from extension_cpp.operators.mymuladd.ops import mymuladd as mymuladd
 from extension_cpp.operators.reduce_sum.ops import reduce_sum as reduce_sum
 from extension_cpp.operators.relu.ops import relu as relu
+from extension_cpp.operators.softmax_cross_entropy.ops import (
+    softmax_cross_entropy as softmax_cross_entropy,
+)
 from extension_cpp.operators.square.ops import square as square
 from extension_cpp.operators.swiglu.ops import swiglu as swiglu
 from extension_cpp.operators.vector_add.ops import vector_add as vector_add

@@ -35,6 +35,8 @@ mymuladd(Tensor a, Tensor b, float c) -> Tensor
 reduce_sum(Tensor input, int[]? dim=None, bool keepdim=False) -> Tensor
 relu(Tensor input) -> Tensor
 relu_backward(Tensor grad_output, Tensor output) -> Tensor
+softmax_cross_entropy(Tensor logits, Tensor target, int ignore_index=-100) -> (Tensor, Tensor)
+softmax_cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, Tensor logsumexp, int ignore_index=-100) -> Tensor
 square(Tensor input) -> Tensor
 square_backward(Tensor grad_output, Tensor input) -> Tensor
 swiglu(Tensor gate, Tensor up) -> Tensor

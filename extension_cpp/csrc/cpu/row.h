@@ -23,9 +23,12 @@ struct Split {
 
   static Split none(int64_t cols) { return {1, cols}; }
 
-  static Split even(int64_t cols, int64_t /*inputs*/ = 1) {
-    return {std::max<int64_t>(1, (cols + kSegment - 1) / kSegment), std::min(cols, kSegment)};
+  // Segments of so many columns, at most kSegment.
+  static Split of(int64_t cols, int64_t segment) {
+    return {std::max<int64_t>(1, (cols + segment - 1) / segment), std::min(cols, segment)};
   }
+
+  static Split even(int64_t cols, int64_t /*inputs*/ = 1) { return of(cols, kSegment); }
 };
 
 namespace detail {
