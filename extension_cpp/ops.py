@@ -1,6 +1,7 @@
 """The public operators, one import line each."""
 
 from extension_cpp.operators.affine.ops import affine as affine
+from extension_cpp.operators.bn_relu.ops import bn_relu as bn_relu
 from extension_cpp.operators.fused_layer_norm.ops import fused_layer_norm as fused_layer_norm
 from extension_cpp.operators.fused_op.ops import fused_op as fused_op
 from extension_cpp.operators.linear_scan.ops import linear_scan as linear_scan

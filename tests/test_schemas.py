@@ -22,6 +22,8 @@ def test_schemas():
         """\
 affine(Tensor a, Tensor x, Tensor b) -> Tensor
 affine_backward(Tensor grad_output, Tensor a, Tensor x) -> (Tensor, Tensor, Tensor)
+bn_relu(Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1.0000000000000001e-05) -> Tensor
+bn_relu_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
 fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
 fused_layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None, Tensor? bias=None) -> (Tensor, Tensor, Tensor)
 fused_op(Tensor input, Tensor bias, float scale=1.) -> Tensor

@@ -190,6 +190,16 @@ class Row {
     });
   }
 
+  // output[row, col] = the result of f(inputs..., columns...), WithSums, whose terms are added to the column's sums.
+  template <class F, class... Columns>
+  CPU_INLINE void write_with_terms(T* output, const F& f, const Columns&... columns) const {
+    for_blocks(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
+      const auto both = call(f, inputs, first, j, columns...);
+      add(first + j, both.terms);
+      return both.results[0];
+    });
+  }
+
  private:
   // From column `first` on.
   using Inputs = std::array<const typename WideRows<T, K>::Element*, K>;

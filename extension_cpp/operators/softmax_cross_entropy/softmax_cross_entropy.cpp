@@ -210,17 +210,6 @@ struct SoftmaxCrossEntropyBackward {
   }
 };
 
-// f(row) for rows, or for segments of them.
-template <class T, class F>
-void launch(const Tensor& like, const F& f, const T* input, int64_t rows, int64_t cols, const backend::Split& split) {
-  const std::array inputs{input};
-  if (split.segments == 1) {
-    backend::launch_rows(like, f, inputs, rows, cols);
-  } else {
-    backend::launch_segments(like, f, inputs, rows, cols, split);
-  }
-}
-
 std::tuple<Tensor, Tensor> softmax_cross_entropy(const Tensor& logits, const Tensor& target, int64_t ignore_index) {
   const CheckedInputs inputs = kSoftmaxCrossEntropy.check(logits, target);
   const DeviceGuard guard(logits);
@@ -238,16 +227,16 @@ std::tuple<Tensor, Tensor> softmax_cross_entropy(const Tensor& logits, const Ten
     // and one that it cannot keep would be read twice. Not too short ones, each of which takes two reductions.
     const auto split = backend::Split::of(cols, (1 << 15) / sizeof(T));
     using A = acc_t<T>;
-    const T* const x = contiguous.const_data_ptr<T>();
-    const RowResults<T> results{x, classes, loss.mutable_data_ptr<T>(), logsumexp.mutable_data_ptr<A>()};
+    const std::array x{contiguous.const_data_ptr<T>()};
+    const RowResults<T> results{x[0], classes, loss.mutable_data_ptr<T>(), logsumexp.mutable_data_ptr<A>()};
     if (split.segments == 1) {
-      launch(logits, SoftmaxCrossEntropy<T>{results, nullptr, nullptr}, x, rows, cols, split);
+      launch_rows(logits, SoftmaxCrossEntropy<T>{results, nullptr, nullptr}, x, rows, cols, split);
       return;
     }
     Tensor buffer = new_empty(logits, {2, rows, split.segments}, logsumexp.scalar_type());
     A* const largest = buffer.mutable_data_ptr<A>();
     A* const sums = largest + rows * split.segments;
-    launch(logits, SoftmaxCrossEntropy<T>{results, largest, sums}, x, rows, cols, split);
+    launch_rows(logits, SoftmaxCrossEntropy<T>{results, largest, sums}, x, rows, cols, split);
     backend::launch_rows(
         logits, CombineSegments<T>{results}, std::array<const A*, 2>{largest, sums}, rows, split.segments);
   });
@@ -272,7 +261,7 @@ Tensor softmax_cross_entropy_backward(
     const Tensor known = as_contiguous(logsumexp);
     const SoftmaxCrossEntropyBackward<T> f{
         grad.const_data_ptr<T>(), classes, known.const_data_ptr<acc_t<T>>(), grad_logits.mutable_data_ptr<T>()};
-    launch(logits, f, x.const_data_ptr<T>(), rows, cols, backend::Split::even(cols));
+    launch_rows(logits, f, std::array{x.const_data_ptr<T>()}, rows, cols, backend::Split::even(cols));
   });
   return grad_logits;
 }
