@@ -12,7 +12,7 @@ from process_state import changes, process_state, unchanged_process
 
 from extension_cpp import ops, testing
 
-SOUND = [sound.FusedOp, sound.ScaleInPlace, sound.Centre, sound.Round]
+SOUND = [sound.FusedOp, sound.ScaleInPlace, sound.Centre, sound.Round, sound.Pick]
 MUTANTS = [
     mutant
     for mutant in vars(broken).values()

@@ -20,6 +20,9 @@ class MakeOnDevice(Make):
 
     def __call__(self, shape, *, dtype=None, device=None, requires_grad=None, low=None, high=None):
         values = torch.empty(tuple(shape), dtype=dtype or self.dtype, device=device or self.device)
+        if not values.is_floating_point():
+            high = 2 if values.dtype == torch.bool else 10 if high is None else high
+            return values.random_(0 if low is None else low, high)
         values.uniform_(-2 if low is None else low, 2 if high is None else high)
         return values.requires_grad_(self.requires_grad if requires_grad is None else requires_grad)
 
@@ -55,7 +58,7 @@ def piece(value: object, rows: slice) -> object:
     if not isinstance(value, Tensor):
         return value
     value = value.detach()[rows] if is_large(value) else value.detach()
-    return value.float().requires_grad_()
+    return value.float().requires_grad_() if value.is_floating_point() else value
 
 
 @pytest.mark.slow

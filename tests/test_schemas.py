@@ -22,6 +22,8 @@ def test_schemas():
         """\
 affine(Tensor a, Tensor x, Tensor b) -> Tensor
 affine_backward(Tensor grad_output, Tensor a, Tensor x, Tensor? b=None) -> (Tensor, Tensor, Tensor)
+bn_relu(Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1.0000000000000001e-05) -> Tensor
+bn_relu_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
 fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
 fused_layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None, Tensor? bias=None) -> (Tensor, Tensor, Tensor)
 fused_op(Tensor input, Tensor bias, float scale=1.) -> Tensor
@@ -35,6 +37,8 @@ mymuladd(Tensor a, Tensor b, float c) -> Tensor
 reduce_sum(Tensor input, int[]? dim=None, bool keepdim=False) -> Tensor
 relu(Tensor input) -> Tensor
 relu_backward(Tensor grad_output, Tensor output) -> Tensor
+softmax_cross_entropy(Tensor logits, Tensor target, int ignore_index=-100) -> (Tensor, Tensor)
+softmax_cross_entropy_backward(Tensor grad_loss, Tensor logits, Tensor target, Tensor logsumexp, int ignore_index=-100) -> Tensor
 square(Tensor input) -> Tensor
 square_backward(Tensor grad_output, Tensor input) -> Tensor
 swiglu(Tensor gate, Tensor up) -> Tensor

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor
 
 
 def strided(tensor: Tensor, order: Sequence[int], steps: Sequence[int], offset: int = 0) -> Tensor:
     """The values of a tensor in memory of another shape.
 
-    What lies between the elements, and before them, holds NaN: reading the wrong place shows.
+    What lies between the elements, and before them, holds NaN, or the largest integer: reading the
+    wrong place shows.
 
     Args:
         tensor: the values.
@@ -20,7 +22,9 @@ def strided(tensor: Tensor, order: Sequence[int], steps: Sequence[int], offset: 
         offset: the storage offset.
     """
     sizes = [tensor.shape[d] * steps[d] for d in order]
-    fill = math.nan if tensor.is_floating_point() else 1
+    floating = tensor.is_floating_point() or tensor.is_complex()
+    is_bool = tensor.dtype == torch.bool
+    fill = math.nan if floating else is_bool or torch.iinfo(tensor.dtype).max
     buffer = tensor.detach().new_full((offset + math.prod(sizes),), fill)
     inverse = sorted(range(len(order)), key=order.__getitem__)
     view = buffer[offset:].view(sizes).permute(inverse)

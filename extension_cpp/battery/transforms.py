@@ -163,6 +163,24 @@ def _vmap_of_grad(p: _Point) -> Any:
     return torch.func.vmap(torch.func.grad(p.loss, p.all), in_dims)(batch, *p.wanted[1:])
 
 
+def _vmap_of_grad_and_constants(p: _Point) -> Any:
+    """Each sample has its own of what is not differentiated, too: labels, indices."""
+    constants = tuple(i for i in range(len(p.inputs)) if i not in p.argnums)
+
+    def one(*inputs: Tensor) -> Any:
+        own = list(p.inputs)
+        for i, value in zip(constants, inputs[len(p.argnums) :], strict=True):
+            own[i] = value
+        return torch.func.grad(dataclasses.replace(p, inputs=tuple(own)).loss, p.all)(
+            *inputs[: len(p.argnums)]
+        )
+
+    batch = [torch.stack([x, x * 0.5]) for x in p.wanted]
+    values = [p.inputs[i] for i in constants]
+    turned = [torch.stack([t, t.flip(tuple(range(t.dim())))]) for t in values]
+    return torch.func.vmap(one)(*batch, *turned)
+
+
 def _vmap_of_grad_of_none(p: _Point) -> Any:
     """The same for an empty batch."""
     batch = torch.stack([p.wanted[0]])[:0]
@@ -201,6 +219,7 @@ TRANSFORMS: dict[str, Callable[[_Point], Any]] = {
     "jacfwd of jacrev": _jacfwd_of_jacrev,
     "backward of grad": _backward_of_grad,
     "vmap of grad (per-sample gradients)": _vmap_of_grad,
+    "vmap of grad, over constants too": _vmap_of_grad_and_constants,
     "vmap of grad, for a batch of none": _vmap_of_grad_of_none,
     "vmap of jvp": _vmap_of_jvp,
     "grad of vmap": _grad_of_vmap,

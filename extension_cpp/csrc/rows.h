@@ -222,6 +222,18 @@ void launch_rows_of_any_length(
 
 }  // namespace detail
 
+// f(row) for every row of K inputs, [rows, cols] each, or for every segment of it where they are cut.
+template <class T, size_t K, class F>
+void launch_rows(
+    const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
+    const backend::Split& split) {
+  if (split.segments == 1) {
+    backend::launch_rows(like, f, inputs, rows, cols);
+  } else {
+    backend::launch_segments(like, f, inputs, rows, cols, split);
+  }
+}
+
 // For rowwise(): a tensor with a value for each row. The functor has it as `const T*` (T as the tensor's dtype), to be
 // read at row.index().
 inline detail::PerRow per_row(const Tensor& tensor) { return {tensor}; }

@@ -10,7 +10,7 @@ from extension_cpp.checks import check_floating, check_min_dim
 from extension_cpp.layout import is_non_overlapping
 from extension_cpp.shapes import Operator
 from extension_cpp.testing import Traffic
-from mutants.sound import Centre, FusedOp, Round, ScaleInPlace, arithmetic, fresh
+from mutants.sound import Centre, FusedOp, Pick, Round, ScaleInPlace, arithmetic, fresh
 
 
 class WrongStrideInFake(FusedOp):
@@ -766,3 +766,48 @@ class OneBackendTooMany(Round):
     def register(self):
         super().register()
         self.defined.impl("round_to", self.round_to_kernel, "CUDA")
+
+
+class IndexIgnoresStrides(Pick):
+    """What lies between indices is none."""
+
+    caught_by = "check_layouts"
+    says = "forward raised"
+
+    def pick_kernel(self, input, index):
+        strides = index.new_empty(index.shape, device="meta").stride()
+        return super().pick_kernel(input, index.as_strided(index.shape, strides))
+
+
+class IndexUncheckedInFake(Pick):
+    caught_by = "check_wrong_tensors"
+    says = "kernel and fake kernel disagree on an input that may be wrong"
+
+    def pick_fake(self, input, index):
+        check_floating("pick", "input", input)
+        return input.new_empty(input.shape[:-1])
+
+
+class FirstIndexForAll(Pick):
+    """Under vmap."""
+
+    caught_by = "check_vmap"
+    says = "vmap over"
+
+    def vmap(self, info, in_dims, input, index):
+        if in_dims[1] is not None:
+            index = index.select(in_dims[1], 0)
+        return super().vmap(info, (in_dims[0], None), input, index)
+
+
+class FirstIndexForAllGradients(Pick):
+    """Of samples, each of which has an index of its own."""
+
+    caught_by = "check_transforms"
+    says = "vmap of grad, over constants too"
+
+    def vmap_backward(self, info, in_dims, grad_output, input, index):
+        if in_dims[2] is not None and info.batch_size > 0:
+            index = index.select(in_dims[2], 0)
+            in_dims = (*in_dims[:2], None)
+        return super().vmap_backward(info, in_dims, grad_output, input, index)

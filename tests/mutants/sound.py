@@ -1,5 +1,6 @@
 """Sound operators in Python. Every part is a method: a mutant overrides the one it breaks."""
 
+import dataclasses
 import math
 
 import torch
@@ -13,6 +14,7 @@ from extension_cpp.checks import (
     check_same_dtype,
     check_shape,
 )
+from extension_cpp.shapes import Operator as Shapes
 from extension_cpp.testing import DEFAULT_SHAPES, BadInput, OpSpec, Sample, Traffic
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -412,3 +414,81 @@ class Round(Operator):
     def register(self):
         registration.register_no_autograd(self.qualified("round_to"))
         registration.register_vmap(self.qualified("round_to"), self.vmap)
+
+
+class Pick(Operator):
+    """`input[..., index]`, an element of each row: with integers among the tensors, on CPU only."""
+
+    name = "pick"
+    schemas = (
+        "pick(Tensor input, Tensor index) -> Tensor",
+        "pick_backward(Tensor grad_output, Tensor input, Tensor index) -> Tensor",
+    )
+    lines = ("*rows n, *rows:int64 -> *rows", "*rows, *rows n, *rows:int64 -> *rows n")
+    devices = ("cpu",)
+
+    def __init__(self):
+        self.shapes_of = {
+            schema.split("(")[0]: Shapes(f"mutant_{type(self).__name__.lower()}", schema, line)
+            for schema, line in zip(self.schemas, self.lines, strict=True)
+        }
+        super().__init__()
+
+    def spec(self):
+        lines = {self.qualified(name): shapes for name, shapes in self.shapes_of.items()}
+        return dataclasses.replace(super().spec(), lines=lines)
+
+    def function(self, input, index):
+        return self.op("pick")(input, index)
+
+    def reference(self, input, index):
+        return input.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+
+    def samples(self, make, shape):
+        if shape and shape[-1]:
+            yield Sample(make(shape), make(shape[:-1], dtype=torch.int64, high=shape[-1]))
+
+    def check_index(self, name, input, index):
+        found = index[(index < 0) | (index >= input.shape[-1])].tolist()
+        torch._check(not found, lambda: f"{name}: index must say an element, got {found[0]}")
+
+    def pick_kernel(self, input, index):
+        self.shapes_of["pick"].check(input, index)
+        self.check_index("pick", input, index)
+        return fresh(input, self.reference(input, index))
+
+    def pick_fake(self, input, index):
+        return self.shapes_of["pick"].fake(input, index)
+
+    def pick_backward_kernel(self, grad_output, input, index):
+        self.shapes_of["pick_backward"].check(grad_output, input, index)
+        self.check_index("pick_backward", input, index)
+        return fresh(input, self.backward_in_torch(grad_output, input, index))
+
+    def pick_backward_fake(self, grad_output, input, index):
+        return self.shapes_of["pick_backward"].fake(grad_output, input, index)
+
+    def backward_in_torch(self, grad_output, input, index):
+        return torch.zeros_like(input).scatter(-1, index.unsqueeze(-1), grad_output.unsqueeze(-1))
+
+    def setup_context(self, ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    def backward(self, ctx, grad_output):
+        return self.op("pick_backward")(grad_output, *ctx.saved_tensors), None
+
+    def vmap(self, *args):
+        return self.shapes_of["pick"].batching_rule()(*args)
+
+    def vmap_backward(self, *args):
+        return self.shapes_of["pick_backward"].batching_rule()(*args)
+
+    def register(self):
+        registration.register_autograd(
+            self.qualified("pick"), self.backward, setup_context=self.setup_context
+        )
+        registration.register_autograd(
+            self.qualified("pick_backward"), reference=self.backward_in_torch
+        )
+        registration.register_vmap(self.qualified("pick"), self.vmap)
+        registration.register_vmap(self.qualified("pick_backward"), self.vmap_backward)

@@ -23,9 +23,12 @@ struct Split {
 
   static Split none(int64_t cols) { return {1, cols}; }
 
-  static Split even(int64_t cols, int64_t /*inputs*/ = 1) {
-    return {std::max<int64_t>(1, (cols + kSegment - 1) / kSegment), std::min(cols, kSegment)};
+  // Segments of so many columns, at most kSegment.
+  static Split of(int64_t cols, int64_t segment) {
+    return {std::max<int64_t>(1, (cols + segment - 1) / segment), std::min(cols, segment)};
   }
+
+  static Split even(int64_t cols, int64_t /*inputs*/ = 1) { return of(cols, kSegment); }
 };
 
 namespace detail {
@@ -184,6 +187,16 @@ class Row {
     for_blocks(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
       add(first + j, call(g, inputs, first, j));
       return call(f, inputs, first, j, columns...);
+    });
+  }
+
+  // output[row, col] = the result of f(inputs..., columns...), WithSums, whose terms are added to the column's sums.
+  template <class F, class... Columns>
+  CPU_INLINE void write_with_terms(T* output, const F& f, const Columns&... columns) const {
+    for_blocks(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
+      const auto both = call(f, inputs, first, j, columns...);
+      add(first + j, both.terms);
+      return both.results[0];
     });
   }
 

@@ -17,12 +17,14 @@ struct Split {
 
   static Split none(int64_t cols) { return {1, cols}; }
 
-  // Segments of whole accesses that fit the registers of a block, of so many inputs. (A little less for all took
-  // longer.)
-  static Split even(int64_t cols, int64_t inputs = 1) {
-    const int64_t segment = 8192 / inputs / kAccessBytes * kAccessBytes;
+  // Segments of so many columns, which are whole accesses.
+  static Split of(int64_t cols, int64_t segment) {
     return {std::max<int64_t>(1, ceil_div(cols, segment)), std::min(cols, segment)};
   }
+
+  // Segments of whole accesses that fit the registers of a block, of so many inputs. (A little less for all took
+  // longer.)
+  static Split even(int64_t cols, int64_t inputs = 1) { return of(cols, 8192 / inputs / kAccessBytes * kAccessBytes); }
 };
 
 namespace detail {

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from extension_cpp.operators.bn_relu.ops import bn_relu
+
+_CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_NORMS: dict[int, Any] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+
+
+class ConvBnRelu(nn.Module):
+    """Applies `relu(bn(conv(input)))`, at inference with all but the convolution in one pass.
+
+    In training mode, and where the batch normalisation has no running statistics or no parameters,
+    it is the plain composition. At inference too it is channels-last where the convolution's output
+    is. State dict and hooks are those of its parts.
+
+    Shapes: `(batch, in_channels, ...)` to what the convolution makes of it.
+
+    Args:
+        in_channels: of the input.
+        out_channels: of the output.
+        kernel_size: of the convolution: a number, or one for each of its dimensions.
+        stride: of the convolution.
+        padding: of the convolution.
+        dilation: of the convolution.
+        groups: of the convolution.
+        bias: whether the convolution has one, which the normalisation takes away again.
+        eps: of the batch normalisation.
+        momentum: of the batch normalisation.
+        dim: how many dimensions the convolution has, 1, 2 or 3.
+        device: of the parameters.
+        dtype: of the parameters.
+
+    Attributes:
+        conv: `nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d`.
+        bn: `nn.BatchNorm1d`, `nn.BatchNorm2d` or `nn.BatchNorm3d`.
+
+    Raises:
+        ValueError: another `dim`.
+    """
+
+    conv: Any
+    bn: Any
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, ...],
+        stride: int | tuple[int, ...] = 1,
+        padding: int | tuple[int, ...] | str = 0,
+        dilation: int | tuple[int, ...] = 1,
+        groups: int = 1,
+        bias: bool = False,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        dim: int = 2,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if dim not in _CONVOLUTIONS:
+            raise ValueError(f"ConvBnRelu: dim must be 1, 2 or 3, got {dim}")
+        self.conv = _CONVOLUTIONS[dim](
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            groups,
+            bias,
+            device=device,
+            dtype=dtype,
+        )
+        self.bn = _NORMS[dim](out_channels, eps, momentum, device=device, dtype=dtype)
+
+    @classmethod
+    def of(cls, conv: nn.Module, bn: nn.Module) -> ConvBnRelu:
+        """The layer around a convolution and a batch normalisation that are there, not copied."""
+        layer = cls.__new__(cls)
+        nn.Module.__init__(layer)
+        layer.conv, layer.bn = conv, bn
+        layer.training = bn.training
+        return layer
+
+    def forward(self, input: Tensor) -> Tensor:
+        output = self.conv(input)
+        bn = self.bn
+        if bn.training or bn.running_mean is None or bn.running_var is None or bn.weight is None:
+            return torch.relu(bn(output))
+        return bn_relu(output, bn.weight, bn.bias, bn.running_mean, bn.running_var, bn.eps)

@@ -1,0 +1,216 @@
+"""What the battery cannot say of bn_relu: layouts of images, constants; its layer."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from extension_cpp.nn import ConvBnRelu
+from extension_cpp.ops import bn_relu
+from extension_cpp.testing import devices
+
+on_each_device = pytest.mark.parametrize("device", devices())
+LAYOUTS = {
+    (2, 5, 6): [(0, 1, 2), (0, 2, 1), (1, 0, 2), (2, 1, 0)],
+    (2, 5, 6, 7): [(0, 1, 2, 3), (0, 2, 3, 1), (1, 0, 2, 3), (3, 2, 1, 0), (0, 2, 1, 3)],
+    (2, 1, 6, 7): [(0, 1, 2, 3), (0, 2, 3, 1)],
+    (1, 5, 1, 1): [(0, 1, 2, 3), (0, 2, 3, 1)],
+    (2, 3, 4, 5, 6): [(0, 1, 2, 3, 4), (0, 2, 3, 4, 1), (0, 2, 1, 3, 4)],
+}
+
+
+def parameters(channels: int, **options) -> list[Tensor]:
+    torch.manual_seed(0)
+    weight, bias, mean = torch.randn(3, channels, **options)
+    return [weight, bias, mean, torch.rand(channels, **options) + 0.5]
+
+
+def in_order(tensor: Tensor, order: tuple[int, ...]) -> Tensor:
+    """The same values, the dimensions in memory in this order, outermost first."""
+    inverse = sorted(range(len(order)), key=order.__getitem__)
+    return tensor.permute(order).contiguous().permute(inverse)
+
+
+@on_each_device
+@pytest.mark.parametrize(
+    ("shape", "order"), [(shape, order) for shape, orders in LAYOUTS.items() for order in orders]
+)
+def test_dense_layouts_are_kept(shape, order, device):
+    options = {"device": device, "dtype": torch.float64}
+    given = [t.requires_grad_(k < 2) for k, t in enumerate(parameters(shape[1], **options))]
+    plain = torch.randn(shape, **options)
+    input = in_order(plain, order).requires_grad_()
+    output = bn_relu(input, *given)
+    weight, bias, mean, var = given
+    expected = F.batch_norm(input, mean, var, weight, bias).relu()
+    torch.testing.assert_close(output, expected)
+    assert output.stride() == bn_relu(input.detach(), *given).stride() == input.stride()
+    cotangent = in_order(torch.randn(shape, **options), order)
+    inputs = [input, weight, bias]
+    actual = torch.autograd.grad(output, inputs, cotangent)
+    assert actual[0].stride() == input.stride()
+    for ours, theirs in zip(actual, torch.autograd.grad(expected, inputs, cotangent), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@on_each_device
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("wide", [False, True])
+def test_half_images_of_networks(wide, dtype, memory_format, device):
+    """As PyTorch's, which takes float32 parameters with half images, too."""
+    given = [t.to(device, torch.float32 if wide else dtype) for t in parameters(64)]
+    input = torch.randn(8, 64, 14, 15, device=device).to(dtype, memory_format=memory_format)
+    output = bn_relu(input, *given)
+    weight, bias, mean, var = (t.float() for t in given)
+    expected = F.batch_norm(input.float(), mean, var, weight, bias).relu().to(dtype)
+    assert output.dtype == dtype
+    assert output.is_contiguous(memory_format=memory_format)
+    torch.testing.assert_close(output, expected, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+@on_each_device
+def test_both_layouts_give_equal_bits(device):
+    input = torch.randn(4, 24, 9, 11, device=device)
+    given = parameters(24, device=device)
+    last = bn_relu(input.to(memory_format=torch.channels_last), *given)
+    assert torch.equal(bn_relu(input, *given), last)
+
+
+@on_each_device
+def test_statistics_far_from_zero(device):
+    """They are subtracted first: nothing of the difference is lost."""
+    weight, bias, mean, var = parameters(7, device=device)
+    for memory_format in (torch.contiguous_format, torch.channels_last):
+        input = (torch.randn(2, 7, 5, 5, device=device) + 1e4).to(memory_format=memory_format)
+        output = bn_relu(input, weight, bias, mean + 1e4, var)
+        upcast = [t.double() for t in (input, mean + 1e4, var, weight, bias)]
+        expected = F.batch_norm(*upcast).relu().float()
+        torch.testing.assert_close(output, expected, rtol=1e-5, atol=1e-6)
+
+
+@on_each_device
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_nan_and_infinity(memory_format, device):
+    input = torch.tensor([math.nan, math.inf, -math.inf, 0.0, 1.0], device=device)
+    input = input.view(1, 1, 5, 1).expand(1, 6, 5, 1).contiguous(memory_format=memory_format)
+    weight = torch.tensor([1.0, -1.0, 0.0, 1.0, 1.0, 1.0], device=device)
+    bias = torch.tensor([0.0, 0.0, 1.0, 0.0, math.inf, 0.0], device=device)
+    mean = torch.tensor([0.0, 0.0, 0.0, math.inf, 0.0, 0.0], device=device)
+    var = torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, -1.0], device=device)
+    expected = F.batch_norm(input, mean, var, weight, bias).relu()
+    torch.testing.assert_close(bn_relu(input, weight, bias, mean, var), expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("which", [2, 3])
+def test_statistics_are_constants(which):
+    input, given = torch.randn(2, 5, 3), parameters(5)
+    name = ("running_mean", "running_var")[which - 2]
+    message = f"^bn_relu: {name} is a constant, and has no derivative: detach it$"
+    given[which].requires_grad_()
+    with pytest.raises(RuntimeError, match=message):
+        bn_relu(input, *given)
+    with torch.no_grad():
+        bn_relu(input, *given)
+    given[which].requires_grad_(False)
+
+    def of(statistic):
+        return bn_relu(input, *given[:which], statistic, *given[which + 1 :]).sum()
+
+    with pytest.raises(RuntimeError, match=message):
+        torch.func.grad(of)(given[which])
+    with pytest.raises(RuntimeError, match=message):
+        torch.func.jvp(of, (given[which],), (torch.ones(5),))
+
+
+def layer_and_parts(dim: int, device: str) -> tuple[ConvBnRelu, nn.Sequential]:
+    """A layer whose statistics are those of some batches, and what it shall be."""
+    torch.manual_seed(0)
+    layer = ConvBnRelu(3, 8, 3, stride=2, padding=1, dim=dim, device=device)
+    plain = nn.Sequential(layer.conv, layer.bn, nn.ReLU())
+    nn.init.uniform_(layer.bn.weight, -1, 2)
+    nn.init.normal_(layer.bn.bias)
+    for _ in range(3):
+        layer(torch.randn(6, 3, *[12] * dim, device=device))
+    return layer, plain
+
+
+@on_each_device
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_layer_is_the_composition_of_its_parts(training, dim, device):
+    layer, plain = layer_and_parts(dim, device)
+    layer.train(training)
+    input = torch.randn(6, 3, *[12] * dim, device=device, requires_grad=True)
+    inputs = [input, *layer.parameters()]
+    output, expected = layer(input), plain(input)
+    torch.testing.assert_close(output, expected)
+    actual = torch.autograd.grad(output.square().sum(), inputs)
+    wanted = torch.autograd.grad(expected.square().sum(), inputs)
+    for ours, theirs in zip(actual, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_only_inference_is_fused(monkeypatch):
+    from extension_cpp.operators.bn_relu import module
+
+    calls = []
+    monkeypatch.setattr(module, "bn_relu", lambda *args: calls.append(args) or bn_relu(*args))
+    layer, _ = layer_and_parts(2, "cpu")
+    input = torch.randn(2, 3, 12, 12)
+    before = layer.bn.running_mean.clone()
+    layer(input)
+    assert not calls
+    assert not torch.equal(layer.bn.running_mean, before)
+    layer.eval()(input)
+    assert len(calls) == 1
+    # Without running statistics the batch's own serve at inference, too.
+    for options in ({"track_running_stats": False}, {"affine": False}):
+        bn = nn.BatchNorm2d(8, **options).eval()
+        other = ConvBnRelu.of(layer.conv, bn)
+        torch.testing.assert_close(other(input), torch.relu(bn(layer.conv(input))))
+    assert len(calls) == 1
+
+
+@on_each_device
+def test_channels_last_is_kept(device):
+    layer, plain = layer_and_parts(2, device)
+    layer.eval().to(memory_format=torch.channels_last)
+    input = torch.randn(6, 3, 12, 12, device=device).to(memory_format=torch.channels_last)
+    output = layer(input)
+    assert output.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(output, plain(input))
+
+
+def test_the_state_is_that_of_its_parts():
+    layer = ConvBnRelu(3, 8, 3)
+    assert list(layer.state_dict()) == [
+        "conv.weight",
+        *(f"bn.{name}" for name in nn.BatchNorm2d(8).state_dict()),
+    ]
+    assert "conv.bias" in ConvBnRelu(3, 8, 3, bias=True).state_dict()
+    with pytest.raises(ValueError, match=r"^ConvBnRelu: dim must be 1, 2 or 3, got 4$"):
+        ConvBnRelu(3, 8, 3, dim=4)
+
+
+def test_a_layer_around_modules_that_are_there():
+    conv, bn = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8).eval()
+    layer = ConvBnRelu.of(conv, bn)
+    assert layer.conv is conv
+    assert layer.bn is bn
+    assert not layer.training
+    input = torch.randn(2, 3, 5, 5)
+    torch.testing.assert_close(layer(input), torch.relu(bn(conv(input))))
+
+
+def test_the_layer_compiles_whole_under_autocast():
+    layer, plain = layer_and_parts(2, "cpu")
+    layer.eval()
+    input = torch.randn(2, 3, 12, 12)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        output = torch.compile(layer, fullgraph=True)(input)
+        expected = plain(input)
+    assert output.dtype == expected.dtype == torch.bfloat16
+    torch.testing.assert_close(output, expected, rtol=2e-2, atol=2e-2)
