@@ -113,14 +113,12 @@ class SummedRow {
 
   HOST_DEVICE SummedRow(Row& row, const Kept& kept) : row_(row), kept_(kept) {}
 
-  HOST_DEVICE static A sum_of(A x, A residual) { return static_cast<A>(static_cast<T>(x + residual)); }
-
   HOST_DEVICE int64_t index() const { return row_.index(); }
   HOST_DEVICE int64_t segment_index() const { return row_.segment_index(); }
   HOST_DEVICE int64_t cols() const { return row_.cols(); }
   HOST_DEVICE bool leader() const { return row_.leader(); }
   HOST_DEVICE bool any(bool is) const { return row_.any(is); }
-  HOST_DEVICE A first() const { return sum_of(row_.first(0), row_.first(1)); }
+  HOST_DEVICE A first() const { return static_cast<A>(static_cast<T>(row_.first(0) + row_.first(1))); }
 
   template <class F>
   HOST_DEVICE auto sum(const F& f) {
@@ -147,9 +145,7 @@ struct OfSum {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    using Summed = SummedRow<T, Row, int>;
-    const auto kept = row.keep([](A x, A residual) { return Summed::sum_of(x, residual); });
-    row.write(sum, [](A, A, A sum) { return sum; }, kept);
+    const auto kept = row.write_and_keep(sum, [](A x, A residual) { return x + residual; });
     SummedRow<T, Row, decltype(kept)> summed(row, kept);
     f(summed);
   }
