@@ -169,15 +169,25 @@ def test_of_no_features_or_no_rows_there_is_no_nan(device, spec):
 @on_each
 def test_examples_may_have_parameters_of_their_own(device, spec):
     torch.manual_seed(0)
-    input, residual = (torch.randn(3, 4, 16, device=device).bfloat16() for _ in range(2))
+    rows = [torch.randn(3, 4, 16, device=device).bfloat16() for _ in range(4)]
     weights = parameters_of(spec, (3, 16), device=device)
-    batched = torch.vmap(op_of(spec))(input, residual, *weights)
-    for k in range(3):
-        alone = op_of(spec)(input[k], residual[k], *(w[k] for w in weights))
-        assert [t.dtype for t in alone] == [t.dtype for t in batched]
-        assert torch.equal(batched[1][k], alone[1])
-        for actual, expected in zip(batched, alone, strict=True):
-            torch.testing.assert_close(actual[k], expected)
+
+    def forward(input, residual, grad_output, grad_sum, *weights):
+        return op_of(spec)(input, residual, *weights)
+
+    def backward(input, residual, grad_output, grad_sum, *weights):
+        _, sum, *statistics = op_of(spec)(input, residual)
+        op = getattr(operators, f"{spec.spec.name}_backward")
+        return op(grad_output, grad_sum, sum, *statistics, *weights)
+
+    for call in (forward, backward):
+        batched = torch.vmap(call)(*rows, *weights)
+        for k in range(3):
+            alone = call(*(tensor[k] for tensor in (*rows, *weights)))
+            assert [t.dtype for t in alone] == [t.dtype for t in batched]
+            for actual, expected in zip(batched, alone, strict=True):
+                torch.testing.assert_close(actual[k], expected)
+    assert torch.equal(torch.vmap(forward)(*rows, *weights)[1], rows[0] + rows[1])
 
 
 f16, f32, f64 = torch.float16, torch.float32, torch.float64

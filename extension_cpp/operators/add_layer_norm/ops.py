@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from extension_cpp import checks, registration
-from extension_cpp.batching import to_front
+from extension_cpp.batching import to_front, with_columns
 from extension_cpp.operators.fused_layer_norm import ops as layer_norm
 from extension_cpp.shapes import batching_rule, operator
 
@@ -85,8 +85,10 @@ def _backward(ctx, grad_output, grad_sum, grad_mean, grad_rstd):
     )
 
 
-def _backward_in_torch(grad_output, grad_sum, *others):
-    grad, grad_weight, grad_bias = layer_norm.backward_in_torch(grad_output, *others)
+def _backward_in_torch(grad_output, grad_sum, *others, columns=None):
+    grad, grad_weight, grad_bias = layer_norm.backward_in_torch(
+        grad_output, *others, columns=columns
+    )
     return grad + grad_sum, grad_weight, grad_bias
 
 
@@ -106,16 +108,6 @@ def _vmap(info, in_dims, input, residual, weight, bias, eps):
     return (output, sum, *statistics), (0, 0, 0, 0)
 
 
-def _vmap_backward(info, in_dims, grad_output, grad_sum, *others):
-    operator("extension_cpp::add_layer_norm_backward").check_examples(
-        in_dims, grad_output, grad_sum, *others
-    )
-    dims = (in_dims[0], *in_dims[2:])
-    (grad, *parameters), out_dims = layer_norm.vmap_backward(info, dims, grad_output, *others)
-    (grad_sum,) = to_front(info.batch_size, in_dims[1:2], grad_sum)
-    return (grad + grad_sum, *parameters), out_dims
-
-
 registration.register_fake("extension_cpp::add_layer_norm", _fake)
 registration.register_fake("extension_cpp::add_layer_norm_backward")
 registration.register_autograd(
@@ -125,7 +117,10 @@ registration.register_autograd(
     "extension_cpp::add_layer_norm_backward", reference=_backward_in_torch
 )
 registration.register_vmap("extension_cpp::add_layer_norm", _vmap)
-registration.register_vmap("extension_cpp::add_layer_norm_backward", _vmap_backward)
+registration.register_vmap(
+    "extension_cpp::add_layer_norm_backward",
+    with_columns("extension_cpp::add_layer_norm_backward", _backward_in_torch),
+)
 # On a GPU as the norm, on the CPU, where autocast leaves that alone, as the addition.
 registration.register_autocast("extension_cpp::add_layer_norm", "float32", devices=("cuda",))
 registration.register_autocast("extension_cpp::add_layer_norm", "promote", devices=("cpu",))

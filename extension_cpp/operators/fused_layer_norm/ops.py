@@ -88,18 +88,18 @@ def add_grad_of_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd):
 
 
 # As a function of independent tensors, whatever mean and rstd are the statistics of.
-def backward_in_torch(grad_output, input, mean, rstd, weight, bias):
+def backward_in_torch(grad_output, input, mean, rstd, weight, bias, columns=None):
     def average(tensor):
         return tensor.mean(-1, keepdim=True)
 
     rstd = rstd.unsqueeze(-1)
     x_hat = (input - mean.unsqueeze(-1)) * rstd
     h = grad_output if weight is None else grad_output * weight
-    features = input.shape[-1:]
+    columns = columns or input.shape[-1:]
     return (
         rstd * (h - average(h) - x_hat * average(h * x_hat)),
-        None if weight is None else (grad_output * x_hat).sum_to_size(features),
-        None if bias is None else grad_output.sum_to_size(features),
+        None if weight is None else (grad_output * x_hat).sum_to_size(columns),
+        None if bias is None else grad_output.sum_to_size(columns),
     )
 
 
@@ -131,7 +131,7 @@ def vmap(info, in_dims, input, weight, bias, eps):
     return (output.to(input.dtype), mean, rstd), (0, 0, 0)
 
 
-def vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
+def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
     backward = torch.ops.extension_cpp.fused_layer_norm_backward
     operator("extension_cpp::fused_layer_norm_backward").check_examples(
         in_dims, grad_output, input, mean, rstd, weight, bias
@@ -167,6 +167,6 @@ registration.register_autograd(
     "extension_cpp::fused_layer_norm_backward", reference=backward_in_torch
 )
 registration.register_vmap("extension_cpp::fused_layer_norm", vmap)
-registration.register_vmap("extension_cpp::fused_layer_norm_backward", vmap_backward)
+registration.register_vmap("extension_cpp::fused_layer_norm_backward", _vmap_backward)
 # As torch.nn.functional.layer_norm, which autocast leaves alone on the CPU.
 registration.register_autocast("extension_cpp::fused_layer_norm", "float32", devices=("cuda",))
