@@ -85,9 +85,9 @@ def _backward(ctx, grad_output, grad_sum, grad_mean, grad_rstd):
     )
 
 
-def _backward_in_torch(grad_output, grad_sum, *others, columns=None):
+def _backward_in_torch(grad_output, grad_sum, sum, mean, rstd, weight, bias, columns=None):
     grad, grad_weight, grad_bias = layer_norm.backward_in_torch(
-        grad_output, *others, columns=columns
+        grad_output, sum, mean, rstd, weight, bias, columns
     )
     return grad + grad_sum, grad_weight, grad_bias
 
