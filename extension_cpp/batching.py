@@ -48,7 +48,8 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
         op: `"namespace::name"`, whose tensors have the shapes `*rows n`, `*rows`, `*rows 1` and
             `n`; those that may be None are parameters for columns.
         in_torch: computes the same, also of parameters with more dimensions than `n`. Where the
-            operator has sums, it takes the shape to which it shall sum as `columns=`.
+            operator has sums, it takes the shape to which it shall sum as `columns=`. None for the
+            gradient of a parameter that is None.
     """
 
     def rule(info: Any, in_dims: Sequence[Any], *args: Any, **numbers: Any) -> tuple[Any, Any]:
@@ -57,7 +58,7 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
         except NotImplementedError:
             pass
         called = operator(op)
-        called.check_examples(in_dims, *args, **numbers)
+        example = called.check_examples(in_dims, *args, **numbers)
         positions = zip(called.tensor_positions, called.notation.inputs, strict=True)
         shapes = {k: shape for k, shape in positions if args[k] is not None}
         dtype = args[called.tensor_positions[0]].dtype
@@ -76,10 +77,13 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
         results = in_torch(*values, **numbers, **({"columns": columns} if has_sums else {}))
         if isinstance(results, Tensor):
             return results.to(dtype), 0
-        outputs = tuple(
-            (result.flatten(1) if shape.star is None else result).to(dtype)
-            for result, shape in zip(results, called.notation.outputs, strict=True)
-        )
-        return outputs, (0,) * len(outputs)
+        outputs = []
+        for result, shape, (_, output_dtype) in zip(
+            results, called.notation.outputs, called.output_shapes(example), strict=True
+        ):
+            if result is None:
+                result = args[called.tensor_positions[0]].new_empty((info.batch_size, 0))
+            outputs.append((result.flatten(1) if shape.star is None else result).to(output_dtype))
+        return tuple(outputs), (0,) * len(outputs)
 
     return rule

@@ -1,5 +1,7 @@
 """The public operators, one import line each."""
 
+from extension_cpp.operators.add_layer_norm.ops import add_layer_norm as add_layer_norm
+from extension_cpp.operators.add_rms_norm.ops import add_rms_norm as add_rms_norm
 from extension_cpp.operators.affine.ops import affine as affine
 from extension_cpp.operators.bn_relu.ops import bn_relu as bn_relu
 from extension_cpp.operators.fused_layer_norm.ops import fused_layer_norm as fused_layer_norm

@@ -450,7 +450,7 @@ class Operator:
             results.append(output)
         return _as_returned(results)
 
-    def check_examples(self, in_dims: Sequence[Any], /, *args: Any, **kwargs: Any) -> None:
+    def check_examples(self, in_dims: Sequence[Any], /, *args: Any, **kwargs: Any) -> Inputs:
         """Checks the examples of a batch, for batching rules that are written by hand.
 
         By their shapes alone: a batch of no examples is refused where every example would be.
@@ -460,11 +460,14 @@ class Operator:
             args: the arguments, batched.
             kwargs: those that are keyword-only.
 
+        Returns:
+            The inputs of one example, for :meth:`output_shapes`.
+
         Raises:
             RuntimeError: what :meth:`check` says of every example.
         """
         tensors = self.tensors(args, kwargs)
-        self._check_examples(tensors, self._dims(in_dims, tensors))
+        return self._check_examples(tensors, self._dims(in_dims, tensors))
 
     def _check_examples(
         self, tensors: Sequence[Sequence[Any]], dims: Sequence[Sequence[int | None]]

@@ -35,6 +35,17 @@ WRONG = [
     (ops.fused_layer_norm, [((3,), f32), ((2,), f32)]),
     (ops.fused_layer_norm, [((), f32)]),
     (operators.fused_layer_norm_backward, [((3,), f32), ((2,), f32), ((), f32), ((), f32)]),
+    (ops.add_rms_norm, [((3,), f32), ((3,), f32), ((2,), f32)]),
+    (ops.add_layer_norm, [((3,), f32), ((3,), f32), ((2,), f32)]),
+    (ops.add_layer_norm, [((3,), f32), ((2,), f32)]),
+    (
+        operators.add_rms_norm_backward,
+        [((3,), f32), ((3,), f32), ((3,), f32), ((), f32), ((2,), f32)],
+    ),
+    (
+        operators.add_layer_norm_backward,
+        [((3,), f32), ((2,), f32), ((3,), f32), ((), f32), ((), f32)],
+    ),
     (ops.reduce_sum, [((3,), i32)]),
     (lambda x: ops.reduce_sum(x, 1), [((3,), f32)]),
 ]

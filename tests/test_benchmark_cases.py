@@ -7,6 +7,8 @@ import pytest
 import torch
 from scratch import ROOT
 
+from extension_cpp.operators.add_rms_norm import benchmark as add_rms_norm_benchmark
+from extension_cpp.operators.add_rms_norm.spec import spec as add_rms_norm
 from extension_cpp.operators.affine.spec import spec as affine
 from extension_cpp.operators.fused_layer_norm import benchmark as layer_norm_benchmark
 from extension_cpp.operators.fused_layer_norm.spec import spec as fused_layer_norm
@@ -169,6 +171,32 @@ def test_two_kernels_become_a_layer(dtype, monkeypatch):
     assert len(right) == 5
     found = correctness.results(fused_layer_norm, contender, sample, grads)
     assert correctness.mistake(found, right, 48) is None
+
+
+def test_the_residual_step_of_other_libraries(monkeypatch):
+    def rmsnorm(x, weight=None, bias=None, residual=None, *, eps=1e-6, prenorm=False):
+        assert bias is None
+        assert prenorm  # the sum, too
+        return add_rms_norm.counterpart(x, residual, weight, eps)
+
+    def fused_add_rms_norm(X, R, W, eps=1e-6, offset=0.0, casting_mode="llama", in_place=False):
+        assert not in_place  # a backward that is timed again finds its gradients as they were
+        return add_rms_norm.counterpart(X, R, W, eps)
+
+    (cell,) = cases.plan([add_rms_norm], "cpu", cases.Shapes((SHAPE,), ()), ["float32"])
+    sample = cases.realise(cell, "cpu").sample
+    grads = correctness.cotangents(add_rms_norm, add_rms_norm.reference, sample)
+    right = correctness.expected(add_rms_norm, add_rms_norm.reference, sample, grads)
+    for library, module, function in (
+        ("quack", "quack.rmsnorm", rmsnorm),
+        ("liger", "liger_kernel.functional", fused_add_rms_norm),
+    ):
+        for name in (module.partition(".")[0], module):
+            monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+        setattr(sys.modules[module], function.__name__, function)
+        contender = add_rms_norm_benchmark.others[library]()
+        found = correctness.results(add_rms_norm, contender, sample, grads)
+        assert correctness.mistake(found, right, 48) is None
 
 
 def test_the_layer_of_another_library_is_its_own_choice_of_kernel(monkeypatch):

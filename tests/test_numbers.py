@@ -22,6 +22,8 @@ x, row = torch.rand(3, 4), torch.ones(4)
 NUMBERS = [
     ("fused_op", "scale", lambda s: ops.fused_op(x, row, s)),
     ("mymuladd", "c", lambda s: ops.mymuladd(x, x, s)),
+    ("add_rms_norm", "eps", lambda s: ops.add_rms_norm(x, x, row, s)[0]),
+    ("add_layer_norm", "eps", lambda s: ops.add_layer_norm(x, x, row, row, s)[0]),
     ("fused_layer_norm", "eps", lambda s: ops.fused_layer_norm(x, row, row, s)),
 ]
 on_each_number = pytest.mark.parametrize(("op", "name", "function"), NUMBERS)

@@ -62,6 +62,29 @@ std::tuple<Tensor, Tensor> kept(const Tensor& x, const Tensor& y, const std::opt
   return rowwise<Kept, 2>(kKept, x, y, per_column(w, 1));
 }
 
+const Operator kWrittenAndKept{
+    "written_and_kept(Tensor x, Tensor y) -> (Tensor, Tensor)",
+    "*rows n, *rows n -> *rows n, *rows n"};
+
+// x + y, and how much less it is than the largest, as these are rounded.
+template <class T>
+struct WrittenAndKept {
+  using A = acc_t<T>;
+  T* sum;
+  T* less;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const auto sums = row.write_and_keep(sum, [](A x, A y) { return x + y; });
+    const A largest = row.max([](A, A, A sum) { return sum; }, sums);
+    row.write(less, [=](A, A, A sum) { return largest - sum; }, sums);
+  }
+};
+
+std::tuple<Tensor, Tensor> written_and_kept(const Tensor& x, const Tensor& y) {
+  return rowwise<WrittenAndKept, 2>(kWrittenAndKept, x, y);
+}
+
 // 2 x w + 1, by segments.
 template <class T>
 struct KeptOfSegment {
@@ -94,6 +117,7 @@ Tensor kept_of_segments(const Tensor& x, const Tensor& w) {
 
 TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
   m.impl("kept", TORCH_BOX(&extension_cpp::kept));
+  m.impl("written_and_kept", TORCH_BOX(&extension_cpp::written_and_kept));
   m.impl("kept_of_segments", TORCH_BOX(&extension_cpp::kept_of_segments));
 }
 """
@@ -275,6 +299,7 @@ TORCH_LIBRARY(rows_test, m) {
   m.def(extension_cpp::kFirsts.schema());
   m.def("kept(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor)");
   m.def("kept_of_segments(Tensor x, Tensor w) -> Tensor");
+  m.def("written_and_kept(Tensor x, Tensor y) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
   m.impl("run", TORCH_BOX(&extension_cpp::run));
@@ -443,6 +468,16 @@ def test_what_is_kept_of_a_row(device: str, shape: tuple[int, int], dtype: torch
         if shape[1]:
             expected = weighted + product.amax(1, keepdim=True)
             torch.testing.assert_close(second.double(), expected, rtol=error, atol=error * 0.1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (200, 7), (9, 4095), (7, 8192), (3, 50000)])
+def test_what_is_kept_is_what_was_written(device: str, shape: tuple[int, int], dtype: torch.dtype):
+    x, y = torch.randn(2, *shape, device=device).to(dtype)
+    total, less = torch.ops.rows_test.written_and_kept(x, y)
+    assert torch.equal(total, x + y)
+    if shape[0]:
+        assert torch.equal(less, total.amax(1, keepdim=True) - total)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])

@@ -113,12 +113,14 @@ class Make:
         requires_grad: bool | None = None,
         low: float | None = None,
         high: float | None = None,
+        step: float | None = None,
     ) -> Tensor:
         """A contiguous tensor of ``shape`` with values uniform in [low, high).
 
         By default floating values lie in [-2, 2), integers in [0, 10). Floating tensors require
         grad unless ``requires_grad=False``; non-floating ones never do. For values to stay away
-        from a kink or a pole, give bounds.
+        from a kink or a pole, give bounds. With a ``step`` they are multiples of it: what a half
+        type then holds exactly, a sum say, is no other number in the reference's float64.
         """
         dtype = dtype or self.dtype
         device = self.device if device is None else device
@@ -133,6 +135,8 @@ class Make:
         if requires_grad is None:
             requires_grad = self.requires_grad
         values = self._uniform(shape, low, high, dtype, torch.device(device))
+        if step is not None:
+            values = values.div_(step).round_().mul_(step)
         return values.requires_grad_(requires_grad)
 
     def _uniform(

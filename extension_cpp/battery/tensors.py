@@ -66,12 +66,19 @@ def exact_copies(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def random_like(tensors: Iterable[Tensor], seed: int = 1) -> list[Tensor]:
-    """Cotangents or tangents: values in [-1, 1), the same on every device."""
+    """Cotangents or tangents: values in [-1, 1), the same on every device.
+
+    Of half types odd multiples of 1 / 128: they hold the sum of two, which autograd rounds where
+    the gradients of one tensor meet, and the reference in float64 does not.
+    """
     generator = torch.Generator().manual_seed(seed)
-    return [
-        torch.rand(t.shape, generator=generator, dtype=torch.float64).mul(2).sub(1).to(t.detach())
-        for t in tensors
-    ]
+
+    def values(like: Tensor) -> Tensor:
+        found = torch.rand(like.shape, generator=generator, dtype=torch.float64).mul(2).sub(1)
+        half = like.dtype in (torch.float16, torch.bfloat16)
+        return found.mul(64).floor().add(0.5).div(64) if half else found
+
+    return [values(t).to(t.detach()) for t in tensors]
 
 
 def gradients(

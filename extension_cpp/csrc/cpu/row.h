@@ -170,6 +170,28 @@ class Row {
     });
   }
 
+  // write(output, f), and what the output then holds, as a column operand.
+  template <class F>
+  CPU_INLINE KeptResults<A> write_and_keep(T* output, const F& f) {
+    write(output, f);
+    const T* const written = output + offset_;
+    if constexpr (std::is_same_v<T, A>) {
+      return {written, first_col_};
+    } else {
+      A* const results = inputs_->place(kept_++, cols_);
+      for_columns([&](WideRows<T, K>&, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
+        if constexpr (kKind == RowKind::kShort || !WideRows<T, K>::kCopies) {
+          for_each(end - begin, [&](int64_t j) CPU_INLINE_LAMBDA {
+            results[begin + j] = static_cast<A>(written[begin + j]);
+          });
+        } else {
+          widen(written + begin, results + begin, end - begin);
+        }
+      });
+      return {results, first_col_};
+    }
+  }
+
   // Adds f(inputs..., columns...), Values of C numbers, to the sums of the element's column.
   template <class F, class... Columns>
   CPU_INLINE void add_to_columns(const F& f, const Columns&... columns) const {

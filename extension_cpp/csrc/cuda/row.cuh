@@ -131,6 +131,18 @@ class Row {
         [&](auto count, auto col) { store_at<count>(to + col, result); }, columns...);
   }
 
+  // write(output, f), and what the output then holds, as a column operand.
+  template <class F>
+  __device__ auto write_and_keep(T* output, const F& f) {
+    const auto kept = keep([f](auto... elements) { return static_cast<A>(static_cast<T>(f(elements...))); });
+    T* const to = in_register(at_head(output));
+    Values<A, N> result;
+    for_each(
+        [&](int, const auto& inputs, int n, const auto& values) { result[n] = at_element(values, inputs, n); },
+        [&](auto count, auto col) { store_at<count>(to + col, result); }, kept);
+    return kept;
+  }
+
   // write(output, f, columns...) and add_to_columns(g), in one pass.
   template <class F, class G, class... Columns>
   __device__ void write_and_add_to_columns(T* output, const F& f, const G& g, const Columns&... columns) {

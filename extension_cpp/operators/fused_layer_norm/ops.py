@@ -64,14 +64,7 @@ def _backward(ctx, grad_output, grad_mean, grad_rstd):
         grad_input, grad_weight, grad_bias = torch.ops.extension_cpp.fused_layer_norm_backward(
             grad_output, input, mean, rstd, weight, bias
         )
-    if grad_mean is not None or grad_rstd is not None:
-        # d mean / d input = 1 / features, d rstd / d input = -rstd^3 (input - mean) / features
-        grad = 0 if grad_mean is None else grad_mean.unsqueeze(-1)
-        if grad_rstd is not None:
-            centered = input.to(mean.dtype) - mean.unsqueeze(-1)
-            grad = grad - (grad_rstd * rstd**3).unsqueeze(-1) * centered
-        grad = (grad / input.shape[-1]).expand(input.shape).to(input.dtype)
-        grad_input = grad if grad_input is None else grad_input + grad
+    grad_input = add_grad_of_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd)
     needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
     return (
         grad_input if needs_input else None,
@@ -81,19 +74,32 @@ def _backward(ctx, grad_output, grad_mean, grad_rstd):
     )
 
 
+def add_grad_of_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd):
+    """What the gradients of mean and rstd add to that of the input; each may be None."""
+    if grad_mean is None and grad_rstd is None:
+        return grad_input
+    # d mean / d input = 1 / features, d rstd / d input = -rstd^3 (input - mean) / features
+    grad = 0 if grad_mean is None else grad_mean.unsqueeze(-1)
+    if grad_rstd is not None:
+        centered = input.to(mean.dtype) - mean.unsqueeze(-1)
+        grad = grad - (grad_rstd * rstd**3).unsqueeze(-1) * centered
+    grad = (grad / input.shape[-1]).expand(input.shape).to(input.dtype)
+    return grad if grad_input is None else grad_input + grad
+
+
 # As a function of independent tensors, whatever mean and rstd are the statistics of.
-def _backward_in_torch(grad_output, input, mean, rstd, weight, bias):
+def backward_in_torch(grad_output, input, mean, rstd, weight, bias, columns=None):
     def average(tensor):
         return tensor.mean(-1, keepdim=True)
 
     rstd = rstd.unsqueeze(-1)
     x_hat = (input - mean.unsqueeze(-1)) * rstd
     h = grad_output if weight is None else grad_output * weight
-    features = input.shape[-1:]
+    columns = columns or input.shape[-1:]
     return (
         rstd * (h - average(h) - x_hat * average(h * x_hat)),
-        None if weight is None else (grad_output * x_hat).sum_to_size(features),
-        None if bias is None else grad_output.sum_to_size(features),
+        None if weight is None else (grad_output * x_hat).sum_to_size(columns),
+        None if bias is None else grad_output.sum_to_size(columns),
     )
 
 
@@ -108,7 +114,7 @@ def _per_example(parameter: Tensor, dim: int | None, like: Tensor) -> Tensor:
 _batched_input = batching_rule("extension_cpp::fused_layer_norm")
 
 
-def _vmap(info, in_dims, input, weight, bias, eps):
+def vmap(info, in_dims, input, weight, bias, eps):
     input_dim, weight_dim, bias_dim, _ = in_dims
     if weight_dim is None and bias_dim is None:
         return _batched_input(info, in_dims, input, weight, bias, eps)
@@ -158,9 +164,9 @@ registration.register_autograd(
     "extension_cpp::fused_layer_norm", _backward, setup_context=_setup_context
 )
 registration.register_autograd(
-    "extension_cpp::fused_layer_norm_backward", reference=_backward_in_torch
+    "extension_cpp::fused_layer_norm_backward", reference=backward_in_torch
 )
-registration.register_vmap("extension_cpp::fused_layer_norm", _vmap)
+registration.register_vmap("extension_cpp::fused_layer_norm", vmap)
 registration.register_vmap("extension_cpp::fused_layer_norm_backward", _vmap_backward)
 # As torch.nn.functional.layer_norm, which autocast leaves alone on the CPU.
 registration.register_autocast("extension_cpp::fused_layer_norm", "float32", devices=("cuda",))

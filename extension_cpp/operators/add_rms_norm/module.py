@@ -1,0 +1,35 @@
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from extension_cpp.normalized_shape import add_and_normalize
+from extension_cpp.operators.add_rms_norm.ops import add_rms_norm
+
+
+class AddRMSNorm(nn.RMSNorm):
+    """Adds a residual, then divides by the root mean square over the last dimensions.
+
+    Arguments, attributes and state dict are those of `torch.nn.RMSNorm`, but for a number as the
+    default of `eps`: that of `add_rms_norm`.
+
+    Shapes: `(..., *normalized_shape)`, twice, to the same, twice: what is normalised, and the sum.
+
+    Raises:
+        RuntimeError: tensors whose last dimensions are not `normalized_shape`, or that
+            `add_rms_norm` refuses.
+    """
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-6,
+        elementwise_affine: bool = True,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(normalized_shape, eps, elementwise_affine, device, dtype)
+
+    # Of two tensors.
+    def forward(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        return add_and_normalize(self, add_rms_norm, input, residual, self.weight)
