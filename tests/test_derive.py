@@ -2053,3 +2053,12 @@ registration.register_vmap(
 )
 """,
     )
+
+
+def test_a_sum_is_zero_of_a_row_without_columns():
+    # In the forward the quotient stays inside: outside it would be 0 / 0.
+    source = printed("entropy", "entropy.cpp")
+    forward, backward = source.split("struct EntropyBackward")
+    assert "probabilities * (logits - max - log)" in forward
+    assert "exp / sum" in forward
+    assert "sums[1] / sum" in backward

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -188,17 +188,31 @@ def replaced(nodes: Sequence[Node], by: dict[Node, Node]) -> tuple[Node, ...]:
     return tuple(by[node] for node in nodes)
 
 
-def simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Without products by 1 and sums with 0, which change nothing."""
+def rewritten(
+    nodes: Sequence[Node], rule: Callable[[str, tuple[Node, ...]], Node | None]
+) -> tuple[Node, ...]:
+    """Expressions in which a rule, of an operation and its arguments, puts others, or None."""
     by: dict[Node, Node] = {}
     for node in in_order(nodes):
         args = tuple(by[arg] for arg in node.args)
-        by[node] = make(node.op, *args, value=node.value) if args else node
-        if node.op in ("mul", "add"):
-            a, b = args
-            neutral = 1 if node.op == "mul" else 0
-            by[node] = a if is_const(b, neutral) else b if is_const(a, neutral) else by[node]
+        other = rule(node.op, args)
+        if other is None:
+            other = make(node.op, *args, value=node.value) if args else node
+        by[node] = other
     return tuple(by[node] for node in nodes)
+
+
+def simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Without products by 1 and sums with 0, which change nothing."""
+
+    def rule(op: str, args: tuple[Node, ...]) -> Node | None:
+        if op not in ("mul", "add"):
+            return None
+        a, b = args
+        neutral = 1 if op == "mul" else 0
+        return a if is_const(b, neutral) else b if is_const(a, neutral) else None
+
+    return rewritten(nodes, rule)
 
 
 # Products and sums of gradients

@@ -327,12 +327,13 @@ def forward_in_torch(plan: Plan) -> str:
     return in_torch(plan, "_in_torch", [a.name for a in plan.arguments])
 
 
-def in_torch(plan: Plan, name: str, parameters: Sequence[str]) -> str:
+def in_torch(plan: Plan, name: str, parameters: Sequence[str], forward: Body | None = None) -> str:
     """The definition, as primitive operations."""
     variant = plan.variants[0]
+    forward = variant.forward if forward is None else forward
     spelling = {a.name: a.name for a in plan.arguments}
     return python_text.function(
-        *(name, parameters, variant.forward, variant.names, spelling),
+        *(name, parameters, forward, variant.names, spelling),
         like=plan.tensors[0],
         otherwise=variant.otherwise,
         of_rows=[".squeeze(-1)" if r.is_squeezed else "" for r in plan.results],

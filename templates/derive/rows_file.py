@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from naming import camel
 
-from .body import Body, Branch, Leaf
+from .body import Body, Branch, Leaf, each
 from .cpp_text import lowered, lowered_names
 from .graph import Node, inputs_of
 from .plan import Backward, Plan, returned
+from .rows_operations import summed_together
 from .rows_text import RowFunctor
 from .variant import Variant
 
@@ -40,7 +41,7 @@ def backward_functors(plan: Plan, backward: Backward) -> list[str]:
             *(plan, variant, backward.struct + suffix, dict(zip(members, leaf, strict=True)), []),
             *(backward.elements, backward.rows, columns),
         )
-        for suffix, leaf in cases(lowered(variant.backward))
+        for suffix, leaf in cases(each(summed_together, lowered(variant.backward)))
     ]
 
 

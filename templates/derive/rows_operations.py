@@ -6,7 +6,9 @@ rows_text.py prints. The rest is lowered to them.
 
 from __future__ import annotations
 
-from .graph import Node, cols, const, in_order, make, row_sum, where
+from collections.abc import Sequence
+
+from .graph import Node, cols, const, in_order, make, rewritten, row_sum, where
 from .operations import WHOLE, Form, define
 
 
@@ -32,11 +34,15 @@ def mean_under_softmax(x: Node) -> Node | None:
     return None
 
 
-define(
-    *("row_sum", method(f"sum({KEPT})"), None, lambda g, out, x: (g,)),
-    mean_under_softmax,
-    word="sum",
-)
+def summed_together(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Lowered expressions with their sums in fewer passes, for what only elements are made of.
+
+    Of a row without elements it is 0 / 0 where a sum is 0.
+    """
+    return rewritten(nodes, lambda op, args: mean_under_softmax(*args) if op == "row_sum" else None)
+
+
+define("row_sum", method(f"sum({KEPT})"), None, lambda g, out, x: (g,), word="sum")
 define("row_max", method(f"amax({KEPT})"), None, ties, word="max")
 # The first element of a row, where that is finite: rows_text.py prints it.
 define(

@@ -5,14 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from .body import Leaf, each
+from .graph import rewritten
+from .operations import OPERATIONS
 from .ops_file import in_torch
 from .plan import Plan
 from .verify import MANY_ROWS, RANGES
 
-# Of a reference that is not the definition.
-COMPOSED = """\
-# Of primitive operations: the second derivatives of PyTorch's layer_norm are wrong in forward mode.
-"""
+# Functions that a reference does without, and why.
+UNLIKE = {
+    "layer_norm": "the second derivatives of PyTorch's layer_norm are wrong in forward mode",
+    "rms_norm": "PyTorch's rms_norm takes infinities otherwise on CUDA than on the CPU",
+    "huber_loss": "PyTorch's huber_loss has no derivative in forward mode",
+    "cosine_similarity": "PyTorch's cosine_similarity cannot be checkpointed selectively",
+}
 FUTURE = "from __future__ import annotations\n"
 
 
@@ -22,13 +28,23 @@ def spec_file(plan: Plan) -> str:
         imported, given = "OpSpec, Sample", ", samples=samples"
         samples = f"{sample_function(plan)}\n\n"
     reference, formulas = plan.name, ""
-    if re.search(r"(?<!def )\blayer_norm\(", plan.definition.source):
+    called = re.findall(r"(?<!def )\b(\w+)\(", plan.definition.source)
+    if found := [name for name in UNLIKE if name in called]:
         reference, given = "composed", f"{given}, counterpart={plan.name}"
-        formulas = f"{COMPOSED}{in_torch(plan, reference, parameters(plan))}\n\n"
+        formulas = f"# Of primitive operations: {UNLIKE[found[0]]}.\n"
+        forward = each(expanded, plan.variants[0].forward)
+        formulas += f"{in_torch(plan, reference, parameters(plan), forward)}\n\n"
     text = f"import torch\nfrom extension_cpp.testing import {imported}\n"
     text += f"{plan.definition.source}\n\n{formulas}{samples}"
     text += f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
     return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
+
+
+def expanded(leaf: Leaf) -> Leaf:
+    """The formulas with what is one function in PyTorch, and is to be left out, as its parts."""
+    parts = OPERATIONS["huber"].lowered
+    assert parts is not None
+    return rewritten(leaf, lambda op, args: parts(*args) if op == "huber" else None)
 
 
 def parameters(plan: Plan) -> list[str]:

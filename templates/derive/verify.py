@@ -13,11 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .body import Body
+from .body import Body, each
 from .cpp_text import lowered, lowered_names
 from .definition import Definition
 from .python_text import function
 from .refusal import NotDerived
+from .rows_operations import summed_together
 from .saved import OUTPUT
 from .variant import Variant
 
@@ -81,7 +82,8 @@ class Checked:
         self.gradients = [str(result.gradient) for result in variant.results]
         self.names = [*variant.tensors, *self.numbers, *self.gradients, OUTPUT]
         self.lowered_forward = self.compiled(lowered(variant.forward), is_lowered=True)
-        self.lowered_backward = self.compiled(lowered(variant.gradients), is_lowered=True)
+        gradients = each(summed_together, lowered(variant.gradients))
+        self.lowered_backward = self.compiled(gradients, is_lowered=True)
         self.backward = self.compiled(variant.gradients)
 
     def compiled(self, body: Body, is_lowered: bool = False) -> Callable[..., Any]:
