@@ -74,7 +74,8 @@ def test_extremes_of_eps_and_rows_of_equal_numbers(device, spec, eps):
     input = rows[:, None].expand(-1, 1000)
     normalised, sum = spec.spec.function(input, torch.zeros_like(input), eps=eps)
     assert torch.equal(sum, input)
-    expected = spec.counterpart(input, torch.zeros_like(input), eps=eps)[0]
+    # On the CPU: on CUDA PyTorch's layer_norm leaves rounding of equal numbers.
+    expected = spec.counterpart(input.cpu(), torch.zeros(input.shape), eps=eps)[0].to(device)
     if spec is layer and 0 < eps < torch.inf:
         assert normalised.count_nonzero() == 0
     elif spec is rms:
