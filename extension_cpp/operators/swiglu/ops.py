@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from extension_cpp import registration
-from extension_cpp.broadcasting import summed_gradients
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -31,19 +30,18 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 def _setup_context(ctx, inputs, output):
     gate, up = inputs
     ctx.save_for_backward(gate, up)
-    ctx.shapes = gate.shape, up.shape
 
 
 def _backward(ctx, grad_output):
     gate, up = ctx.saved_tensors
-    return summed_gradients(
-        torch.ops.extension_cpp.swiglu_backward, ctx.shapes, grad_output, gate, up
-    )
+    return torch.ops.extension_cpp.swiglu_backward(grad_output, gate, up)
 
 
 def _backward_in_torch(grad_output, gate, up):
     sigmoid = torch.sigmoid(gate)
-    return grad_output * up * sigmoid * (1 + gate * (1 - sigmoid)), grad_output * (gate * sigmoid)
+    grad_gate = grad_output * up * sigmoid * (1 + gate * (1 - sigmoid))
+    grad_up = grad_output * (gate * sigmoid)
+    return grad_gate.sum_to_size(gate.shape), grad_up.sum_to_size(up.shape)
 
 
 registration.register_fake("extension_cpp::swiglu")

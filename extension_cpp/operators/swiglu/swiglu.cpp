@@ -1,12 +1,13 @@
 // silu(gate) * up
 #include "elementwise.h"
+#include "sums.h"
 
 namespace extension_cpp {
 namespace {
 
 const Operator kSwiglu{"swiglu(Tensor gate, Tensor up) -> Tensor", "..., ... -> ..."};
 const Operator kSwigluBackward{
-    "swiglu_backward(Tensor grad_output, Tensor gate, Tensor up) -> (Tensor, Tensor)", "..., ..., ... -> ..., ..."};
+    "swiglu_backward(Tensor grad_output, Tensor gate, Tensor up) -> (Tensor, Tensor)", "..., ..., ... -> =gate, =up"};
 
 template <class A>
 struct Swiglu {
@@ -25,7 +26,7 @@ struct SwigluBackward {
 Tensor swiglu(const Tensor& gate, const Tensor& up) { return elementwise<Swiglu>(kSwiglu, gate, up); }
 
 std::tuple<Tensor, Tensor> swiglu_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up) {
-  return elementwise<SwigluBackward>(kSwigluBackward, grad_output, gate, up);
+  return elementwise_with_sums<SwigluBackward, 2>(kSwigluBackward, grad_output, gate, up);
 }
 
 }  // namespace
