@@ -44,9 +44,12 @@ def test_what_is_wrong_is_not_timed(few, monkeypatch):
     spec = SPECS[0]
     right = host.contenders
 
+    def doubled(results):
+        return 2 * results if isinstance(results, torch.Tensor) else tuple(map(doubled, results))
+
     def contenders(*args):
         found = right(*args)
-        return found | {"torch.ops": lambda *a: 2 * found["torch"](*a)}
+        return found | {"torch.ops": lambda *a: doubled(found["torch"](*a))}
 
     monkeypatch.setattr(host, "contenders", contenders)
     with pytest.raises(AssertionError, match=r"^torch.ops: "):
