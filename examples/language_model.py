@@ -17,7 +17,6 @@ Exit status 1 if the curves differ, or nothing was learned.
 from __future__ import annotations
 
 import argparse
-import copy
 import math
 import statistics
 import sys
@@ -161,7 +160,7 @@ class Run:
 
 def train(run: Run, options: argparse.Namespace, weights: dict[str, Tensor]) -> None:
     model = LanguageModel(options.width, options.layers, run.ours).to(options.device)
-    model.load_state_dict(copy.deepcopy(weights))
+    model.load_state_dict(weights)
     forward = torch.compile(model) if run.compiled else model
     optimizer = torch.optim.Adam(model.parameters(), lr=options.rate)
     on_gpu = options.device == "cuda"

@@ -12,6 +12,9 @@ namespace extension_cpp {
 template <class T>
 using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+template <class A>
+constexpr ScalarType kDtypeOf = std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float;
+
 template <class T>
 struct Type {
   using type = T;

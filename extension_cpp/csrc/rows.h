@@ -213,9 +213,7 @@ void launch_rows_of_any_length(
   if (backend::launch_rows_and_column_sums<T>(like, FindAndWrite<F>{f}, inputs, rows, cols, sums)) {
     return;
   }
-  Tensor buffer = new_empty(
-      like, {rows * static_cast<int64_t>(sizeof(Values) / sizeof(A))},
-      std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
+  Tensor buffer = new_empty(like, {rows * static_cast<int64_t>(sizeof(Values) / sizeof(A))}, kDtypeOf<A>);
   auto* const found = reinterpret_cast<Values*>(buffer.mutable_data_ptr<A>());
   backend::launch_rows<T>(like, FindRowValues<F>{f, found}, inputs, rows, cols);
   backend::launch_column_sums<T>(like, WriteColumns<F>{f, found}, inputs, 1, rows, cols, sums);

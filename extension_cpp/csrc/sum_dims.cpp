@@ -101,8 +101,7 @@ void sum_step(
     backend::launch_rows(like, SumRow<In, T>{output}, std::array{input}, step.outer, step.size);
     return;
   }
-  Tensor partials =
-      new_empty(like, {step.outer, split.segments}, std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
+  Tensor partials = new_empty(like, {step.outer, split.segments}, kDtypeOf<A>);
   A* const sums = partials.mutable_data_ptr<A>();
   backend::launch_segments(like, SumRow<In, T>{SumOutput<T>(sums)}, std::array{input}, step.outer, step.size, split);
   backend::launch_rows(like, SumRow<A, T>{output}, std::array{static_cast<const A*>(sums)}, step.outer, split.segments);
@@ -115,10 +114,9 @@ void backend::sum_dims(const Tensor& input, IntArrayRef sizes, const std::vector
   dispatch_floating(output.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     using A = acc_t<T>;
-    const ScalarType dtype = std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float;
     Tensor from = input;
     for (const SumStep& step : steps) {
-      Tensor to = &step == &steps.back() ? output : new_empty(input, {step.outer * step.inner}, dtype);
+      Tensor to = &step == &steps.back() ? output : new_empty(input, {step.outer * step.inner}, kDtypeOf<A>);
       const auto sums = SumOutput<T>::of(to);
       if (from.element_size() == sizeof(A)) {
         sum_step<T>(input, from.const_data_ptr<A>(), sums, step);

@@ -76,15 +76,16 @@ inline std::vector<bool> summed_dims(IntArrayRef sizes, IntArrayRef result) {
   return summed;
 }
 
-inline ScalarType sum_dtype(const Tensor& like) {
-  return like.scalar_type() == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
-}
-
 // The results, of which some are there to be summed and some not wanted.
 template <size_t M>
 struct SummedResults {
   std::array<Tensor, M>& tensors;
   std::array<bool, M> wanted;
+
+  // Whether a result is there and has the shape of a tensor.
+  bool has_shape_of(const Tensor& like, size_t m) const {
+    return wanted[m] && equal_sizes(tensors[m].sizes(), like.sizes());
+  }
 };
 
 // Results of f for every element of matrices, written or summed as their places say.
@@ -106,7 +107,7 @@ void compute_matrices(
       continue;
     }
     if (place.is_number()) {
-      columns[m] = new_empty(like, {shape.cols}, sum_dtype(like));
+      columns[m] = new_empty(like, {shape.cols}, kDtypeOf<A>);
       to[m].columns = SumOutput<T>(columns[m]->template mutable_data_ptr<A>());
     } else if (place.is_row()) {
       to[m].columns = SumOutput<T>::of(result);
@@ -146,7 +147,7 @@ template <class T, class F, size_t K, size_t M>
 void compute_and_sum(const F& f, const Tensor& like, const std::array<Tensor, K>& inputs, SummedResults<M>& results) {
   using A = acc_t<T>;
   const auto wide = make_tensors<K>([&](size_t k) {
-    Tensor copy = new_empty(like, like.sizes(), sum_dtype(like));
+    Tensor copy = new_empty(like, like.sizes(), kDtypeOf<A>);
     copy_into(copy, inputs[k]);
     return copy;
   });
@@ -158,7 +159,7 @@ void compute_and_sum(const F& f, const Tensor& like, const std::array<Tensor, K>
   compute_matrices<A>(f, wide[0], shape, wide, to, places);
   for (size_t m = 0; m < M; ++m) {
     Tensor& result = results.tensors[m];
-    if (results.wanted[m] && equal_sizes(result.sizes(), like.sizes())) {
+    if (results.has_shape_of(like, m)) {
       copy_into(result, terms[m]);
     } else if (results.wanted[m]) {
       backend::sum_dims(terms[m], like.sizes(), summed_dims(like.sizes(), result.sizes()), result);
@@ -179,9 +180,9 @@ void compute_with_sums(const F& f, const Tensor& like, std::array<Tensor, K> inp
   }
   std::vector<int64_t> layout;
   for (size_t m = 0; m < M && layout.empty(); ++m) {
-    const Tensor& result = results.tensors[m];
-    if (results.wanted[m] && equal_sizes(result.sizes(), like.sizes())) {
-      layout.assign(result.strides().begin(), result.strides().end());
+    if (results.has_shape_of(like, m)) {
+      const IntArrayRef strides = results.tensors[m].strides();
+      layout.assign(strides.begin(), strides.end());
     }
   }
   if (layout.empty()) {
@@ -232,8 +233,7 @@ auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
         bool all_whole = true;
         for (size_t m = 0; m < M; ++m) {
           results.wanted[m] = checked.has_output(m);
-          all_whole = all_whole && results.wanted[m] == (m < kAlways) &&
-                      (m >= kAlways || equal_sizes(outputs[m].sizes(), first.sizes()));
+          all_whole = all_whole && (m < kAlways ? results.has_shape_of(first, m) : !results.wanted[m]);
         }
         dispatch_floating(first.scalar_type(), [&](auto tag) {
           using T = typename decltype(tag)::type;

@@ -15,10 +15,9 @@ def cpp_file(plan: Plan) -> str:
         f'const Operator {op.constant}{{"{op.schema}", "{op.line}"}};' for op in plan.declared
     ]
     if plan.is_of_rows:
-        header, functors, hosts = "rows.h", rows_file.functors(plan), rows_file.hosts(plan)
+        headers, functors, hosts = ["rows.h"], rows_file.functors(plan), rows_file.hosts(plan)
     else:
-        summed = any(b.sums for b in plan.backwards)
-        header = 'elementwise.h"\n#include "sums.h' if summed else "elementwise.h"
+        headers = ["elementwise.h", *(["sums.h"] if any(b.sums for b in plan.backwards) else [])]
         functors = [forward_functor(plan, variant) for variant in plan.variants]
         functors += [backward_functor(plan, backward) for backward in plan.backwards]
         hosts = [forward_host(plan), *(backward_host(plan, b) for b in plan.backwards)]
@@ -28,8 +27,9 @@ def cpp_file(plan: Plan) -> str:
         f'  m.impl("{name}", TORCH_BOX(&extension_cpp::{function}));'
         for name, function in functions.items()
     ]
+    includes = [f'#include "{header}"' for header in headers]
     parts = [
-        f'// {headline(plan)}\n#include "{header}"',
+        "\n".join([f"// {headline(plan)}", *includes]),
         "namespace extension_cpp {\nnamespace {",
         "\n".join(declarations),
         *functors,

@@ -255,8 +255,9 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
         comment = [] if results else ["# It is zero everywhere."]
         return [*comment, f"return {', '.join(results.get(name, 'None') for name in names)}"]
     function = f"torch.ops.extension_cpp.{operator.name}"
-    tensors = [*operator.tensors, *operator.unread]
-    call = f"{function}({', '.join([*tensors, *(context(a.name) for a in operator.numbers)])})"
+    call = (
+        f"{function}({', '.join([*operator.given, *(context(a.name) for a in operator.numbers)])})"
+    )
     conditions = {name: given_where(variant, name) for name in variant.computed}
     shaped = [of_shape(plan, operator, name) for name in operator.unread]
     if not any(conditions.values()) and (

@@ -67,6 +67,7 @@ class Backward(Declared):
         gradients: those of the results that it is made of.
         tensors: its arguments that are tensors and are read, the gradients first.
         unread: those that it takes for their shape.
+        given: both, in this order.
         numbers: the others.
     """
 
@@ -83,8 +84,9 @@ class Backward(Declared):
         self.gradients = [str(result.gradient) for result in self.differentiated]
         self.tensors = [*self.gradients, *variant.saved]
         self.unread = [n for n in self.results if self.sums and n not in variant.saved]
+        self.given = [*self.tensors, *self.unread]
         self.numbers = [a for a in plan.settings if a.name in used]
-        arguments = [f"{self.type_of(name)} {name}" for name in (*self.tensors, *self.unread)]
+        arguments = [f"{self.type_of(name)} {name}" for name in self.given]
         arguments += [f"{a.type} {a.name}" for a in self.numbers]
         schema = f"{name}({', '.join(arguments)}) -> {returned('schema', len(self.results))}"
         super().__init__(name, schema, self.rows_line if variant.is_of_rows else self.elements_line)
@@ -97,7 +99,7 @@ class Backward(Declared):
     def elements_line(self) -> str:
         # An output has the shape of its gradient; the inputs broadcast to it.
         shape = "..." if self.sums else "*shape"
-        given = ", ".join([shape] * len([*self.tensors, *self.unread]))
+        given = ", ".join([shape] * len(self.given))
         results = [f"={name}" if self.sums else shape for name in self.results]
         return f"{given} -> {', '.join(results)}"
 
@@ -127,13 +129,12 @@ class Backward(Declared):
 
     @property
     def arguments(self) -> list[str]:
-        return [*self.tensors, *self.unread, *(a.name for a in self.numbers)]
+        return [*self.given, *(a.name for a in self.numbers)]
 
     def host_in_cpp(self, body: str) -> str:
         """The C++ function that is its kernel."""
         parameters = [
-            f"{TYPES[self.type_of(name)].cpp} {self.plan.in_cpp[name]}"
-            for name in (*self.tensors, *self.unread)
+            f"{TYPES[self.type_of(name)].cpp} {self.plan.in_cpp[name]}" for name in self.given
         ]
         parameters += [f"{a.info.cpp} {self.plan.in_cpp[a.name]}" for a in self.numbers]
         result = returned("cpp", len(self.results))

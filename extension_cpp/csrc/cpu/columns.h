@@ -341,7 +341,7 @@ void elementwise_with_sums(
     formula.results[m] = results[m].whole;
     columns[m] = results[m].columns;
     if (results[m].rows != nullptr) {
-      row_sums[m] = new_empty(like, {rows, tiles}, std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
+      row_sums[m] = new_empty(like, {rows, tiles}, kDtypeOf<A>);
       formula.row_sums.to[m] = row_sums[m]->template mutable_data_ptr<A>();
     }
   }

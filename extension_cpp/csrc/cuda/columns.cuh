@@ -215,8 +215,7 @@ void elementwise_with_sums(
   const auto make = [&](int64_t segments) {
     for (size_t m = 0; m < M; ++m) {
       if (results[m].rows != nullptr) {
-        row_sums[m] =
-            new_empty(like, {rows, segments}, std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
+        row_sums[m] = new_empty(like, {rows, segments}, kDtypeOf<A>);
       }
       g.row_sums[m] = row_sums[m].has_value() ? row_sums[m]->template mutable_data_ptr<A>() : nullptr;
     }

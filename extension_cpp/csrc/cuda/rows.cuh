@@ -539,9 +539,7 @@ bool launch_column_sums(
   std::optional<Tensor> partials;
   A* data = nullptr;
   if (parts > 1) {
-    partials = new_empty(
-        like, {parts, static_cast<int64_t>(C), size},
-        std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
+    partials = new_empty(like, {parts, static_cast<int64_t>(C), size}, kDtypeOf<A>);
     data = partials->template mutable_data_ptr<A>();
   }
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));

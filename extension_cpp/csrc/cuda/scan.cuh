@@ -721,9 +721,8 @@ void launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& exten
   std::optional<Tensor> starts;
   A* states = nullptr;
   if (segments > 1) {
-    const ScalarType dtype = std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float;
-    pieces = new_empty(like, {(segments - 1) * channels * 2}, dtype);
-    starts = new_empty(like, {segments * channels}, dtype);
+    pieces = new_empty(like, {(segments - 1) * channels * 2}, kDtypeOf<A>);
+    starts = new_empty(like, {segments * channels}, kDtypeOf<A>);
     auto* const data = reinterpret_cast<Piece<A>*>(pieces->mutable_data_ptr<A>());
     states = starts->mutable_data_ptr<A>();
     scan_segments_kernel<T, F, K, R, C>

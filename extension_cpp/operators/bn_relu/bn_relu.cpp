@@ -138,9 +138,7 @@ struct FoldedChannels {
   FoldedChannels(const Tensor& like, int64_t channels)
       : means(make(like, channels)), scales(make(like, channels)), biases(make(like, channels)) {}
 
-  static Tensor make(const Tensor& like, int64_t channels) {
-    return new_empty(like, {channels}, std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float);
-  }
+  static Tensor make(const Tensor& like, int64_t channels) { return new_empty(like, {channels}, kDtypeOf<A>); }
 
   static backend::Parameter<A> parameter(const Tensor& tensor) {
     return backend::Parameter<A>(tensor, A(0), tensor.numel());
