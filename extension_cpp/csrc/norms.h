@@ -105,13 +105,32 @@ std::array<const T*, K> pointers(const std::array<Tensor, K>& tensors) {
 
 // ----- Forward
 
-// A row of two inputs as one of their sum, of which `kept` has the values.
-template <class T, class Row, class Kept>
+struct Added {
+  template <class A>
+  HOST_DEVICE A operator()(A x, A residual) const {
+    return x + residual;
+  }
+};
+
+// The sum of a row's two inputs, which is written, as a column operand. Where passes read from memory it is yet to be
+// written.
+template <class T, class Row>
+HOST_DEVICE auto kept_sum(Row& row, T* sum) {
+  if constexpr (Row::kRereads) {
+    return row.written(sum);
+  } else {
+    return row.write_and_keep(sum, Added());
+  }
+}
+
+// A row of two inputs as one of their sum. Where passes read from memory, the first of them writes it, and the others
+// read one tensor.
+template <class T, class Row>
 class SummedRow {
  public:
   using A = acc_t<T>;
 
-  HOST_DEVICE SummedRow(Row& row, const Kept& kept) : row_(row), kept_(kept) {}
+  HOST_DEVICE SummedRow(Row& row, T* sum) : row_(row), sum_(sum), kept_(kept_sum(row, sum)) {}
 
   HOST_DEVICE int64_t index() const { return row_.index(); }
   HOST_DEVICE int64_t segment_index() const { return row_.segment_index(); }
@@ -122,9 +141,16 @@ class SummedRow {
 
   template <class F>
   HOST_DEVICE auto sum(const F& f) {
+    if constexpr (Row::kRereads) {
+      if (!written_) {
+        written_ = true;
+        return row_.write_and_sum_written(sum_, Added(), f);
+      }
+    }
     return row_.sum([&](A, A, A sum) { return f(sum); }, kept_);
   }
 
+  // After a sum.
   template <class F, class... Columns>
   HOST_DEVICE void write(T* output, const F& f, const Columns&... columns) {
     row_.write(output, [&](A, A, A sum, auto... values) { return f(sum, values...); }, kept_, columns...);
@@ -132,21 +158,20 @@ class SummedRow {
 
  private:
   Row& row_;
-  const Kept& kept_;
+  T* sum_;
+  bool written_ = false;
+  decltype(kept_sum(std::declval<Row&>(), std::declval<T*>())) kept_;
 };
 
 // f(row) of the sum of two inputs, which is written.
 template <class T, class F>
 struct OfSum {
-  using A = acc_t<T>;
-
   F f;
   T* __restrict__ sum;  // [rows, cols]
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const auto kept = row.write_and_keep(sum, [](A x, A residual) { return x + residual; });
-    SummedRow<T, Row, decltype(kept)> summed(row, kept);
+    SummedRow<T, Row> summed(row, sum);
     f(summed);
   }
 };

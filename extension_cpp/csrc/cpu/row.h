@@ -73,6 +73,8 @@ template <class T, size_t K, size_t C, RowKind kKind>
 class Row {
  public:
   using A = acc_t<T>;
+  // Passes find a row in the cache.
+  static constexpr bool kRereads = false;
 
   // Columns first_col ... first_col + cols - 1 of row `index`.
   CPU_INLINE Row(

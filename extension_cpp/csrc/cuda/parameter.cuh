@@ -184,10 +184,47 @@ struct Recomputed {
   __device__ const Recomputed& at_edge() const { return *this; }
 };
 
+// What a thread wrote of its row, which it reads again.
+template <class T>
+struct Written {
+  using IsOfRow = void;
+
+  const T* first;
+
+  // Not by the read-only path, which is for what no kernel writes while it runs.
+  template <int N, class Index>
+  __device__ RawValues<T, N> raw(Index col) const {
+    using Chunks = RawValues<T, N>;
+    using Word = typename Word<static_cast<int>(sizeof(T)) * Chunks::kStep>::type;
+    Chunks result;
+#pragma unroll
+    for (int k = 0; k < N / Chunks::kStep; ++k) {
+      result.chunks[k].word = *reinterpret_cast<const Word*>(first + col + k * Chunks::kStep);
+    }
+    return result;
+  }
+
+  template <int N, class Index>
+  __device__ Values<acc_t<T>, N> at(Index col) const {
+    Values<acc_t<T>, N> result;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      result[n] = static_cast<acc_t<T>>(first[col + n]);
+    }
+    return result;
+  }
+};
+
+// Whether an operand is the row's own, and not to be moved to its first column.
+template <class Column, class = void>
+constexpr bool is_of_row = is_at_hand<Column>;
+template <class Column>
+constexpr bool is_of_row<Column, typename Column::IsOfRow> = true;
+
 // Whether an operand is in memory in the rows' type.
 template <class Column>
 __device__ bool is_of_rows_type(const Column& column) {
-  if constexpr (is_at_hand<Column>) {
+  if constexpr (is_of_row<Column>) {
     return true;
   } else {
     return column.same() != nullptr;
@@ -197,7 +234,7 @@ __device__ bool is_of_rows_type(const Column& column) {
 // One of which is_of_rows_type() is known, from column `first` on.
 template <class Column>
 __device__ decltype(auto) stored(const Column& column, int64_t first) {
-  if constexpr (is_at_hand<Column>) {
+  if constexpr (is_of_row<Column>) {
     return (column);
   } else {
     using U = std::remove_cv_t<std::remove_pointer_t<decltype(column.same())>>;
@@ -228,7 +265,7 @@ struct Shifted {
 
 template <class Column>
 __device__ decltype(auto) shifted(const Column& column, int64_t first) {
-  if constexpr (is_at_hand<Column>) {
+  if constexpr (is_of_row<Column>) {
     return (column);
   } else {
     return Shifted<Column>{column, first};
@@ -241,8 +278,8 @@ __device__ decltype(auto) shifted(const Column& column, int64_t first) {
 template <class Use, class... Columns>
 __device__ void with_kinds(const Use& use, int64_t first, const Columns&... columns) {
   constexpr int kParameters = (0 + ... + (is_parameter<Columns>::value ? 1 : 0));
-  constexpr int kAtHand = (0 + ... + (is_at_hand<Columns> ? 1 : 0));
-  if constexpr (kParameters > 0 && kParameters + kAtHand == sizeof...(Columns)) {
+  constexpr int kOfRow = (0 + ... + (is_of_row<Columns> ? 1 : 0));
+  if constexpr (kParameters > 0 && kParameters + kOfRow == sizeof...(Columns)) {
     if ((is_of_rows_type(columns) && ...)) {
       use(stored(columns, first)...);
       return;

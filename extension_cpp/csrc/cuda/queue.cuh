@@ -19,15 +19,17 @@ __device__ inline unsigned shared_address(const void* pointer) {
 
 template <class Word>
 __device__ void copy_async(unsigned to, const void* from) {
-  static_assert(sizeof(Word) == 8 || sizeof(Word) == kAccessBytes);
+  static_assert(sizeof(Word) == 4 || sizeof(Word) == 8 || sizeof(Word) == kAccessBytes);
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
   // Older devices wait for it.
   *static_cast<Word*>(__cvta_shared_to_generic(to)) = *static_cast<const Word*>(from);
 #else
   if constexpr (sizeof(Word) == kAccessBytes) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-  } else {
+  } else if constexpr (sizeof(Word) == 8) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
   }
 #endif
 }

@@ -46,6 +46,8 @@ class Row {
 
  public:
   using A = acc_t<T>;
+  // Whether each pass reads the row from memory again.
+  static constexpr bool kRereads = V == 0;
   // For each access, and then for the edge.
   static constexpr int kEdge = V > 0 ? V : 1;
   using Sums = Values<A, N>[C > 0 ? C : 1][kEdge + (Ragged ? 1 : 0)];
@@ -142,6 +144,25 @@ class Row {
         [&](auto count, auto col) { store_at<count>(to + col, result); }, kept);
     return kept;
   }
+
+  // write(output, f), and the sum over the row of g(what the output then holds), in one pass.
+  template <class F, class G>
+  __device__ auto write_and_sum_written(T* output, const F& f, const G& g) {
+    using R = decltype(g(A()));
+    T* const to = in_register(at_head(output));
+    Values<A, N> result;
+    R total{};
+    for_each(
+        [&](int, const auto& inputs, int n) {
+          result[n] = static_cast<A>(static_cast<T>(call(f, inputs, n)));
+          total = plus(total, g(result[n]));
+        },
+        [&](auto count, auto col) { store_at<count>(to + col, result); });
+    return team_.all_reduce(total, R{}, Plus{});
+  }
+
+  // What was written to an output, as a column operand, which the next passes read.
+  __device__ Written<T> written(const T* output) const { return {output + span_.offset}; }
 
   // write(output, f, columns...) and add_to_columns(g), in one pass.
   template <class F, class G, class... Columns>

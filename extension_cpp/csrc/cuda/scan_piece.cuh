@@ -1,0 +1,80 @@
+// What steps in a row make of a state: a factor times the state, plus a term; and so is what two such pieces make of
+// it, one after the other. That shares a channel's steps out between threads, which scan the pieces and then go through
+// their own steps. Where a piece is not finite, because a value is not or by an overflow that no state need have
+// seen, the state goes from thread to thread instead.
+#pragma once
+
+#include "launch.cuh"
+#include "scan_arrays.h"
+
+#include <algorithm>
+
+namespace extension_cpp::cuda {
+
+namespace detail {
+
+using extension_cpp::detail::scan_factor;
+using extension_cpp::detail::scan_next;
+using extension_cpp::detail::scan_results;
+using extension_cpp::detail::ScanElements;
+
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+template <class A>
+struct Piece {
+  A factor;
+  A term;
+
+  // Of no steps.
+  __device__ static Piece none() { return {A(1), A(0)}; }
+
+  __device__ A operator()(A state) const { return factor * state + term; }
+
+  // Whether that is what the steps make of the state one by one. NaN stays NaN.
+  __device__ bool holds_for(A state) const {
+    return isnan(state) || (isfinite(state) && isfinite(factor) && isfinite(term));
+  }
+
+  template <class F, size_t K>
+  __device__ void append(const F& f, const ScanElements<A, K>& elements) {
+    constexpr std::make_index_sequence<K> kInputs;
+    term = scan_next(f, term, elements, kInputs);
+    factor *= scan_factor(f, elements, kInputs);
+  }
+};
+
+template <class A>
+__device__ Piece<A> chain(const Piece<A>& first, const Piece<A>& second) {
+  return {first.factor * second.factor, second.factor * first.term + second.term};
+}
+
+// Of each lane, the pieces up to its own.
+template <class A>
+__device__ Piece<A> scan_warp(Piece<A> piece, int lane) {
+#pragma unroll
+  for (int distance = 1; distance < kWarp; distance *= 2) {
+    const Piece<A> before{
+        __shfl_up_sync(kAllLanes, piece.factor, distance), __shfl_up_sync(kAllLanes, piece.term, distance)};
+    if (lane >= distance) {
+      piece = chain(before, piece);
+    }
+  }
+  return piece;
+}
+
+template <class A>
+__device__ Piece<A> from_lane(const Piece<A>& piece, int lane) {
+  return {__shfl_sync(kAllLanes, piece.factor, lane), __shfl_sync(kAllLanes, piece.term, lane)};
+}
+
+// Whether all arrays of all steps begin at a multiple of so many bytes.
+template <class T, size_t K, size_t R>
+bool begin_at(int64_t bytes, const ScanArrays<T, K, R>& arrays) {
+  const auto begins = [=](const T* data) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; };
+  return begins(arrays.lagged) && std::all_of(arrays.inputs, arrays.inputs + K, begins) &&
+         std::all_of(arrays.outputs, arrays.outputs + R, begins);
+}
+
+}  // namespace detail
+
+}  // namespace extension_cpp::cuda

@@ -1,0 +1,468 @@
+// Scans whose time is contiguous: a warp, or a block, for each row, which it has in registers while it scans. Long rows
+// are cut into tiles, each a block's, that hand the state on as they go (a chained scan): all is read once. A tile
+// waits for the pieces of those before it in its group, which need nothing but their own reads, and for the state at
+// the end of the group before. That is more than "decoupled look-back" waits for, and unlike there it does not depend
+// on who comes first what is added to what.
+#pragma once
+
+#include "launch.cuh"
+#include "scan_piece.cuh"
+#include "vector.cuh"
+
+#include <algorithm>
+#include <type_traits>
+
+namespace extension_cpp::cuda {
+
+namespace detail {
+
+constexpr int kScanTeams = 4;  // of a block for several rows, a warp each
+
+// The tile of a block: Accesses of a thread to each array that is read, at most. Registers suffice for Blocks of these
+// at once.
+template <int Accesses, int Warps, int Blocks>
+struct ScanTileOf {
+  static constexpr int kAccesses = Accesses;
+  static constexpr int kWarps = Warps;
+  static constexpr int kThreads = Warps * kWarp;
+  static constexpr int kBlocks = Blocks;
+};
+
+// Of two arrays that are read, and of three. Which is fastest was found by trying; benchmarks/NOTES.md has what they
+// gave.
+template <class T, size_t Arrays>
+struct ScanTile;
+template <>
+struct ScanTile<double, 2> : ScanTileOf<4, 8, 2> {};
+template <>
+struct ScanTile<double, 3> : ScanTileOf<2, 8, 2> {};
+template <>
+struct ScanTile<float, 2> : ScanTileOf<4, 8, 3> {};
+template <>
+struct ScanTile<float, 3> : ScanTileOf<2, 8, 4> {};
+template <>
+struct ScanTile<Half, 2> : ScanTileOf<2, 8, 4> {};
+template <>
+struct ScanTile<Half, 3> : ScanTileOf<2, 8, 3> {};
+template <>
+struct ScanTile<BFloat16, 2> : ScanTileOf<4, 4, 6> {};
+template <>
+struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4> {};
+
+// A number for blocks that wait for it: each half-word of 64 bits holds 32 of its bits and whether they are there, so
+// that it is told, and read, without a fence. All bits are 0 before.
+template <class A>
+class Told {
+  static constexpr int kParts = sizeof(A) / sizeof(unsigned);
+
+ public:
+  __device__ void tell(A value) {
+    unsigned parts[kParts];
+    memcpy(parts, &value, sizeof(value));
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words_ + k), "l"(kThere | parts[k]) : "memory");
+    }
+  }
+
+  // Whether it is there.
+  __device__ bool read(A& value) const {
+    unsigned parts[kParts];
+    bool there = true;
+#pragma unroll
+    for (int k = 0; k < kParts; ++k) {
+      unsigned long long word;
+      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(words_ + k) : "memory");
+      there = there && (word & kThere) != 0;
+      parts[k] = static_cast<unsigned>(word);
+    }
+    memcpy(&value, parts, sizeof(value));
+    return there;
+  }
+
+ private:
+  static constexpr unsigned long long kThere = 1ull << 32;
+
+  unsigned long long words_[kParts];
+};
+
+// What a tile tells those that come after it.
+template <class A>
+struct ToldOfTile {
+  Told<A> factor;
+  Told<A> term;
+  Told<A> state;  // after it
+
+  __device__ void tell_piece(const Piece<A>& piece) {
+    factor.tell(piece.factor);
+    term.tell(piece.term);
+  }
+
+  __device__ Piece<A> wait_for_piece() const {
+    Piece<A> piece;
+    while (true) {
+      const bool there = factor.read(piece.factor);
+      if (term.read(piece.term) && there) {
+        return piece;
+      }
+    }
+  }
+
+  __device__ A wait_for_state() const {
+    A value;
+    while (!state.read(value)) {
+    }
+    return value;
+  }
+};
+
+template <class A, int Warps>
+struct ScanShared {
+  Piece<A> pieces[2][Warps];
+  A state;
+};
+
+// N neighbouring steps of a row as they are in memory; fewer at its end, unless rows are Whole.
+template <class T, size_t K, int N, bool Lagged, bool Whole>
+class ScanAccess {
+  using A = acc_t<T>;
+
+ public:
+  template <size_t R>
+  __device__ void read(const ScanArrays<T, K, R>& arrays, int64_t row, int64_t cols, int64_t start) {
+    count_ = static_cast<int>(min(cols - start, static_cast<int64_t>(N)));
+    const int64_t offset = row * cols + start;
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      chunks_[k] = read_chunk(arrays.inputs[k] + offset);
+    }
+    if constexpr (Lagged) {
+      chunks_[K] = read_chunk(arrays.lagged + offset);
+      const T* const before = start > 0                         ? arrays.lagged + (offset - 1)
+                              : arrays.before_lagged == nullptr ? nullptr
+                                                                : arrays.before_lagged + row;
+      before_ = before == nullptr ? Chunk<T, 1>{} : load_chunk<1>(before);
+    }
+  }
+
+  // visit(n, elements) for each of the steps, in the order of the scan; n is constant to the compiler.
+  template <bool Reverse, class Visit>
+  __device__ void for_each(const Visit& visit) const {
+    Values<A, N> inputs[K];
+    Values<A, N> lagged;
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      inputs[k] = to_values(chunks_[k]);
+    }
+    if constexpr (Lagged) {
+      lagged = to_values(chunks_[K]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const int n = Reverse ? N - 1 - i : i;
+      if (Whole || n < count_) {
+        ScanElements<A, K> elements;
+#pragma unroll
+        for (size_t k = 0; k < K; ++k) {
+          elements.inputs[k] = inputs[k][n];
+        }
+        if constexpr (Lagged) {
+          elements.lagged = n > 0 ? lagged[n > 0 ? n - 1 : 0] : to_values(before_)[0];
+        }
+        visit(n, elements);
+      }
+    }
+  }
+
+  // What was made of the steps so far is not kept in registers for the next visit.
+  __device__ void forget() {
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      uint4& word = chunks_[k].word;
+      asm("" : "+r"(word.x), "+r"(word.y), "+r"(word.z), "+r"(word.w));
+    }
+  }
+
+  __device__ void write(T* address, const Values<A, N>& values) const {
+    if (Whole || (count_ == N && is_aligned(address))) {
+      store(address, values);
+    } else {
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        if (n < count_) {
+          address[n] = static_cast<T>(values[n]);
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ Chunk<T, N> read_chunk(const T* address) const {
+    if constexpr (Whole) {
+      return load_chunk<N>(address);
+    } else {
+      if (count_ == N) {
+        return load_chunk_unaligned<N>(address);
+      }
+      T elements[N];
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        elements[n] = n < count_ ? address[n] : T();
+      }
+      Chunk<T, N> chunk;
+      memcpy(&chunk, elements, sizeof(chunk));
+      return chunk;
+    }
+  }
+
+  Chunk<T, N> chunks_[K + (Lagged ? 1 : 0)];
+  Chunk<T, 1> before_;
+  int count_ = 0;
+};
+
+// The state that a tile begins with. `tiles` are those of its row.
+template <class A, int Warps>
+__device__ A state_before_tile(const ToldOfTile<A>* tiles, int64_t tile, A initial, ScanShared<A, Warps>& shared) {
+  if (tile == 0) {
+    return initial;
+  }
+  // As many as the block has threads are a group. The last thread has no piece to wait for.
+  constexpr int kThreads = Warps * kWarp;
+  const int64_t group = tile / kThreads * kThreads;
+  const int thread = static_cast<int>(threadIdx.x);
+  Piece<A> piece = Piece<A>::none();
+  if (group + thread < tile) {
+    piece = tiles[group + thread].wait_for_piece();
+  } else if (thread == kThreads - 1) {
+    shared.state = group == 0 ? initial : tiles[group - 1].wait_for_state();
+  }
+  __syncwarp();
+  piece = scan_warp(piece, thread % kWarp);
+  if (thread % kWarp == kWarp - 1) {
+    shared.pieces[1][thread / kWarp] = piece;
+  }
+  __syncthreads();
+  Piece<A> before = shared.pieces[1][0];
+#pragma unroll
+  for (int w = 1; w < Warps; ++w) {
+    before = chain(before, shared.pieces[1][w]);
+  }
+  const A base = shared.state;
+  if (before.holds_for(base)) {
+    return before(base);
+  }
+  __syncthreads();
+  if (thread == 0) {
+    shared.state = tiles[tile - 1].wait_for_state();
+  }
+  __syncthreads();
+  return shared.state;
+}
+
+// V accesses a thread, one behind the other for a warp, and `warps` of these: a tile of a row. A block has one, or a
+// warp each of several rows.
+template <class T, class F, size_t K, size_t R, class Tile, int V, bool Whole>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kernel(
+    F f, ScanArrays<T, K, R> arrays, int64_t rows, int64_t cols, int warps, int64_t tiles,
+    ToldOfTile<acc_t<T>>* told /* [rows, tiles] */) {
+  using A = acc_t<T>;
+  constexpr int N = kVector<T>;
+  constexpr bool kReverse = F::kReverse;
+  constexpr std::make_index_sequence<K> kInputs;
+  __shared__ ScanShared<A, Tile::kWarps> shared;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = warps == 1 ? 0 : static_cast<int>(threadIdx.x) / kWarp;
+
+  int64_t row = blockIdx.x;
+  int64_t tile = 0;
+  if (tiles > 1) {
+    // Of all rows in turn. A block waits for those before it: they begin in the order of their numbers, on which CUB
+    // relies, too. (To draw numbers instead takes a trip to memory before the first read.)
+    tile = row / rows;
+    row %= rows;
+  } else if (warps == 1) {
+    row = row * kScanTeams + threadIdx.x / kWarp;
+    if (row >= rows) {
+      return;
+    }
+  }
+
+  const int64_t accesses = (cols + N - 1) / N;
+  const int64_t first_access = ((tile * warps + warp) * V) * kWarp + lane;
+  const auto start_of = [&](int64_t access) { return (kReverse ? accesses - 1 - access : access) * N; };
+  ScanAccess<T, K, N, F::kLagged, Whole> here[V];
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const int64_t access = first_access + v * kWarp;
+    if (access < accesses) {
+      here[v].read(arrays, row, cols, start_of(access));
+    }
+  }
+  const A initial = arrays.initial == nullptr ? A(0) : static_cast<A>(arrays.initial[row]);
+
+  // The pieces before each access, of the warp.
+  Piece<A> before[V];
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    before[v] = Piece<A>::none();
+    if (first_access + v * kWarp < accesses) {
+      here[v].template for_each<kReverse>([&](int, const auto& elements) { before[v].append(f, elements); });
+      here[v].forget();
+    }
+  }
+  Piece<A> total = Piece<A>::none();
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const Piece<A> up_to = scan_warp(before[v], lane);
+    const Piece<A> last = from_lane(up_to, kWarp - 1);
+    Piece<A> previous = from_lane(up_to, lane == 0 ? 0 : lane - 1);
+    if (lane == 0) {
+      previous = Piece<A>::none();
+    }
+    before[v] = chain(total, previous);
+    total = chain(total, last);
+  }
+
+  // And of the warps before.
+  Piece<A> warps_before = Piece<A>::none();
+  if (warps > 1) {
+    if (lane == 0) {
+      shared.pieces[0][warp] = total;
+    }
+    __syncthreads();
+    total = Piece<A>::none();
+    for (int w = 0; w < warps; ++w) {
+      if (w == warp) {
+        warps_before = total;
+      }
+      total = chain(total, shared.pieces[0][w]);
+    }
+  }
+
+  A state = initial;
+  ToldOfTile<A>* const told_of_row = told + row * tiles;
+  if (tiles > 1) {
+    if (threadIdx.x == 0) {
+      told_of_row[tile].tell_piece(total);
+    }
+    state = state_before_tile(told_of_row, tile, initial, shared);
+  }
+
+  A states[V];
+  bool holds = true;
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const Piece<A> all_before = chain(warps_before, before[v]);
+    states[v] = all_before(state);
+    holds = holds && (first_access + v * kWarp >= accesses || all_before.holds_for(state));
+  }
+  holds = holds && total.holds_for(state);
+  const bool one_by_one = warps > 1 ? __syncthreads_or(!holds) != 0 : __any_sync(kAllLanes, !holds) != 0;
+  if (!one_by_one) {
+    state = total(state);
+  } else {
+    for (int w = 0; w < warps; ++w) {
+      if (w == warp) {
+#pragma unroll
+        for (int v = 0; v < V; ++v) {
+          for (int turn = 0; turn < kWarp; ++turn) {
+            A after = state;
+            if (turn == lane) {
+              states[v] = state;
+              if (first_access + v * kWarp < accesses) {
+                here[v].template for_each<kReverse>(
+                    [&](int, const auto& elements) { after = scan_next(f, after, elements, kInputs); });
+              }
+            }
+            state = __shfl_sync(kAllLanes, after, turn);
+          }
+        }
+      }
+      if (warps > 1) {
+        if (w == warp && lane == 0) {
+          shared.state = state;
+        }
+        __syncthreads();
+        state = shared.state;
+        __syncthreads();
+      }
+    }
+  }
+  if (tiles > 1 && threadIdx.x == 0) {
+    told_of_row[tile].state.tell(state);
+  }
+
+#pragma unroll
+  for (int v = 0; v < V; ++v) {
+    const int64_t access = first_access + v * kWarp;
+    if (access < accesses) {
+      Values<A, N> outputs[R];
+      A now = states[v];
+      here[v].template for_each<kReverse>([&](int n, const auto& elements) {
+        const A after = scan_next(f, now, elements, kInputs);
+        const auto results = scan_results(f, now, after, elements, kInputs);
+#pragma unroll
+        for (size_t r = 0; r < R; ++r) {
+          outputs[r][n] = results[static_cast<int>(r)];
+        }
+        now = after;
+      });
+#pragma unroll
+      for (size_t r = 0; r < R; ++r) {
+        here[v].write(arrays.outputs[r] + (row * cols + start_of(access)), outputs[r]);
+      }
+      if (access == accesses - 1 && arrays.last != nullptr) {
+        arrays.last[row] = static_cast<T>(now);
+      }
+    }
+  }
+}
+
+template <class T, class F, size_t K, size_t R, class Tile, int V, bool Whole>
+void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
+  using Told = ToldOfTile<acc_t<T>>;
+  constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T> * V;
+  const int64_t warps = std::min<int64_t>(ceil_div(cols, kPerWarp), Tile::kWarps);
+  const int64_t tiles = ceil_div(cols, warps * kPerWarp);
+  const cudaStream_t stream = current_stream(like);
+  std::optional<Tensor> scratch;
+  Told* told = nullptr;
+  if (tiles > 1) {
+    const int64_t bytes = rows * tiles * static_cast<int64_t>(sizeof(Told));
+    scratch = new_empty(like, {bytes / static_cast<int64_t>(sizeof(int64_t))}, ScalarType::Long);
+    told = reinterpret_cast<Told*>(scratch->mutable_data_ptr<int64_t>());
+    CUDA_CHECK(cudaMemsetAsync(told, 0, bytes, stream));
+  }
+  const int64_t blocks = warps == 1 ? ceil_div(rows, kScanTeams) : rows * tiles;
+  const int64_t threads = kWarp * (warps == 1 ? kScanTeams : warps);
+  scan_rows_kernel<T, F, K, R, Tile, V, Whole>
+      <<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(
+          f, arrays, rows, cols, static_cast<int>(warps), tiles, told);
+  CUDA_LAUNCH_CHECK();
+}
+
+template <class T, class F, size_t K, size_t R, bool Whole>
+void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
+  using Tile = ScanTile<T, std::clamp<size_t>(K + (F::kLagged ? 1 : 0), 2, 3)>;
+  constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T>;
+  if (cols <= kPerWarp) {
+    launch_scan_rows<T, F, K, R, Tile, 1, Whole>(like, f, rows, cols, arrays);
+  } else if (Tile::kAccesses == 2 || cols <= 2 * kPerWarp) {
+    launch_scan_rows<T, F, K, R, Tile, 2, Whole>(like, f, rows, cols, arrays);
+  } else {
+    launch_scan_rows<T, F, K, R, Tile, Tile::kAccesses, Whole>(like, f, rows, cols, arrays);
+  }
+}
+
+template <class T, class F, size_t K, size_t R>
+void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
+  if (cols % kVector<T> == 0 && begin_at(kAccessBytes, arrays)) {
+    launch_scan_rows<T, F, K, R, true>(like, f, rows, cols, arrays);
+  } else {
+    launch_scan_rows<T, F, K, R, false>(like, f, rows, cols, arrays);
+  }
+}
+
+}  // namespace detail
+
+}  // namespace extension_cpp::cuda
