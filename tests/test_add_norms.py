@@ -1,5 +1,6 @@
 """add_rms_norm and add_layer_norm: what the battery cannot know of them, and their layers."""
 
+import math
 import re
 
 import pytest
@@ -49,7 +50,14 @@ def test_what_is_normalised_is_the_sum_as_it_is_stored(device, spec, cols):
 @on_each_device
 @on_each
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(7, 1), (6, 3), (3, 8, 17), (40, 33), (9, 4095), (2, 40001)])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        *((7, 1), (6, 3), (3, 8, 17), (40, 33), (9, 4095), (2, 40001)),
+        # So many rows that a GPU has one for each multiprocessor, too long for registers.
+        *((200, 20001), (200, 33000)),
+    ],
+)
 def test_odd_columns(device, spec, dtype, shape):
     torch.manual_seed(0)
     tensors = [torch.randn(shape), torch.randn(shape), *parameters_of(spec, shape[-1])]
@@ -62,7 +70,10 @@ def test_odd_columns(device, spec, dtype, shape):
     gradients = torch.autograd.grad(results, given, grads)
     right = torch.autograd.grad(expected, exact, [g.double() for g in grads])
     for actual, wanted in zip((*results, *gradients), (*expected, *right), strict=True):
-        torch.testing.assert_close(actual.double(), wanted, rtol=tolerance, atol=2 * tolerance)
+        # The gradient of a parameter is a sum over the rows.
+        terms = math.prod(shape[:-1]) if wanted.dim() == 1 else 1
+        atol = tolerance * max(2.0, math.sqrt(terms))
+        torch.testing.assert_close(actual.double(), wanted, rtol=tolerance, atol=atol)
 
 
 @on_each_device
@@ -85,14 +96,14 @@ def test_extremes_of_eps_and_rows_of_equal_numbers(device, spec, eps):
 
 
 @on_each_device
-@pytest.mark.parametrize("cols", [5, 1000, 100001])
+@pytest.mark.parametrize(("rows", "cols"), [(4, 5), (4, 1000), (4, 100001), (200, 20000)])
 @pytest.mark.parametrize("value", [1e4, -12345.678, 3e7, 1e30])
-def test_of_equal_numbers_far_from_zero_the_layer_norm_leaves_nothing(device, cols, value):
-    input = torch.full((4, cols), value, device=device)
+def test_of_equal_numbers_far_from_zero_the_layer_norm_leaves_nothing(device, rows, cols, value):
+    input = torch.full((rows, cols), value, device=device)
     bias = torch.randn(cols, device=device)
     residual = 0.25 * input
     normalised, sum = ops.add_layer_norm(input, residual, None, bias)
-    torch.testing.assert_close(normalised, bias.expand(4, cols), rtol=0, atol=1e-6)
+    torch.testing.assert_close(normalised, bias.expand(rows, cols), rtol=0, atol=1e-6)
     mean = operators.add_layer_norm(input, residual)[2]
     torch.testing.assert_close(mean, sum[:, 0], rtol=2e-7, atol=0)
 

@@ -581,7 +581,9 @@ void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& 
       return;
     }
     if constexpr (N > 1 || sizeof(typename In::Element) > 2) {  // single half numbers are of short rows
-      launch(rows_kernel<N, 0, kRagged, kMaxThreads, Grid, In, F>, kMaxThreads);
+      // Of several inputs one row at a time, so that the L2 cache still has what is read again.
+      constexpr int kRereading = In::kCount > 1 ? kThreads : kMaxThreads;
+      launch(rows_kernel<N, 0, kRagged, kRereading, Grid, In, F>, kRereading);
     }
   });
 }

@@ -83,8 +83,8 @@ MESSAGES = {
 }
 
 # Without large ones, which the reference takes seconds for: tests/test_linear_scan.py has these. Besides, rows for part of
-# a warp, a warp, several, and several blocks, whole accesses or not; channels in pairs or not, and so few that time is
-# cut; enough for several threads.
+# a warp, a warp, several, and several blocks, whole accesses or not; channels in pairs or not, in whole warps, and so few
+# that time is cut; enough for several threads.
 SHAPES = (
     *(shape for shape in DEFAULT_SHAPES if math.prod(shape) < 10000),
     (5, 64),
@@ -94,6 +94,8 @@ SHAPES = (
     (3, 150, 2),
     (40, 6, 130),
     (128, 300),
+    (2, 100, 128),
+    (300, 64),
 )
 
 spec = OpSpec(
