@@ -34,7 +34,8 @@ from setuptools.command.build_py import build_py
 # Compiled for where no GPU is visible; the last one also as PTX, for what comes later. A binary for
 # x.0 runs on every x.y.
 GPU_TARGETS = ("8.0", "9.0", "10.0", "12.0")
-# What `make check-cuda` compiles for: two show code that compiles for one of them alone.
+# What `make check-cuda` compiles for: two show code that compiles for one of them alone. With
+# --oldest, the first: a compilation takes most of its time once for each.
 CHECK_TARGETS = ("8.0", "9.0")
 # The oldest torch that a stable-ABI build runs on. Raising it opens more of torch/csrc/stable.
 MIN_TORCH = (2, 11)
@@ -535,11 +536,13 @@ class CheckCuda(Command):
     user_options: ClassVar[list[tuple[str, str | None, str]]] = [
         ("optional", None, "where there is no nvcc, say so and succeed"),
         ("operator=", None, "those of one operator alone"),
+        ("oldest", None, "for the oldest of CHECK_TARGETS alone"),
     ]
 
     def initialize_options(self) -> None:
         self.optional = False
         self.operator: str | None = None
+        self.oldest = False
 
     def finalize_options(self) -> None:
         pass
@@ -553,6 +556,7 @@ class CheckCuda(Command):
             raise fail("no nvcc was found: put it on PATH, or set CUDA_HOME to its folder.")
         from torch.utils.cpp_extension import include_paths
 
+        targets = CHECK_TARGETS[:1] if self.oldest else CHECK_TARGETS
         # The stable ABI: ATen's CUDA headers come with CUDA builds of torch alone.
         config = Config(torch.__version__, "stable", "", toolkit.version, None, "", False, False)
         command = [
@@ -569,7 +573,7 @@ class CheckCuda(Command):
             "-D__CUDA_NO_HALF_CONVERSIONS__",
             "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
             "-D__CUDA_NO_HALF2_OPERATORS__",
-            *nvcc_flags(config, gencode_flags(";".join(CHECK_TARGETS))),
+            *nvcc_flags(config, gencode_flags(";".join(targets))),
         ]
         folder = f"{PACKAGE}/operators/{self.operator}/" if self.operator else ""
         files = [file for file in cuda_sources() if file.startswith(folder)]
@@ -578,12 +582,14 @@ class CheckCuda(Command):
         failed = [file for file, ok in zip(files, compiled, strict=True) if not ok]
         if failed:
             raise fail(f"{len(failed)} of {len(files)} CUDA sources do not compile: {failed}")
-        targets = " and ".join(CHECK_TARGETS)
         whose = f" of {self.operator}" if self.operator else ""
-        print(f"{PACKAGE}: all CUDA sources{whose} ({len(files)}) compile for {targets}")
+        what = f"all CUDA sources{whose} ({len(files)})"
+        print(f"{PACKAGE}: {what} compile for {' and '.join(targets)}")
 
     def compile(self, source: str, command: list[str]) -> bool:
-        target = (ROOT / "build" / "check-cuda" / source).with_suffix(".o")
+        # A folder each: those who compile now for one, now for both, compile what changed alone.
+        kind = "oldest" if self.oldest else "all"
+        target = (ROOT / "build" / "check-cuda" / kind / source).with_suffix(".o")
         depfile, done = target.with_suffix(".d"), target.with_suffix(".cmd")
         command = [*command, "-MD", "-MF", str(depfile), str(ROOT / source), "-o", str(target)]
         same_command = done.exists() and done.read_text() == shlex.join(command)

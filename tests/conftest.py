@@ -1,3 +1,4 @@
+import gc
 import os
 
 # torch.compile's caches on disk do not see what changes in a backward formula, and are shared with
@@ -18,6 +19,14 @@ THREADED = {"test_forward", "test_backward", "test_determinism"}
 def _threads(request):
     """One thread: there is a test process per core, and waiting threads get in the way."""
     torch.set_num_threads(2 if request.node.originalname in THREADED else 1)
+
+
+@pytest.fixture(autouse=True)
+def _modules_are_not_garbage():
+    """Leaves what imports made out of garbage collections: with torch's compiler, nearly all."""
+    if len(gc.get_objects(generation=2)) > 100_000:
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture

@@ -509,6 +509,10 @@ def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
     assert check() == ["one_cuda.cu"]
     (project / "extension_cpp" / "csrc" / "value.h").touch()
     assert check() == ["both.cpp", "one_cuda.cu", "two_cuda.cu"]
+    oldest = python("setup.py", "-q", "check_cuda", "--oldest", cwd=project, env=env)
+    assert oldest.stdout.count("nvcc -c") == 3
+    assert oldest.stdout.endswith("all CUDA sources (3) compile for 8.0\n")
+    assert check() == []
 
     one.write_text("broken\n")
     alone = python("setup.py", "-q", "check_cuda", "--operator=two", cwd=project, env=env)

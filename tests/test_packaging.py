@@ -3,6 +3,7 @@
 import json
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from scratch import ROOT, copy_repository, python, run
+from scratch import ROOT, copy_repository, make_project, python, run, under_git
+from test_templates_built import remove_worked_operators
 from torch.utils.cpp_extension import TORCH_LIB_PATH
 
 import extension_cpp
@@ -79,6 +81,19 @@ print(extension_cpp.__file__)
 """
 
 
+@pytest.fixture(scope="session")
+def few_operators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository with the one operator that USE calls: `make build` is what builds all."""
+    root = under_git(copy_repository(tmp_path_factory.mktemp("few_operators")))
+    remove_worked_operators(root)
+    return root
+
+
+@pytest.fixture
+def clone(tmp_path: Path, few_operators: Path) -> Path:
+    return shutil.copytree(few_operators, tmp_path / "my clone")
+
+
 @pytest.fixture
 def environment(tmp_path: Path) -> Path:
     """A virtual environment that sees this one's packages; its interpreter."""
@@ -111,8 +126,7 @@ def pip(environment: Path, command: str, project: Path) -> str:
     "command",
     ["USE_CUDA=0 pip install --no-build-isolation .", "pip install --no-build-isolation ."],
 )
-def test_pip_install(tmp_path: Path, environment: Path, command: str):
-    clone = copy_repository(tmp_path / "clone")
+def test_pip_install(tmp_path: Path, clone: Path, environment: Path, command: str):
     pip(environment, command, clone)
     result = run(environment, "-c", USE, cwd=tmp_path)
     assert result.returncode == 0, result.stdout
@@ -123,16 +137,14 @@ def test_pip_install(tmp_path: Path, environment: Path, command: str):
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.version.cuda is not None, reason="here CUDA can be built")
-def test_pip_install_with_cuda_says_what_is_missing(tmp_path: Path, environment: Path):
-    clone = copy_repository(tmp_path / "clone")
+def test_pip_install_with_cuda_says_what_is_missing(clone: Path, environment: Path):
     command = "USE_CUDA=1 pip install --no-build-isolation ."
     with pytest.raises(AssertionError, match=r"USE_CUDA=1, but torch .* is built without CUDA"):
         pip(environment, command, clone)
 
 
 @pytest.mark.slow
-def test_pip_install_editable(tmp_path: Path, environment: Path):
-    clone = copy_repository(tmp_path / "clone")
+def test_pip_install_editable(tmp_path: Path, clone: Path, environment: Path):
     pip(environment, "pip install --no-build-isolation -e .", clone)
     result = run(environment, "-c", USE, cwd=tmp_path)
     assert result.stdout.strip() == f"{clone}/extension_cpp/__init__.py"
@@ -145,28 +157,49 @@ def test_pip_install_editable(tmp_path: Path, environment: Path):
     assert changed == {"library"}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["make build", "EXTENSION_CPP_ABI=aten make build"])
-def test_make_build(tmp_path: Path, command: str):
-    clone = copy_repository(tmp_path / "my clone")
-    result = run("sh", "-c", command, cwd=clone, env=QUICKLY | {"PYTHON": sys.executable})
+def make_build(command: str, project: Path) -> str:
+    """Runs a `make build` line; the ABI that it says it built."""
+    result = run("sh", "-c", command, cwd=project, env=QUICKLY | {"PYTHON": sys.executable})
     assert result.returncode == 0, result.stdout
+    info = json.loads((project / "extension_cpp" / "_build_info.json").read_text())
+    return info["abi"]
+
+
+@pytest.mark.slow
+def test_make_build(clone: Path):
+    assert make_build("make build", clone) == "stable"
     assert python("-c", USE, cwd=clone).stdout == f"{clone}/extension_cpp/__init__.py\n"
-    info = json.loads((clone / "extension_cpp" / "_build_info.json").read_text())
-    assert info["abi"] == ("aten" if "aten" in command else "stable")
 
 
 @pytest.mark.slow
-def test_the_source_distribution_builds(tmp_path: Path):
-    clone = copy_repository(tmp_path / "clone")
-    result = python("setup.py", "-q", "sdist", cwd=clone)
+def test_make_build_of_the_other_abi(tmp_path: Path):
+    """The setting reaches the build; that of all operators is what `make test-aten` tests."""
+    project = make_project(tmp_path / "my project")
+    shutil.copy(ROOT / "Makefile", project)
+    assert make_build("EXTENSION_CPP_ABI=aten make build", project) == "aten"
+    assert "-DEXTENSION_CPP_STABLE_ABI=0" in (project / "compile_commands.json").read_text()
+
+
+def unpacked_source_distribution(project: Path, folder: Path) -> Path:
+    result = python("setup.py", "-q", "sdist", cwd=project)
     assert result.returncode == 0, result.stdout
-    (archive,) = (clone / "dist").iterdir()
+    (archive,) = (project / "dist").iterdir()
     with tarfile.open(archive) as content:
-        content.extractall(tmp_path)
-    unpacked = tmp_path / archive.name.removesuffix(".tar.gz")
-    kept = {path.relative_to(clone) for path in (clone / "extension_cpp").rglob("*.[chp]*")}
+        content.extractall(folder)
+    return folder / archive.name.removesuffix(".tar.gz")
+
+
+@pytest.mark.slow
+def test_the_source_distribution_holds_all_sources(tmp_path: Path):
+    whole = copy_repository(tmp_path / "whole")
+    unpacked = unpacked_source_distribution(whole, tmp_path)
+    kept = {path.relative_to(whole) for path in (whole / "extension_cpp").rglob("*.[chp]*")}
     assert kept <= {path.relative_to(unpacked) for path in unpacked.rglob("*")}
+
+
+@pytest.mark.slow
+def test_the_source_distribution_builds(tmp_path: Path, clone: Path):
+    unpacked = unpacked_source_distribution(clone, tmp_path)
     result = run("make", "build", f"PYTHON={sys.executable}", cwd=unpacked, env=QUICKLY)
     assert result.returncode == 0, result.stdout
     assert python("-c", USE, cwd=unpacked).returncode == 0

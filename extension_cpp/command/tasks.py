@@ -192,7 +192,8 @@ def cuda_compiles(operator: str) -> str:
         return "the build compiled it"
     if not (ROOT / "setup.py").exists():
         return "no sources"
-    command = [sys.executable, "setup.py", "check_cuda", "--optional", f"--operator={operator}"]
+    command = [sys.executable, "setup.py", "check_cuda", "--optional", "--oldest"]
+    command += [f"--operator={operator}"]
     result = subprocess.run(
         command,
         cwd=ROOT,
