@@ -869,6 +869,15 @@ def test_a_schema_alone_with_another_template(kind, checkout):
     assert git(checkout, "status", "--porcelain") == ""
 
 
+@pytest.mark.parametrize(("body", "is_said"), [("x * x.detach()", True), ("x * x", False)])
+def test_a_schema_alone_of_a_definition_that_stops_gradients(body, is_said, define, checkout):
+    place = define(f"def f(x: Tensor) -> Tensor:\n    return {body}\n")
+    new_op.main(["--from", place, "--template", "kernel"], checkout)
+    spec = (checkout / "extension_cpp" / "operators" / "f" / "spec.py").read_text()
+    new_op.main(["--remove", "f"], checkout)
+    assert ("reference=f, stops_gradients=True" in " ".join(spec.split())) == is_said
+
+
 def test_a_schema_alone_without_derivatives(define, checkout):
     new_op.main(["--from", define(GRAM, "gram"), "--template", "kernel", "--no-grad"], checkout)
     folder = checkout / "extension_cpp" / "operators" / "gram"
@@ -2132,6 +2141,72 @@ registration.register_vmap(
     "package::offset_rms_norm_backward",
     with_columns("package::offset_rms_norm_backward", _backward_in_torch),
 )
+""",
+    )
+
+
+def test_a_detached_part_in_ops_and_spec():
+    """C++ computes what Python detaches: the second derivative has no part in it."""
+    source = printed("straight_through", "straight_through.cpp")
+    assert "A operator()(A x) const { return x * math::sigmoid(x); }" in source
+    assert (
+        "A operator()(A grad_output, A x) const { return grad_output * math::sigmoid(x); }"
+        in source
+    )
+    ops, spec = printed("straight_through", "ops.py"), printed("straight_through", "spec.py")
+    assert "return grad_output * torch.sigmoid(x).detach()" in ops
+    assert "forward mode, but for what the definition detaches." in " ".join(ops.split())
+    assert spec.endswith(
+        'spec = OpSpec(name="straight_through", reference=straight_through, stops_gradients=True)\n'
+    )
+    assert "stops_gradients" not in printed("softcap", "spec.py")
+
+
+def test_several_results_with_optional_tensors_cpp():
+    source = printed("modulated", "modulated.cpp")
+    host = source[source.index("std::tuple<Tensor, Tensor> modulated(") :]
+    assert_expected_inline(
+        host[: host.index("\n}\n") + 3],
+        """\
+std::tuple<Tensor, Tensor> modulated(
+    const Tensor& x, const std::optional<Tensor>& scale, const std::optional<Tensor>& shift) {
+  const CheckedInputs inputs = kModulated.check(x, scale, shift);
+  std::array<Tensor, 2> output{inputs.new_output(0), inputs.new_output(1)};
+  if (scale.has_value() && shift.has_value()) {
+    elementwise_into<Modulated>(output, x, *scale, *shift);
+  } else if (scale.has_value()) {
+    elementwise_into<ModulatedWithoutShift>(output, x, *scale);
+  } else if (shift.has_value()) {
+    elementwise_into<ModulatedWithoutScale>(output, x, *shift);
+  } else {
+    elementwise_into<ModulatedWithoutScaleWithoutShift>(output, x);
+  }
+  return std::tuple_cat(output);
+}
+""",
+    )
+
+
+def test_a_reference_that_is_composed():
+    spec = printed("weighted_huber", "spec.py")
+    assert_expected_inline(
+        spec[spec.index("# Of primitive") :],
+        """\
+# Of primitive operations: PyTorch's huber_loss has no derivative in forward mode.
+def composed(x, y, weight=None, delta=1.0):
+    if weight is not None:
+        difference = x - y
+        abs2 = torch.abs(difference)
+        product = 0.5 * difference * difference
+        loss = torch.where(abs2 < delta, product, delta * (abs2 - 0.5 * delta))
+        return weight * loss
+    difference = x - y
+    abs2 = torch.abs(difference)
+    product = 0.5 * difference * difference
+    return torch.where(abs2 < delta, product, delta * (abs2 - 0.5 * delta))
+
+
+spec = OpSpec(name="weighted_huber", reference=composed, counterpart=weighted_huber)
 """,
     )
 
