@@ -399,7 +399,7 @@ whole(
 whole("not_positive", "torch.clamp({0}, max=0)", lambda x: x)
 
 
-# C++ has that of beta = 1 without a threshold, from which it is 1e-10 off where it is most.
+# C++ has that of beta = 1 without a threshold.
 define("plain_softplus", Form("F.softplus({0})"), Form("math::softplus({0})"), word="softplus")
 
 
@@ -410,8 +410,10 @@ def is_plain(threshold: Node) -> bool:
 def softplus(x: Node, beta: Node, threshold: Node) -> Node:
     scaled = beta * x
     if is_plain(threshold):
-        return make("plain_softplus", scaled) / beta
-    return where(make("gt", scaled, threshold), x, make("log1p", make("exp", scaled)) / beta)
+        inside = make("plain_softplus", scaled)
+    else:
+        inside = make("log1p", make("exp", scaled))
+    return where(make("gt", scaled, threshold), x, inside / beta)
 
 
 def softplus_derivative(
@@ -419,8 +421,6 @@ def softplus_derivative(
 ) -> tuple[Node, None, None]:
     scaled = beta * x
     inside = g * make("sigmoid", scaled)
-    if is_plain(threshold):
-        return inside, None, None
     return where(make("gt", scaled, threshold), g, inside), None, None
 
 

@@ -22,6 +22,7 @@ OF_NUMBERS = {
     "exp2": Form("2 ** {0}", PRODUCT, (WHOLE,)),
     "where": Form("{1} if {0} else {2}", CHOICE, (OR, OR, OR)),
     "to_real": Form("float({0})"),
+    "detach": Form("{0}"),
     "round": Form("round({0})"),
     "floor_divide": Form("{0} // {1}", PRODUCT, (PRODUCT, SIGN)),
     "remainder": Form("{0} % {1}", PRODUCT, (PRODUCT, SIGN)),

@@ -154,6 +154,12 @@ def whole_row(name: str, of: Callable[[Node], Node]) -> None:
     ROWS[name] = call
 
 
+@of_rows("linalg_vecdot", "vecdot")
+def _vecdot(x: Any, y: Any, dim: Any = -1) -> tuple[Node, bool]:
+    last(dim, "vecdot")
+    return make("row_sum", make("mul", element(x, "vecdot"), element(y, "vecdot"))), True
+
+
 @of_rows("pairwise_distance")
 def _pairwise_distance(
     x: Any, y: Any, p: Any = 2.0, eps: Any = 1e-6, keepdim: bool = False

@@ -59,7 +59,8 @@ class Condition:
     def __bool__(self) -> bool:
         raise refuse(
             "a branch on a number would be taken once and for all",
-            instead="say it with torch.where, or make the switch an argument of type bool",
+            instead="say it with torch.where, make the switch an argument of type bool, or leave "
+            "the assertion out",
         )
 
 

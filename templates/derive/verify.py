@@ -532,22 +532,24 @@ class CheckedRows(Checked):
                     return fewest
         return 0
 
-    def is_accurate(self, columns: int) -> bool:
+    def is_accurate(
+        self, columns: int, rows: int = MANY_ROWS, ranges: Sequence[Range] | None = None
+    ) -> bool:
         """Whether the definition in float32 has room below what the battery allows, on many rows.
 
         A row of few numbers may by chance be one of equal numbers, nearly.
         """
-        tensors = self.random(self.ranges(), shape=(MANY_ROWS, columns))
+        tensors = self.random(ranges or self.ranges(), shape=(rows, columns))
         rough, exact = (
             self.first_derivatives({n: t.to(dtype) for n, t in tensors.items()})
             for dtype in (torch.float32, torch.float64)
         )
         pairs = zip(rough, exact, strict=True)
         # Not of sums over rows.
-        return are_close(*zip(*[p for p in pairs if p[1].shape[:1] == (MANY_ROWS,)], strict=True))
+        return are_close(*zip(*[p for p in pairs if p[1].shape[:1] == (rows,)], strict=True))
 
     def is_accurate_within(self, ranges: Sequence[Range]) -> bool:
-        return True  # That follows from the number of columns.
+        return self.is_accurate(MANY_COLUMNS, MANY_ROWS // 10, ranges)
 
     def is_defined(self, columns: int) -> bool:
         tensors = self.random(self.ranges(), shape=(200, columns))

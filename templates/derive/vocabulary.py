@@ -592,7 +592,7 @@ KINDS: list[tuple[str, str, str]] = [
         "matmul mm bmm mv dot inner outer einsum linear bilinear conv1d conv2d conv3d "
         "addmm baddbmm tensordot kron scaled_dot_product_attention embedding vdot",
         "{} is a product of matrices, or the like, and not elementwise",
-        "start from --template kernel",
+        "say (x * y).sum(-1) where it is that, or start from --template kernel",
     ),
     (
         "__getitem__ index_select gather take scatter select narrow chunk split unbind "
@@ -662,7 +662,8 @@ KINDS: list[tuple[str, str, str]] = [
         "say pow",
     ),
     (
-        "multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss",
+        "multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss "
+        "cosine_embedding_loss triplet_margin_loss triplet_margin_with_distance_loss",
         "{} looks at whole rows, in a way that is not derived",
         "say it in the operations that it is made of",
     ),
