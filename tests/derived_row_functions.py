@@ -269,3 +269,8 @@ def between_extremes(x: Tensor, eps: float = 1e-6) -> Tensor:
 
 def soft_maximum(x: Tensor, r: float = 5.0) -> Tensor:
     return (torch.logsumexp(r * x, -1) - math.log(x.shape[-1])) / r
+
+
+def scaled_by_constant_weight(x: Tensor, weight: Tensor | None = None) -> Tensor:
+    y = torch.softmax(x, -1)
+    return y if weight is None else y * weight.detach()

@@ -104,7 +104,8 @@ def returned_tensors(plan: Plan) -> str:
     if plan.broadcasts:
         text += " The gradient of an input that was broadcast is a deterministic sum, accumulated "
         text += "in float32 (float64 for float64)."
-    if columns := plan.variants[0].columns:
+    first = plan.variants[0]
+    if columns := [name for name in first.columns if name in first.computed]:
         named = " and ".join(f"`{name}`" for name in columns)
         text += f" The gradient{'s' if len(columns) > 1 else ''} of {named} "
         text += "are deterministic sums" if len(columns) > 1 else "is a deterministic sum"

@@ -129,8 +129,11 @@ def function(
     body = each(composed, body)
     names = dict(zip(composed([*names]), names.values(), strict=True))
     lines = [f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed]
+    # Of numbers nothing is detached.
+    is_detached = any(node.op == "detach" for node in in_order(nodes_of(body)))
     for x, number in (otherwise or {}).items():
-        lines.append(f"{x} = {number} if {x} is None else {x}")
+        value = f"{like}.new_full((), {number})" if is_detached else number
+        lines.append(f"{x} = {value} if {x} is None else {x}")
     if any(node.op == "col_sum" for node in nodes_of(body)):
         lines.append(f"columns = columns or {like}.shape[-1:]")
         parameters = [*parameters, "columns=None"]
