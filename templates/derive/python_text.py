@@ -132,7 +132,7 @@ def function(
     # Of numbers nothing is detached.
     is_detached = any(node.op == "detach" for node in in_order(nodes_of(body)))
     for x, number in (otherwise or {}).items():
-        value = f"{like}.new_full((), {number})" if is_detached else number
+        value = f"torch.full_like({like}, {number})" if is_detached else number
         lines.append(f"{x} = {value} if {x} is None else {x}")
     if any(node.op == "col_sum" for node in nodes_of(body)):
         lines.append(f"columns = columns or {like}.shape[-1:]")
