@@ -637,3 +637,145 @@ def reflected(x: Tensor, y: Tensor, odd: bool = False) -> tuple[Tensor, Tensor, 
 
 def between_numbers(x: Tensor, low: float = -1.0, high: float = 1.0) -> Tensor:
     return torch.maximum(torch.minimum(x, torch.tensor(high)), torch.tensor(low))
+
+
+def modulated(
+    x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    y = torch.tanh(x)
+    if scale is not None:
+        y = y * scale
+    if shift is not None:
+        y = y + shift
+    return y, 1 - y * y
+
+
+def state_space_step(
+    dt: Tensor, A: Tensor, x: Tensor, dt_bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Discretises a diagonal system, as Mamba does."""
+    if dt_bias is not None:
+        dt = dt + dt_bias
+    dt = F.softplus(dt)
+    return torch.exp(dt * A), dt * x
+
+
+def lion_step(
+    p: Tensor, g: Tensor, m: Tensor, lr: float = 1e-2, b1: float = 0.9, b2: float = 0.99
+) -> tuple[Tensor, Tensor]:
+    update = torch.sign(torch.lerp(g, m, b1))
+    return p - lr * update, torch.lerp(g, m, b2)
+
+
+# ----- With parts that have no gradient
+
+
+def straight_through(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x).detach()
+
+
+def learned_steps(x: Tensor, step: Tensor, low: float = -4.0, high: float = 3.0) -> Tensor:
+    """Quantises, with a gradient for the step (LSQ)."""
+    v = (x / step).clamp(low, high)
+    return (v + (v.round() - v).detach()) * step
+
+
+def spike(x: Tensor, alpha: float = 2.0) -> Tensor:
+    hard = (x > 0).float()
+    soft = torch.sigmoid(alpha * x)
+    return soft + (hard - soft).detach()
+
+
+def scaled_by_constant(x: Tensor, y: Tensor) -> Tensor:
+    with torch.no_grad():
+        size = torch.abs(x) + 1
+    return x * y / size
+
+
+def focal_with_constant_weight(x: Tensor, y: Tensor, gamma: float = 2.0) -> Tensor:
+    loss = F.binary_cross_entropy_with_logits(x, y, reduction="none")
+    p = torch.sigmoid(x)
+    of_truth = y * p + (1 - y) * (1 - p)
+    return ((1 - of_truth) ** gamma).detach() * loss
+
+
+# ----- Of functions that are no reference in PyTorch
+
+
+def binary_cross_entropy(p: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy(p, y, reduction="none")
+
+
+def gaussian_nll(mu: Tensor, y: Tensor, var: Tensor) -> Tensor:
+    return F.gaussian_nll_loss(mu, y, var, full=True, reduction="none")
+
+
+def soft_margin(x: Tensor, y: Tensor) -> Tensor:
+    return F.soft_margin_loss(input=x, target=y, reduction="none")
+
+
+def margin_ranking(a: Tensor, b: Tensor, y: Tensor, margin: float = 0.1) -> Tensor:
+    return F.margin_ranking_loss(a, b, y, margin=margin, reduction="none")
+
+
+def prelu(x: Tensor, weight: Tensor) -> Tensor:
+    return F.prelu(x, weight)
+
+
+def hardsigmoid(x: Tensor) -> Tensor:
+    return F.hardsigmoid(x)
+
+
+def hardswish_gate(gate: Tensor, up: Tensor) -> Tensor:
+    return F.hardswish(gate) * up
+
+
+def step_gate(x: Tensor, y: Tensor) -> Tensor:
+    return x * torch.heaviside(y, torch.tensor(0.5, device=y.device, dtype=y.dtype))
+
+
+def weighted_huber(
+    x: Tensor, y: Tensor, weight: Tensor | None = None, delta: float = 1.0
+) -> Tensor:
+    loss = F.huber_loss(x, y, reduction="none", delta=delta)
+    return loss if weight is None else weight * loss
+
+
+# ----- As they are written in the field
+
+
+def elu_gate(x: Tensor, y: Tensor) -> Tensor:
+    return F.elu(x) * y
+
+
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, eps: float = 0.2) -> Tensor:
+    return -torch.min(ratio * advantage, torch.clamp(ratio, 1 - eps, 1 + eps) * advantage)
+
+
+def asymmetric_loss(x: Tensor, y: Tensor, clip: float = 0.05) -> Tensor:
+    p = torch.sigmoid(x)
+    rest = (1 - p + clip).clamp(max=1)
+    logs = y * torch.log(p.clamp(min=1e-8)) + (1 - y) * torch.log(rest.clamp(min=1e-8))
+    return -logs * torch.pow(1 - p * y - rest * (1 - y), y + 4 * (1 - y))
+
+
+def smooth_union(a: Tensor, b: Tensor, k: float = 0.1) -> Tensor:
+    h = torch.clamp(0.5 + 0.5 * (b - a) / k, 0.0, 1.0)
+    return torch.lerp(b, a, h) - k * h * (1.0 - h)
+
+
+def masked_scores(scores: Tensor, mask: Tensor, value: float = -1e4) -> Tensor:
+    return scores.masked_fill(mask <= 0, value)
+
+
+def gelu_of_constants(x: Tensor) -> Tensor:
+    inner = torch.sqrt(torch.tensor(2 / math.pi)) * (x + 0.044715 * torch.pow(x, 3))
+    return 0.5 * x * (1 + torch.tanh(inner))
+
+
+def nearly_equal(x: Tensor, y: Tensor) -> Tensor:
+    return x.where(torch.isclose(x, y, rtol=0.1), y.round(decimals=1))
+
+
+def counted_signs(x: Tensor, y: Tensor) -> Tensor:
+    return ((x > 0).int() + (y > 0).long()) * x

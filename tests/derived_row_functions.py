@@ -223,3 +223,54 @@ def offset_rms_norm(
 def affine_of_mean(x: Tensor, gamma: Tensor, beta: Tensor, slope: float = 0.5) -> Tensor:
     scores = torch.sigmoid(x * gamma + beta)
     return slope * scores + scores.mean(-1, keepdim=True) * gamma
+
+
+# ----- With parts that have no gradient
+
+
+def softmax_less_a_constant(x: Tensor) -> Tensor:
+    exponential = torch.exp(x - x.amax(dim=-1, keepdim=True).detach())
+    return exponential / exponential.sum(dim=-1, keepdim=True)
+
+
+def distillation(student: Tensor, teacher: Tensor, temperature: float = 2.0) -> Tensor:
+    log_p = F.log_softmax(student / temperature, dim=-1)
+    q = F.softmax(teacher.detach() / temperature, dim=-1)
+    return (q * (q.log() - log_p)).sum(-1)
+
+
+def hard_choice(logits: Tensor, noise: Tensor, tau: float = 1.0) -> Tensor:
+    """One-hot with the gradient of a softmax (straight-through Gumbel-softmax)."""
+    soft = F.softmax((logits + noise) / tau, dim=-1)
+    hard = (soft == soft.amax(-1, keepdim=True)).to(soft.dtype)
+    return hard - soft.detach() + soft
+
+
+# ----- As they are written in the field
+
+
+def prelu_columns(x: Tensor, weight: Tensor) -> Tensor:
+    return F.prelu(x - x.mean(axis=-1, keepdims=True), weight)
+
+
+def distance(x: Tensor, y: Tensor) -> Tensor:
+    return F.pairwise_distance(x, y)
+
+
+def layer_norm_by_var_mean(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    var, mean = torch.var_mean(x, dim=-1, keepdim=True, unbiased=False)
+    return (x - mean) * torch.rsqrt(var + 0.1) * weight + bias
+
+
+def between_extremes(x: Tensor, eps: float = 1e-6) -> Tensor:
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    return (x - low) / (high - low + eps)
+
+
+def soft_maximum(x: Tensor, r: float = 5.0) -> Tensor:
+    return (torch.logsumexp(r * x, -1) - math.log(x.shape[-1])) / r
+
+
+def scaled_by_constant_weight(x: Tensor, weight: Tensor | None = None) -> Tensor:
+    y = torch.softmax(x, -1)
+    return y if weight is None else y * weight.detach()

@@ -106,6 +106,34 @@ def test_every_check_has_a_mutant():
     assert testing.CHECKS.keys() - caught_by == {"check_second_device", "check_compiled_transforms"}
 
 
+def test_a_check_without_samples_fails():
+    spec = dataclasses.replace(spec_of(sound.FusedOp), samples=lambda make, shape: [])
+    silent, messages = set(), []
+    for name in testing.CHECKS.keys() - {"check_properties"}:
+        try:
+            testing.check(spec, devices=["cpu"], checks=[name])
+            silent.add(name)
+        except testing.CheckError as error:
+            messages.append(str(error))
+    assert all("samples() yields nothing for (" in message for message in messages)
+    for_others = {"check_missing_backend", "check_mutation", "check_no_gradient"}
+    on_cuda = {"check_cuda_graph", "check_streams", "check_second_device"}
+    # Of which the spec has some of its own.
+    assert silent == for_others | on_cuda | {"check_bad_inputs"}
+
+
+def test_a_reference_that_stops_gradients_has_no_slope():
+    """Finite differences are left out where they do not agree with the reference either."""
+    (spec,) = (spec for spec in testing.find_specs() if spec.name == "square")
+    constant = dataclasses.replace(
+        spec, function=lambda input: input * input.detach(), stops_gradients=True
+    )
+    straight = dataclasses.replace(constant, reference=lambda input: input * input.detach())
+    testing.check(straight, checks=["check_gradcheck"])
+    with pytest.raises(testing.CheckError, match="gradcheck"):
+        testing.check(constant, checks=["check_gradcheck"])
+
+
 def test_unknown_check():
     with pytest.raises(ValueError, match="no check is called"):
         testing.check(spec_of(sound.Round), checks=["check_froward"])

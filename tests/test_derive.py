@@ -162,6 +162,79 @@ def f(x: Tensor) -> Tensor:
     assert_expected_inline(formulas(source), """(mul(mul(x, 0.5), 0.5), mul(0.25, grad_output))""")
 
 
+def test_a_detached_part_is_a_constant(formulas):
+    assert formulas("def f(x: Tensor) -> Tensor:\n    return x * torch.exp(x).detach()\n") == (
+        "(mul(x, detach(exp(x))), mul(grad_output, detach(exp(x))))"
+    )
+
+
+def test_without_gradients_all_results_are_constants(formulas):
+    text = formulas(
+        """
+def f(x: Tensor) -> Tensor:
+    with torch.no_grad():
+        with torch.no_grad():
+            y = torch.exp(x)
+        y = torch.sin(y + 1) * x
+    return x * y
+"""
+    )
+    constant = "detach(mul(sin(add(detach(exp(x)), 1.0)), x))"
+    assert text == f"(mul(x, {constant}), mul(grad_output, {constant}))"
+    assert torch.is_grad_enabled()
+
+
+def test_gradients_that_a_definition_turns_off_are_on_again(formulas):
+    formulas(
+        "def f(x: Tensor) -> Tensor:\n"
+        "    torch.set_grad_enabled(False)\n    y = x * 2\n    torch.set_grad_enabled(True)\n"
+        "    return x * y\n"
+    )
+    with pytest.raises(NotDerived):
+        formulas(
+            "def f(x: Tensor) -> Tensor:\n    torch.set_grad_enabled(False)\n    return x @ x\n"
+        )
+    assert torch.is_grad_enabled()
+
+
+def test_sums_are_added_in_the_authors_order(define):
+    """What is left of two large numbers is not lost in the sum with one of them."""
+    place = define("def f(x: Tensor, y: Tensor, z: Tensor) -> Tensor:\n    return x + (y - z)\n")
+    assert "return x + (y - z);" in texts(planned(read(place)))["f.cpp"]
+
+
+def test_values_that_a_definition_refuses_are_left_out(define):
+    source = 'F.binary_cross_entropy(x, x.detach() ** 2, reduction="none")'
+    verified = planned(read(define(TENSOR + source))).verified
+    assert verified.ranges == {"x": (0.1, 0.9)}
+    assert verified.functions >= {"binary_cross_entropy", "detach", "pow"}
+
+
+def test_samples_are_of_values_for_which_float32_suffices(define):
+    source = "torch.where(x == 0, 1.0, torch.sin(x) / torch.where(x == 0, 1.0, x))"
+    assert planned(read(define(TENSOR + source))).verified.ranges["x"][0] > 0
+
+
+def test_the_reference_of_several_cases_is_composed_of_all_of_them(define):
+    place = define(
+        """
+def f(x: Tensor, weight: Tensor | None = None, *, twice: bool = False) -> Tensor:
+    y = F.hardsigmoid(x * 2 if twice else x)
+    return y if weight is None else weight * y
+"""
+    )
+    plan = planned(read(place))
+    scope: dict = {}
+    exec(texts(plan)["spec.py"].partition("from extension_cpp")[0], scope)
+    source = texts(plan)["spec.py"].partition("def composed")
+    exec(f"import torch.nn.functional as F\n{source[1]}{source[2].partition('spec =')[0]}", scope)
+    x, weight = torch.randn(2, 30)
+    for args in ((x,), (x, weight)):
+        for twice in (False, True):
+            found = scope["composed"](*args, twice=twice)
+            torch.testing.assert_close(found, plan.definition.function(*args, twice=twice))
+
+
 def test_names_are_the_authors(define):
     source = """
 def f(x: Tensor) -> Tensor:
@@ -429,11 +502,6 @@ REFUSED = {
         "def f(x: Tensor, up: bool) -> Tensor:\n    return x.sum(-1) if up else x",
         "the shape of a result depends on a switch, or on whether a tensor is None",
     ),
-    "several results of optional tensors": (
-        "def f(x: Tensor, y: Tensor | None = None) -> tuple[Tensor, Tensor]:\n"
-        "    return x, x if y is None else x * y",
-        "several results of which each element depends on optional tensors (y) are not derived",
-    ),
     "matmul": (TENSOR + "x @ x", "matmul is a product of matrices"),
     "indexing": (TENSOR + "x[0]", "getitem picks elements out"),
     "random": (TENSOR + "F.dropout(x, 0.5)", "dropout draws random numbers"),
@@ -456,10 +524,18 @@ REFUSED = {
         "def f(x: Tensor) -> Tensor:\n    x += 1\n    return x",
         "this writes to an argument",
     ),
-    "detach": (TENSOR + "x + (torch.round(x) - x).detach()", "a part without a gradient makes"),
-    "no_grad": (
-        "def f(x: Tensor) -> Tensor:\n    with torch.no_grad():\n        y = x * 2\n    return x * y",
-        "a part without a gradient makes",
+    "data": (TENSOR + "x + (torch.round(x) - x).data", "data is not followed; say x.detach()"),
+    "some elements": (
+        "def f(x: Tensor) -> Tensor:\n    y = x.clone()\n    y[x > 0] = 0\n    return y",
+        "setitem writes to some elements; say it with torch.where",
+    ),
+    "compares shapes": (
+        "def f(x: Tensor, y: Tensor) -> Tensor:\n    assert x.shape == y.shape\n    return x * y",
+        "leave it out: the operator checks shapes by itself",
+    ),
+    "device": (
+        TENSOR + "x * (2 if x.device.type == 'cpu' else 3)",
+        "what the function keeps outside of itself was made a constant",
     ),
     "out": (TENSOR + "torch.add(x, 1, out=x)", "out= writes to a tensor"),
     "number": (
@@ -568,9 +644,14 @@ def f(x: Tensor) -> Tensor:
 """,
         "what was derived does not agree with the definition: the gradient of x",
     ),
-    "no second derivative": (
-        TENSOR + "F.hardsigmoid(x)",
-        "hardsigmoid has no second derivative in PyTorch",
+    "float64": (TENSOR + "torch.float_power(x, 2)", "float_power computes in float64"),
+    "softmax in float32": (
+        TENSOR + "torch.softmax(x, -1, dtype=torch.float32)",
+        "leave it out: the operator computes half types in float32 by itself",
+    ),
+    "decimals": (
+        "def f(x: Tensor, k: int) -> Tensor:\n    return torch.round(x, decimals=k)",
+        "say torch.round(x * a) / a",
     ),
 }
 
@@ -786,6 +867,15 @@ def test_a_schema_alone_with_another_template(kind, checkout):
     assert "reference=scaled_exp)" in (folder / "spec.py").read_text()
     new_op.main(["--remove", "scaled_exp"], checkout)
     assert git(checkout, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(("body", "is_said"), [("x * x.detach()", True), ("x * x", False)])
+def test_a_schema_alone_of_a_definition_that_stops_gradients(body, is_said, define, checkout):
+    place = define(f"def f(x: Tensor) -> Tensor:\n    return {body}\n")
+    new_op.main(["--from", place, "--template", "kernel"], checkout)
+    spec = (checkout / "extension_cpp" / "operators" / "f" / "spec.py").read_text()
+    new_op.main(["--remove", "f"], checkout)
+    assert ("reference=f, stops_gradients=True" in " ".join(spec.split())) == is_said
 
 
 def test_a_schema_alone_without_derivatives(define, checkout):
@@ -2051,6 +2141,72 @@ registration.register_vmap(
     "package::offset_rms_norm_backward",
     with_columns("package::offset_rms_norm_backward", _backward_in_torch),
 )
+""",
+    )
+
+
+def test_a_detached_part_in_ops_and_spec():
+    """C++ computes what Python detaches: the second derivative has no part in it."""
+    source = printed("straight_through", "straight_through.cpp")
+    assert "A operator()(A x) const { return x * math::sigmoid(x); }" in source
+    assert (
+        "A operator()(A grad_output, A x) const { return grad_output * math::sigmoid(x); }"
+        in source
+    )
+    ops, spec = printed("straight_through", "ops.py"), printed("straight_through", "spec.py")
+    assert "return grad_output * torch.sigmoid(x).detach()" in ops
+    assert "forward mode, but for what the definition detaches." in " ".join(ops.split())
+    assert spec.endswith(
+        'spec = OpSpec(name="straight_through", reference=straight_through, stops_gradients=True)\n'
+    )
+    assert "stops_gradients" not in printed("softcap", "spec.py")
+
+
+def test_several_results_with_optional_tensors_cpp():
+    source = printed("modulated", "modulated.cpp")
+    host = source[source.index("std::tuple<Tensor, Tensor> modulated(") :]
+    assert_expected_inline(
+        host[: host.index("\n}\n") + 3],
+        """\
+std::tuple<Tensor, Tensor> modulated(
+    const Tensor& x, const std::optional<Tensor>& scale, const std::optional<Tensor>& shift) {
+  const CheckedInputs inputs = kModulated.check(x, scale, shift);
+  std::array<Tensor, 2> output{inputs.new_output(0), inputs.new_output(1)};
+  if (scale.has_value() && shift.has_value()) {
+    elementwise_into<Modulated>(output, x, *scale, *shift);
+  } else if (scale.has_value()) {
+    elementwise_into<ModulatedWithoutShift>(output, x, *scale);
+  } else if (shift.has_value()) {
+    elementwise_into<ModulatedWithoutScale>(output, x, *shift);
+  } else {
+    elementwise_into<ModulatedWithoutScaleWithoutShift>(output, x);
+  }
+  return std::tuple_cat(output);
+}
+""",
+    )
+
+
+def test_a_reference_that_is_composed():
+    spec = printed("weighted_huber", "spec.py")
+    assert_expected_inline(
+        spec[spec.index("# Of primitive") :],
+        """\
+# Of primitive operations: PyTorch's huber_loss has no derivative in forward mode.
+def composed(x, y, weight=None, delta=1.0):
+    if weight is not None:
+        difference = x - y
+        abs2 = torch.abs(difference)
+        product = 0.5 * difference * difference
+        loss = torch.where(abs2 < delta, product, delta * (abs2 - 0.5 * delta))
+        return weight * loss
+    difference = x - y
+    abs2 = torch.abs(difference)
+    product = 0.5 * difference * difference
+    return torch.where(abs2 < delta, product, delta * (abs2 - 0.5 * delta))
+
+
+spec = OpSpec(name="weighted_huber", reference=composed, counterpart=weighted_huber)
 """,
     )
 

@@ -37,12 +37,12 @@ SHARE = [
     *("tanh_gelu", "tanh_affine", "scaled_bias_relu", "added", "rounded", "log", "integer_power"),
     *("between_tensors", "focal", "atan2", "select", "softplus_bt", "elu_a", "counted", "maximum"),
     *("remainder", "gated_residual", "soft_threshold", "leaky", "rotary", "reflected"),
-    *("product_or_sign", "weighted_bce"),
+    *("product_or_sign", "weighted_bce", "learned_steps", "modulated", "binary_cross_entropy"),
     # Row-wise.
     *("log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "residual_norm", "layer_norm"),
     *("standardised", "normalised", "length", "cosine", "weighted_sum", "variance", "spread"),
     *("affine_of_mean", "log_softmax_and_logsumexp", "optional_layer_norm", "offset_rms_norm"),
-    "gated_softmax",
+    *("gated_softmax", "softmax_less_a_constant"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +28,23 @@ def samples(
     spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape, **options: Any
 ) -> list[Sample]:
     """The spec's samples of a shape; options are those of `Make`."""
-    return list(spec.samples(Make(device, dtype, **options), shape))
+    found = list(spec.samples(Make(device, dtype, **options), shape))
+    for given in _given:
+        given.append((shape, len(found)))
+    return found
+
+
+_given: list[list[tuple[Shape, int]]] = []
+
+
+@contextlib.contextmanager
+def given_samples(given: list[tuple[Shape, int]]) -> Iterator[None]:
+    """Adds to a list the shapes of which samples are asked for, and how many there were."""
+    _given.append(given)
+    try:
+        yield
+    finally:
+        _given.pop()
 
 
 def cases(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib.util
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
+from extension_cpp.battery.calls import given_samples
+from extension_cpp.battery.failure import fail
 from extension_cpp.battery.spec import OpSpec, devices
 
 
@@ -49,8 +52,24 @@ def register(
     """Adds a function to the checks."""
 
     def add(run: _Run) -> _Run:
-        CHECKS[run.__name__] = Check(run, per_dtype, applies)
-        return run
+        @functools.wraps(run)
+        def check(spec: OpSpec, device: str, *args: Any, **kwargs: Any) -> None:
+            asked: list[tuple[tuple[int, ...], int]] = []
+            try:
+                with given_samples(asked):
+                    run(spec, device, *args, **kwargs)
+            finally:
+                # Else it would pass, or stumble over what it does not have.
+                if asked and not any(count for _, count in asked):
+                    shapes = ", ".join(str(shape) for shape in dict(asked))
+                    fail(
+                        spec,
+                        f"{run.__name__} checks nothing: samples() yields nothing for {shapes}",
+                        see="spec",
+                    )
+
+        CHECKS[run.__name__] = Check(check, per_dtype, applies)
+        return cast(_Run, check)
 
     return add
 

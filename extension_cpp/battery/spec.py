@@ -43,6 +43,8 @@ class OpSpec:
         dtypes: that the operator takes.
         tolerances: dtype under test to (rtol, atol), overriding the defaults of the battery. Say why beside it.
         differentiable: False for an operator without a derivative, which must then say so when one is asked for.
+        stops_gradients: whether parts of the reference are constants for its derivatives, by `detach` or `no_grad`, so
+            that these are no slopes: finite differences, of which the reference is wrong as well, say nothing then.
         devices: the backends that exist.
         autocast: the policy, one of "lower_precision", "float32", "promote", or None; a mapping where
             it differs between types of device.
@@ -68,6 +70,7 @@ class OpSpec:
     )
     tolerances: Mapping[torch.dtype, tuple[float, float]] = dataclasses.field(default_factory=dict)
     differentiable: bool = True
+    stops_gradients: bool = False
     devices: tuple[str, ...] = ("cpu", "cuda")
     autocast: str | Mapping[str, str] | None = None
     counterpart: Callable[..., Any] | None = None

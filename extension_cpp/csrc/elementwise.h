@@ -52,13 +52,19 @@ auto elementwise(const Operator& op, const Arguments&... arguments) {
       detail::tensors_in(arguments...));
 }
 
-// The same into a tensor that is there already, and has been checked: `output` overlaps no other argument, unless it is
+// The same into tensors that are there already, and have been checked: each overlaps no other argument, unless it is
 // exactly that.
+template <template <class> class F, size_t M, class... Arguments>
+void elementwise_into(std::array<Tensor, M>& outputs, const Arguments&... arguments) {
+  const DeviceGuard guard(outputs[0]);
+  detail::compute_elementwise<F>(outputs, arguments...);
+}
+
+// Into one.
 template <template <class> class F, class... Arguments>
 void elementwise_into(Tensor& output, const Arguments&... arguments) {
-  const DeviceGuard guard(output);
   std::array<Tensor, 1> outputs{output};
-  detail::compute_elementwise<F>(outputs, arguments...);
+  elementwise_into<F>(outputs, arguments...);
 }
 
 }  // namespace extension_cpp

@@ -86,6 +86,9 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
         ops = re.sub(
             r'(?<=    """)EDIT: .*', lambda match: textwrap.indent(text, "    ").strip(), ops
         )
-    spec = drop_paragraphs(spec, r"^def reference\(").replace("=reference", f"={schema.name}")
+    reference = f"={schema.name}"
+    if re.search(r"\bdetach\(|\bno_grad\(", definition.source):
+        reference += ", stops_gradients=True"
+    spec = drop_paragraphs(spec, r"^def reference\(").replace("=reference", reference)
     files |= {"ops.py": ops, "spec.py": f"{imported}\n{spec}", "definition.py": definition.source}
     return {name: format_text(name, text) for name, text in files.items()}

@@ -73,6 +73,11 @@ def forward_host(plan: Plan) -> str:
         call = f"elementwise<{plan.struct(plan.variants[0])}>({plan.own.constant}, {arguments})"
         return f"{head} return {call}; }}"
     tensors = ", ".join(plan.in_cpp[name] for name in plan.tensors)
+    made, result = f"Tensor {OUTPUT} = inputs.new_output();", OUTPUT
+    if (count := len(plan.results)) > 1:
+        new = ", ".join(f"inputs.new_output({k})" for k in range(count))
+        made = f"std::array<Tensor, {count}> {OUTPUT}{{{new}}};"
+        result = f"std::tuple_cat({OUTPUT})"
     *conditional, last = plan.variants
     choice = " else ".join(
         f"if ({are_given(plan, variant)}) {{ {into_output(plan, variant)} }}"
@@ -81,9 +86,9 @@ def forward_host(plan: Plan) -> str:
     lines = [
         head,
         f"const CheckedInputs inputs = {plan.own.constant}.check({tensors});",
-        f"Tensor {OUTPUT} = inputs.new_output();",
+        made,
         f"{choice} else {{ {into_output(plan, last)} }}",
-        f"return {OUTPUT};",
+        f"return {result};",
         "}",
     ]
     return "\n".join(lines)

@@ -29,7 +29,7 @@ from .saved import OUTPUT
 
 TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 # What the functions of an ops.py use by these names.
-TAKEN = {"torch", "checks", "registration", "ctx", "inputs", "self", "A"}
+TAKEN = {"torch", "checks", "registration", "ctx", "inputs", "self"}
 # The results without names, and their gradients.
 RESULT = re.compile(rf"(?:{GRADIENT}|{OUTPUT})\d*")
 

@@ -49,17 +49,15 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     ]
     is_row_wise = is_of_rows(definition, given, switches)
     columns = columns_of(definition, is_row_wise)
-    variants = [derive_variant(definition, names, switches, columns, factored) for names in given]
+    variants: list[Variant] = []
+    for names in given:
+        results = variants[0].results if variants else None
+        variants.append(derive_variant(definition, names, switches, columns, factored, results))
     if any(shapes_of(v.results) != shapes_of(variants[0].results) for v in variants):
         raise another_shape(definition)
     if is_row_wise:
         check_rows(definition, variants)
         variants = filled(definition, variants, switches)
-    elif optional and definition.schema.outputs > 1:
-        raise NotDerived(
-            f"{definition.place}: several results of which each element depends on optional "
-            f"tensors ({', '.join(optional)}) are not derived; write a function for each case"
-        )
     used = set().union(*(v.uses(v.forward) for v in variants))
     for argument in definition.schema.arguments:
         if argument.name not in used:
@@ -104,6 +102,7 @@ def derive_variant(
     switches: Sequence[str],
     columns: Sequence[str],
     factored: bool,
+    called_as: Sequence[Result] | None = None,
 ) -> Variant:
     tensors, absent = definition.tensors(given)
     columns = [name for name in columns if name in tensors]
@@ -123,6 +122,9 @@ def derive_variant(
 
     forward = branched(switches, leaf)
     results = named(definition, cases)
+    if called_as is not None:
+        pairs = zip(results, called_as, strict=True)
+        results = [dataclasses.replace(own, name=other.name) for own, other in pairs]
     given_gradients = [result.leaf for result in results]
     arguments = [make("column" if n in columns else "tensor", value=n) for n in tensors]
     added = add if factored else plus

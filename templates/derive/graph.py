@@ -206,6 +206,8 @@ def simplified(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Without products by 1 and sums with 0, which change nothing."""
 
     def rule(op: str, args: tuple[Node, ...]) -> Node | None:
+        if op == "detach" and args[0].is_number:
+            return args[0]
         if op not in ("mul", "add"):
             return None
         a, b = args

@@ -8,10 +8,10 @@ whose gradient does, is one here: `lowered` says what it is in C++.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .graph import Node, const, is_const, lift, make, where
+from .graph import Node, const, is_const, lift, make, rewritten, where
 
 # How strongly an expression holds together, in either language.
 CHOICE, OR, AND, EQUAL, COMPARE, SUM, PRODUCT, SIGN, POWER, WHOLE = range(10)
@@ -40,14 +40,14 @@ class Operation:
     """An operation.
 
     Attributes:
-        python: on tensors.
+        python: on tensors; None where PyTorch's own function does not do, and it is lowered, too.
         cpp: None where it is lowered.
         derivative: None where it is zero everywhere.
         lowered: what it is made of in C++.
         word: what a result of it is called that has no name.
     """
 
-    python: Form
+    python: Form | None
     cpp: Form | None = None
     derivative: Derivative | None = None
     lowered: Callable[..., Node | None] | None = None
@@ -59,7 +59,7 @@ OPERATIONS: dict[str, Operation] = {}
 
 def define(
     name: str,
-    python: Form,
+    python: Form | None,
     cpp: Form | None = None,
     derivative: Derivative | None = None,
     lowered: Callable[..., Node | None] | None = None,
@@ -78,7 +78,7 @@ def infix(
 
 # ----- arithmetic
 
-infix("add", "+", SUM, SUM, "sum")(lambda g, out, x, y: (g, g))
+infix("add", "+", SUM, PRODUCT, "sum")(lambda g, out, x, y: (g, g))
 infix("sub", "-", SUM, PRODUCT, "difference")(lambda g, out, x, y: (g, -g))
 infix("mul", "*", PRODUCT, SIGN, "product")(lambda g, out, x, y: (g * y, g * x))
 infix("div", "/", PRODUCT, SIGN, "quotient")(
@@ -137,6 +137,9 @@ define(
     Form("{0} ? A(1) : A(0)", CHOICE, (OR,)),
     word="flag",
 )
+
+# A constant for the derivatives, of any order.
+define("detach", Form("{0}.detach()", WHOLE, (WHOLE,)), lowered=lambda x: x, word="detached")
 
 # ----- functions that C++ has, too
 
@@ -266,12 +269,12 @@ pair("fmod", lambda g, out, x, y: (g, -g * make("trunc", x / y)))
 
 def whole(
     name: str,
-    python: str,
+    python: str | None,
     lowered: Callable[..., Node],
     derivative: Derivative | None = None,
     word: str = "",
 ) -> None:
-    define(name, Form(python), None, derivative, lowered, word)
+    define(name, None if python is None else Form(python), None, derivative, lowered, word)
 
 
 def compare(op: str, x: Node, y: Node | float) -> Node:
@@ -396,7 +399,7 @@ whole(
 whole("not_positive", "torch.clamp({0}, max=0)", lambda x: x)
 
 
-# C++ has that of beta = 1 without a threshold, from which it is 1e-10 off where it is most.
+# C++ has that of beta = 1 without a threshold.
 define("plain_softplus", Form("F.softplus({0})"), Form("math::softplus({0})"), word="softplus")
 
 
@@ -407,8 +410,10 @@ def is_plain(threshold: Node) -> bool:
 def softplus(x: Node, beta: Node, threshold: Node) -> Node:
     scaled = beta * x
     if is_plain(threshold):
-        return make("plain_softplus", scaled) / beta
-    return where(make("gt", scaled, threshold), x, make("log1p", make("exp", scaled)) / beta)
+        inside = make("plain_softplus", scaled)
+    else:
+        inside = make("log1p", make("exp", scaled))
+    return where(make("gt", scaled, threshold), x, inside / beta)
 
 
 def softplus_derivative(
@@ -416,8 +421,6 @@ def softplus_derivative(
 ) -> tuple[Node, None, None]:
     scaled = beta * x
     inside = g * make("sigmoid", scaled)
-    if is_plain(threshold):
-        return inside, None, None
     return where(make("gt", scaled, threshold), g, inside), None, None
 
 
@@ -448,6 +451,14 @@ whole(
     *(elu_lowered, elu_derivative),
 )
 whole(
+    *("prelu", None),
+    lambda x, weight: where(compare("gt", x, 0), x, weight * x),
+    lambda g, out, x, weight: (
+        where(compare("gt", x, 0), g, g * weight),
+        where(compare("gt", x, 0), 0, g * x),
+    ),
+)
+whole(
     *("leaky_relu", "F.leaky_relu({0}, {1})"),
     lambda x, slope: where(compare("gt", x, 0), x, slope * x),
     lambda g, out, x, slope: (where(compare("gt", x, 0), g, g * slope), None),
@@ -465,7 +476,7 @@ def hardswish_derivative(g: Node, out: Node, x: Node) -> tuple[Node]:
     return (where(compare("le", x, -3), 0, inside),)
 
 
-whole("hardswish", "F.hardswish({0})", hardswish, hardswish_derivative)
+whole("hardswish", None, hardswish, hardswish_derivative)
 
 
 def beyond(x: Node, bound: Node) -> Node:
@@ -621,8 +632,10 @@ whole(
 
 
 def huber(x: Node, y: Node, delta: Node) -> Node:
-    error = make("abs", x - y)
-    return where(make("lt", error, delta), 0.5 * error * error, delta * (error - 0.5 * delta))
+    # Not the square of the error, whose second derivative is lost where it is 0.
+    apart = x - y
+    error = make("abs", apart)
+    return where(make("lt", error, delta), 0.5 * apart * apart, delta * (error - 0.5 * delta))
 
 
 def huber_derivative(g: Node, out: Node, x: Node, y: Node, delta: Node) -> tuple[Node | None, ...]:
@@ -632,9 +645,7 @@ def huber_derivative(g: Node, out: Node, x: Node, y: Node, delta: Node) -> tuple
     return to_x, -to_x, None
 
 
-whole(
-    "huber", 'F.huber_loss({0}, {1}, reduction="none", delta={2})', huber, huber_derivative, "loss"
-)
+whole("huber", None, huber, huber_derivative, "loss")
 
 
 def smooth_l1(x: Node, y: Node, beta: Node) -> Node:
@@ -656,6 +667,28 @@ whole(
     'F.smooth_l1_loss({0}, {1}, reduction="none", beta={2})',
     smooth_l1,
     smooth_l1_derivative,
+    word="loss",
+)
+# PyTorch's own bounds, of the logarithms and of what its derivative is divided by.
+LEAST_LOG, LEAST_VARIANCE = -100, 1e-12
+
+
+def binary_cross_entropy(p: Node, y: Node) -> Node:
+    log, log_of_rest = (
+        make("clamp_min", logarithm, const(LEAST_LOG))
+        for logarithm in (make("log", p), make("log1p", -p))
+    )
+    return make("sub", (y - 1) * log_of_rest, y * log)
+
+
+def binary_cross_entropy_derivative(g: Node, out: Node, p: Node, y: Node) -> tuple[Node, Node]:
+    variance = make("clamp_min", p * (1 - p), const(LEAST_VARIANCE))
+    return g * (p - y) / variance, g * (make("log1p", -p) - make("log", p))
+
+
+whole(
+    *("binary_cross_entropy", None),
+    *(binary_cross_entropy, binary_cross_entropy_derivative),
     word="loss",
 )
 whole(
@@ -683,6 +716,18 @@ whole(
     weighted_loss_derivative,
     "loss",
 )
+
+
+def composed(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Expressions in operations that PyTorch has, too."""
+
+    def rule(op: str, args: tuple[Node, ...]) -> Node | None:
+        operation = OPERATIONS[op] if args else None
+        if operation is None or operation.python is not None or operation.lowered is None:
+            return None
+        return operation.lowered(*args)
+
+    return rewritten(nodes, rule)
 
 
 def lower(node: Node, done: dict[Node, Node]) -> Node:

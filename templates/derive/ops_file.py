@@ -99,11 +99,13 @@ def wrapped(text: str, hanging: str = "") -> str:
 def returned_tensors(plan: Plan) -> str:
     """What the results are like, and what there is to say of their gradients."""
     text = returned_rows(plan) if plan.is_of_rows else returned_elements(plan)
-    text = f"{text} Differentiable to any order, in reverse and forward mode."
+    text = f"{text} Differentiable to any order, in reverse and forward mode"
+    text += ", but for what the definition detaches." if plan.stops_gradients else "."
     if plan.broadcasts:
         text += " The gradient of an input that was broadcast is a deterministic sum, accumulated "
         text += "in float32 (float64 for float64)."
-    if columns := plan.variants[0].columns:
+    first = plan.variants[0]
+    if columns := [name for name in first.columns if name in first.computed]:
         named = " and ".join(f"`{name}`" for name in columns)
         text += f" The gradient{'s' if len(columns) > 1 else ''} of {named} "
         text += "are deterministic sums" if len(columns) > 1 else "is a deterministic sum"
@@ -328,13 +330,22 @@ def forward_in_torch(plan: Plan) -> str:
     return in_torch(plan, "_in_torch", [a.name for a in plan.arguments])
 
 
-def in_torch(plan: Plan, name: str, parameters: Sequence[str], forward: Body | None = None) -> str:
+def in_torch(plan: Plan, name: str, parameters: Sequence[str]) -> str:
     """The definition, as primitive operations."""
     variant = plan.variants[0]
-    forward = variant.forward if forward is None else forward
+    body, names = variant.forward, variant.names
     spelling = {a.name: a.name for a in plan.arguments}
+    if len(plan.variants) > 1:
+        # The last is that without any of them.
+        *conditional, last = plan.variants
+        body = last.forward
+        for other in reversed(conditional):
+            given = [f"{n} is not None" for n in plan.optional if n in other.tensors]
+            condition = " and ".join(given)
+            body, spelling[condition] = Branch(condition, other.forward, body), condition
+        names = {node: name for v in reversed(plan.variants) for node, name in v.names.items()}
     return python_text.function(
-        *(name, parameters, forward, variant.names, spelling),
+        *(name, parameters, body, names, spelling),
         like=plan.tensors[0],
         otherwise=variant.otherwise,
         of_rows=[".squeeze(-1)" if r.is_squeezed else "" for r in plan.results],

@@ -11,7 +11,9 @@ from naming import camel, declared
 from schema import TYPES, Argument
 
 from . import cpp_text
+from .body import nodes_of
 from .definition import Definition, summary
+from .graph import in_order
 from .saved import OUTPUT
 from .variant import Variant
 from .verify import Verified
@@ -202,6 +204,12 @@ class Plan:
             return bool(columns)
         (called,) = [b for b in self.backwards if b.name == name]
         return bool(columns & {*called.tensors, *called.variant.computed})
+
+    @property
+    def stops_gradients(self) -> bool:
+        """Whether a part of the definition is a constant for its derivatives."""
+        nodes = in_order([node for variant in self.variants for node in nodes_of(variant.forward)])
+        return any(node.op == "detach" for node in nodes)
 
     @property
     def declared(self) -> list[Declared]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from schema import words
 
-from .body import Body, Branch, nodes_of
+from .body import Body, Branch, each, nodes_of
 from .graph import ELEMENT, ROW, Node, cols, in_order, is_const
-from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form
+from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form, composed
 from .printing import Language, Printer
 from .refusal import NotDerived
 
@@ -22,6 +22,7 @@ OF_NUMBERS = {
     "exp2": Form("2 ** {0}", PRODUCT, (WHOLE,)),
     "where": Form("{1} if {0} else {2}", CHOICE, (OR, OR, OR)),
     "to_real": Form("float({0})"),
+    "detach": Form("{0}"),
     "round": Form("round({0})"),
     "floor_divide": Form("{0} // {1}", PRODUCT, (PRODUCT, SIGN)),
     "remainder": Form("{0} % {1}", PRODUCT, (PRODUCT, SIGN)),
@@ -40,7 +41,7 @@ class Python(Language):
     reserved = words(
         "and as assert async await break class continue def del elif else except finally for from "
         "global if import in is lambda nonlocal not or pass raise return try while with yield "
-        "None True False torch math F ctx dtype abs float"
+        "None True False torch math F ctx dtype abs float round"
     )
 
     def constant(self, value: float | bool) -> str:
@@ -83,6 +84,7 @@ class Python(Language):
             bounds = "" if node.args[1].value == 0 else ", {1}"
             return Form(f"torch.logit({{0}}{bounds})")
         form = OPERATIONS[node.op].python
+        assert form is not None, f"{node.op} was not lowered"
         if node.op in OF_TENSORS and any(arg.is_number for arg in node.args):
             wrapped = [
                 f"torch.full_like({self.like}, {{{k}}})" if arg.is_number else f"{{{k}}}"
@@ -124,9 +126,14 @@ def function(
         summed_to: the tensors to whose shapes the results are summed, one for each; and whether
             there is no such result where the tensor is None.
     """
+    body = each(composed, body)
+    names = dict(zip(composed([*names]), names.values(), strict=True))
     lines = [f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed]
+    # Of numbers nothing is detached.
+    is_detached = any(node.op == "detach" for node in in_order(nodes_of(body)))
     for x, number in (otherwise or {}).items():
-        lines.append(f"{x} = {number} if {x} is None else {x}")
+        value = f"torch.full_like({like}, {number})" if is_detached else number
+        lines.append(f"{x} = {value} if {x} is None else {x}")
     if any(node.op == "col_sum" for node in nodes_of(body)):
         lines.append(f"columns = columns or {like}.shape[-1:]")
         parameters = [*parameters, "columns=None"]
@@ -157,6 +164,7 @@ def statements(
     printer = Printer(Python(spelling, like), names, taken)
     lines = []
     if any(node.op == "cols" for node in in_order(body)):
+        printer.taken.add("max")
         printer.bound[cols()] = printer.fresh("cols")
         lines.append(f"{printer.bound[cols()]} = max(1, {like}.shape[-1])")
     text = printer.text(body)

@@ -6,6 +6,7 @@ rows_text.py prints. The rest is lowered to them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .graph import Node, cols, const, in_order, make, rewritten, row_sum, where
@@ -151,11 +152,18 @@ define(
     std_derivative,
     lambda x, correction: make("sqrt", var(x, correction)),
 )
+
+
+def norm_derivative(g: Node, out: Node, x: Node) -> tuple[Node]:
+    """0 of rows of zeros, and of any order: nothing is divided by their norm."""
+    return (x * (g / where(make("eq", out, const(0)), const(math.inf), out)),)
+
+
 define(
     "vector_norm",
     Form("torch.linalg.vector_norm({0}, 2, -1, keepdim=True)"),
     None,
-    lambda g, out, x: (x * where(make("eq", out, const(0)), 0, g / out),),
+    norm_derivative,
     lambda x: make("sqrt", make("row_sum", make("mul", x, x))),
     "norm",
 )

@@ -63,7 +63,8 @@ def number(value: Any) -> Node:
 def no(**unsupported: Any) -> None:
     for name, value in unsupported.items():
         if value is not None:
-            raise refuse(f"the argument {name} is not derived", instead="leave it out")
+            why = ": the operator computes half types in float32 by itself" * (name == "dtype")
+            raise refuse(f"the argument {name} is not derived", instead=f"leave it out{why}")
 
 
 # ----- reductions
@@ -153,9 +154,25 @@ def whole_row(name: str, of: Callable[[Node], Node]) -> None:
     ROWS[name] = call
 
 
+@of_rows("linalg_vecdot", "vecdot")
+def _vecdot(x: Any, y: Any, dim: Any = -1) -> tuple[Node, bool]:
+    last(dim, "vecdot")
+    return make("row_sum", make("mul", element(x, "vecdot"), element(y, "vecdot"))), True
+
+
+@of_rows("pairwise_distance")
+def _pairwise_distance(
+    x: Any, y: Any, p: Any = 2.0, eps: Any = 1e-6, keepdim: bool = False
+) -> tuple[Node, bool]:
+    apart = make("sub", element(x, "pairwise_distance"), element(y, "pairwise_distance"))
+    return norm(make("add", apart, number(eps)), p), not keepdim
+
+
 whole_row("softmax", lambda x: make("softmax", x))
 whole_row("softmin", lambda x: make("softmax", make("neg", x)))
 whole_row("log_softmax", lambda x: make("log_softmax", x))
+for _name in ("softmax", "log_softmax", "logsumexp"):
+    ROWS[f"special_{_name}"] = ROWS[_name]
 
 
 @of_rows("normalize")

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from .body import Leaf, each
-from .graph import rewritten
-from .operations import OPERATIONS
 from .ops_file import in_torch
 from .plan import Plan
 from .verify import MANY_ROWS, RANGES
@@ -18,8 +14,18 @@ UNLIKE = {
     "rms_norm": "PyTorch's rms_norm takes infinities otherwise on CUDA than on the CPU",
     "huber_loss": "PyTorch's huber_loss has no derivative in forward mode",
     "cosine_similarity": "PyTorch's cosine_similarity cannot be checkpointed selectively",
+    "pairwise_distance": "PyTorch's pairwise_distance has no derivative in forward mode",
+    "hardswish": "PyTorch's hardswish rounds its constants to float32 on CUDA",
+    "hardsigmoid": "PyTorch's hardsigmoid has no second derivative",
+    "prelu": "PyTorch's prelu looks up its weight by channel; here it broadcasts",
+    "heaviside": "PyTorch's heaviside has no derivative",
+    "soft_margin_loss": "PyTorch's soft_margin_loss has no derivative by its target",
+    "binary_cross_entropy": "PyTorch's binary_cross_entropy refuses values outside of [0, 1]",
+    "gaussian_nll_loss": "PyTorch's gaussian_nll_loss refuses negative variances",
 }
 FUTURE = "from __future__ import annotations\n"
+# Of what formulas use.
+IMPORTS = {"math.": "import math\n", "F.": "import torch.nn.functional as F\n"}
 
 
 def spec_file(plan: Plan) -> str:
@@ -28,23 +34,17 @@ def spec_file(plan: Plan) -> str:
         imported, given = "OpSpec, Sample", ", samples=samples"
         samples = f"{sample_function(plan)}\n\n"
     reference, formulas = plan.name, ""
-    called = re.findall(r"(?<!def )\b(\w+)\(", plan.definition.source)
-    if found := [name for name in UNLIKE if name in called]:
+    if found := [name for name in UNLIKE if name in plan.verified.functions]:
         reference, given = "composed", f"{given}, counterpart={plan.name}"
         formulas = f"# Of primitive operations: {UNLIKE[found[0]]}.\n"
-        forward = each(expanded, plan.variants[0].forward)
-        formulas += f"{in_torch(plan, reference, parameters(plan), forward)}\n\n"
-    text = f"import torch\nfrom extension_cpp.testing import {imported}\n"
+        formulas += f"{in_torch(plan, reference, parameters(plan))}\n\n"
+    text = "".join(line for word, line in IMPORTS.items() if word in formulas)
+    text += f"import torch\nfrom extension_cpp.testing import {imported}\n"
     text += f"{plan.definition.source}\n\n{formulas}{samples}"
+    if plan.stops_gradients:
+        given += ", stops_gradients=True"
     text += f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
     return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
-
-
-def expanded(leaf: Leaf) -> Leaf:
-    """The formulas with what is one function in PyTorch, and is to be left out, as its parts."""
-    parts = OPERATIONS["huber"].lowered
-    assert parts is not None
-    return rewritten(leaf, lambda op, args: parts(*args) if op == "huber" else None)
 
 
 def parameters(plan: Plan) -> list[str]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .graph import COLUMN, ROW, Node, cols, const, make
+from .operations import OPERATIONS
 from .refusal import NotDerived, refuse, traced_file
 from .rows_vocabulary import ROWS
 from .vocabulary import VOCABULARY, mask, real, unknown
@@ -58,7 +59,8 @@ class Condition:
     def __bool__(self) -> bool:
         raise refuse(
             "a branch on a number would be taken once and for all",
-            instead="say it with torch.where, or make the switch an argument of type bool",
+            instead="say it with torch.where, make the switch an argument of type bool, or leave "
+            "the assertion out",
         )
 
 
@@ -176,7 +178,7 @@ def as_node(value: Any) -> Any:
     if isinstance(value, (Traced, Real, Integer, Condition)):
         return value.node
     if isinstance(value, Tensor):
-        if value.numel() != 1 or not value.dtype.is_floating_point:
+        if value.numel() != 1 or value.dtype == torch.bool or value.dtype.is_complex:
             raise refuse(
                 "a tensor that is no argument is part of the formula",
                 instead="make it an argument",
@@ -186,8 +188,20 @@ def as_node(value: Any) -> Any:
 
 
 MAKING_CONSTANTS = ("tensor", "as_tensor", "scalar_tensor")
-CONVERSIONS = ("to", "type", "type_as", "float", "double")
+# The dtypes to which they convert.
+OF_CONVERSIONS = {
+    "float": torch.float32,
+    "double": torch.float64,
+    "int": torch.int32,
+    "long": torch.int64,
+    "bool": torch.bool,
+}
+CONVERSIONS = ("to", "type", "type_as", *OF_CONVERSIONS)
 SAME = ("clone", "positive", "contiguous")
+# Names of arguments that torch has from NumPy.
+OF_NUMPY = {"axis": "dim", "keepdims": "keepdim"}
+# Each has the mean for its second result.
+BOTH_MOMENTS = {"var_mean": "var", "std_mean": "std"}
 # Of two tensors they are elementwise.
 OF_TWO = {"max": "maximum", "min": "minimum"}
 
@@ -218,6 +232,14 @@ class Sizes:
     def __iter__(self) -> Iterator[Any]:
         raise self.refused()
 
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        raise refuse(
+            "this compares a tensor's sizes, which no element knows",
+            instead="leave it out: the operator checks shapes by itself",
+        )
+
     def __len__(self) -> int:
         raise self.refused()
 
@@ -241,6 +263,35 @@ def common_squeeze(operands: Sequence[Any]) -> bool:
     return bool(squeezed)
 
 
+def detached(value: Any) -> Any:
+    """A constant for the derivatives."""
+    if not isinstance(value, Traced) or is_constant(value.node):
+        return value
+    return Traced.of(make("detach", value.node), value.is_own, value.is_squeezed)
+
+
+def is_constant(node: Node) -> bool:
+    """Whether it has no gradient anyway."""
+    if node.is_bool or node.is_number:
+        return True
+    if not node.args:
+        return False
+    return OPERATIONS[node.op].derivative is None or all(map(is_constant, node.args))
+
+
+# What tensors are called in torch's signatures, in their places.
+PLACES = ({"input"}, {"other", "target"})
+
+
+def in_order_of_torch(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Tensors that are given by torch's names for them, in their places."""
+    for k, names in enumerate(PLACES):
+        found = names & kwargs.keys()
+        if found and len(args) == k:
+            args = (*args, kwargs.pop(found.pop()))
+    return args, kwargs
+
+
 class Recorder(TorchFunctionMode):
     """Records calls of torch's functions, on tensors of a nominal dtype."""
 
@@ -255,22 +306,35 @@ class Recorder(TorchFunctionMode):
         name = function.__name__
         if name == "__get__":
             return self.attribute(function.__self__.__name__, *args)
-        if name in ("_set_grad_enabled", "detach", "detach_"):
-            raise refuse(
-                "a part without a gradient makes the gradient another than the derivative, and no "
-                "check of derivatives takes that"
-            )
+        if name == "_set_grad_enabled":
+            # Here no kernel runs, and what has no gradient is said by the expressions.
+            return function(*args)
+        if name == "detach":
+            return detached(args[0])
+        args, kwargs = in_order_of_torch(args, kwargs)
+        result = self.called(function, name, args, kwargs)
+        return result if torch.is_grad_enabled() else detached(result)
+
+    def called(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         given = (*args, *kwargs.values())
         if not any(isinstance(a, (Traced, Real, Integer)) for a in given):
-            if name in MAKING_CONSTANTS and not kwargs.get("dtype"):
-                return function(*args, **kwargs).to(torch.float64)
+            if name in MAKING_CONSTANTS:
+                return function(args[0], dtype=kwargs.get("dtype"))
+            if any(isinstance(a, Tensor) for a in given):
+                return function(*args, **kwargs)
             raise unknown(name)
         if name in MAKING_CONSTANTS:
             return Traced.of(as_node(args[0]))
+        if name in ("new_tensor", "new_full") and all(a in ((), []) for a in args[1:-1]):
+            return Traced.of(real(as_node(args[-1])))
         if name in CONVERSIONS:
             return self.converted(name, *args, **kwargs)
         if name in SAME:
             return self.same(name, args[0])
+        if name in BOTH_MOMENTS:
+            first = self.of_rows(BOTH_MOMENTS[name], args, kwargs)
+            kwargs = {k: v for k, v in kwargs.items() if k not in ("unbiased", "correction")}
+            return first, self.of_rows("mean", args[:2], kwargs)
         if name in OF_TWO and len(given) == 2 and isinstance(given[1], Tensor):
             name = OF_TWO[name]
         if name in ("unsqueeze", "squeeze", "__getitem__", "size"):
@@ -302,6 +366,8 @@ class Recorder(TorchFunctionMode):
 
         def operand(a: Any) -> Any:
             return a.node if isinstance(a, Traced) else a
+
+        kwargs = {OF_NUMPY.get(k, k): v for k, v in kwargs.items()}
 
         try:
             node, is_squeezed = ROWS[name](
@@ -342,6 +408,9 @@ class Recorder(TorchFunctionMode):
     def attribute(self, name: str, tensor: Tensor) -> Any:
         if name == "dtype":
             return self.dtype
+        if name == "device":
+            # Another one in each of two traces.
+            return torch.device("cpu" if self.dtype == torch.float64 else "meta")
         if name == "shape" and isinstance(tensor, Traced) and tensor.node.extent & COLUMN:
             return Sizes(self.dtype)
         raise unknown(name)
@@ -350,7 +419,7 @@ class Recorder(TorchFunctionMode):
         return Traced.of(tensor.node, is_squeezed=tensor.is_squeezed) if name == "clone" else tensor
 
     def converted(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Traced:
-        wanted = {"float": torch.float32, "double": torch.float64}.get(name)
+        wanted = OF_CONVERSIONS.get(name)
         for value in (*args, *kwargs.values()):
             if isinstance(value, Traced):
                 wanted = self.dtype
@@ -358,7 +427,7 @@ class Recorder(TorchFunctionMode):
                 wanted = value
         if wanted == torch.bool:
             return Traced.of(mask(tensor.node), is_squeezed=tensor.is_squeezed)
-        if wanted is not None and wanted.is_floating_point and tensor.node.is_bool:
+        if wanted is not None and not wanted.is_complex and tensor.node.is_bool:
             return Traced.of(real(tensor.node), is_squeezed=tensor.is_squeezed)
         if wanted == self.dtype and name in ("to", "type", "type_as"):
             return tensor
@@ -450,7 +519,7 @@ def trace(
             arguments[name] = Real.of(node, value)
     traced_file.append(file)
     try:
-        with Recorder(dtype), math_of_numbers(), Names(file) as names:
+        with torch.enable_grad(), Recorder(dtype), math_of_numbers(), Names(file) as names:
             result = function(**arguments)
     finally:
         traced_file.pop()

@@ -50,7 +50,7 @@ def call(op: str) -> Callable[..., Node]:
 
 for _name in [
     *FUNCTIONS,
-    *words("neg round mul sign relu reciprocal isnan isinf isfinite signbit"),
+    *words("neg mul sign relu reciprocal isnan isinf isfinite signbit"),
     *words("atan2 hypot copysign fmod maximum minimum fmax fmin remainder"),
     *words("logaddexp logaddexp2 xlogy"),
 ]:
@@ -84,7 +84,6 @@ for _other, _name in {
     "special_log1p": "log1p",
     "special_erf": "erf",
     "special_erfc": "erfc",
-    "special_round": "round",
     "special_xlogy": "xlogy",
     "special_xlog1py": "xlog1py",
     "special_entr": "entr",
@@ -188,6 +187,22 @@ def _rad2deg(x: Any) -> Node:
     return make("mul", real(x), const(180 / math.pi))
 
 
+@says("round", "special_round")
+def _round(x: Any, *, decimals: Any = 0) -> Node:
+    if is_const(decimals := lift(decimals), 0):
+        return make("round", real(x))
+    if not is_const(decimals):
+        raise refuse(
+            "round to a number of decimals that is an argument is not derived",
+            instead="say torch.round(x * a) / a",
+        )
+    places = int(decimals.value)
+    power = const(10 ** abs(places))
+    if places > 0:
+        return make("div", make("round", make("mul", real(x), power)), power)
+    return make("mul", make("round", make("div", real(x), power)), power)
+
+
 @says("frac")
 def _frac(x: Any) -> Node:
     return make("sub", real(x), make("trunc", real(x)))
@@ -233,6 +248,8 @@ def _where(condition: Any, *branches: Any) -> Node:
     if len(branches) != 2:
         raise refuse("where of one argument gives indices, which are not elementwise")
     yes, no = branches
+    if not lift(condition).is_bool and lift(yes).is_bool:
+        condition, yes = yes, condition  # x.where(condition, no)
     if lift(yes).is_bool and lift(no).is_bool:
         return make("where", mask(condition), lift(yes), lift(no))
     return make("where", mask(condition), real(yes), real(no))
@@ -262,6 +279,24 @@ def _clamp_min(x: Any, min: Any) -> Node:
 @says("clamp_max")
 def _clamp_max(x: Any, max: Any) -> Node:
     return make("clamp_max", real(x), real(max))
+
+
+@says("isclose")
+def _isclose(x: Any, y: Any, rtol: Any = 1e-5, atol: Any = 1e-8, equal_nan: bool = False) -> Node:
+    x, y = real(x), real(y)
+    apart = make("abs", make("sub", x, y))
+    allowed = make("add", lift(atol), make("abs", make("mul", lift(rtol), y)))
+    near = make("and", make("isfinite", apart), make("le", apart, allowed))
+    close = make("or", make("eq", x, y), near)
+    if equal_nan:
+        close = make("or", close, make("and", make("isnan", x), make("isnan", y)))
+    return close
+
+
+@says("heaviside")
+def _heaviside(x: Any, values: Any) -> Node:
+    x = real(x)
+    return make("where", make("eq", x, const(0)), real(values), real(make("gt", x, const(0))))
 
 
 @says("nan_to_num")
@@ -347,6 +382,16 @@ def _relu6(x: Any) -> Node:
 @says("leaky_relu")
 def _leaky_relu(x: Any, negative_slope: Any = 0.01) -> Node:
     return make("leaky_relu", real(x), lift(negative_slope))
+
+
+@says("prelu")
+def _prelu(x: Any, weight: Any) -> Node:
+    return make("prelu", real(x), real(weight))
+
+
+@says("hardsigmoid")
+def _hardsigmoid(x: Any) -> Node:
+    return make("div", _relu6(make("add", real(x), const(3))), const(6))
 
 
 @says("elu")
@@ -439,9 +484,62 @@ def _bce_with_logits(
     weight = lift(pos_weight)
     if not weight.is_number:
         raise refuse(
-            "by pos_weight PyTorch has no derivative", instead="make it a number, torch.tensor(w)"
+            "by pos_weight PyTorch has no derivative",
+            instead="make it a number, torch.tensor(w), or say "
+            "(1 - y) * x - ((pos_weight - 1) * y + 1) * F.logsigmoid(x)",
         )
     return make("weighted_binary_cross_entropy_with_logits", x, y, weight)
+
+
+@says("binary_cross_entropy")
+def _bce(x: Any, y: Any, weight: Any = None, *, reduction: str = "mean", **rest: Any) -> Node:
+    unreduced(reduction, weight=weight, **rest)
+    return make("binary_cross_entropy", real(x), real(y))
+
+
+@says("soft_margin_loss")
+def _soft_margin_loss(x: Any, y: Any, reduction: str = "mean", **rest: Any) -> Node:
+    unreduced(reduction, **rest)
+    return _softplus(make("mul", make("neg", real(y)), real(x)))
+
+
+@says("margin_ranking_loss")
+def _margin_ranking_loss(
+    input1: Any, input2: Any, y: Any, margin: Any = 0.0, reduction: str = "mean", **rest: Any
+) -> Node:
+    unreduced(reduction, **rest)
+    apart = make("mul", make("neg", real(y)), make("sub", real(input1), real(input2)))
+    return make("clamp_min", make("add", apart, lift(margin)), const(0))
+
+
+@says("hinge_embedding_loss")
+def _hinge_embedding_loss(
+    x: Any, y: Any, margin: Any = 1.0, reduction: str = "mean", **rest: Any
+) -> Node:
+    unreduced(reduction, **rest)
+    x, y = real(x), real(y)
+    apart = make("clamp_min", make("sub", lift(margin), x), const(0))
+    of_others = make("where", make("ne", y, const(1)), apart, const(0))
+    return make("add", of_others, make("where", make("ne", y, const(-1)), x, const(0)))
+
+
+@says("gaussian_nll_loss")
+def _gaussian_nll_loss(
+    x: Any,
+    y: Any,
+    var: Any,
+    full: bool = False,
+    eps: Any = 1e-6,
+    reduction: str = "mean",
+) -> Node:
+    unreduced(reduction)
+    var = real(var)
+    # The least variance takes the place of a lesser one as a value, and leaves it the gradient.
+    raised = make("add", lift(eps), make("sub", var, make("detach", var)))
+    var = make("where", make("lt", var, lift(eps)), raised, var)
+    apart = make("pow", make("sub", real(x), real(y)), const(2))
+    loss = make("mul", const(0.5), make("add", make("log", var), make("div", apart, var)))
+    return make("add", loss, const(0.5 * math.log(2 * math.pi))) if full else loss
 
 
 @says("kl_div")
@@ -479,8 +577,7 @@ KINDS: list[tuple[str, str, str]] = [
     (
         "prod aminmax argmax argmin group_norm batch_norm instance_norm var_mean std_mean median "
         "mode quantile all any count_nonzero cumsum cumprod cummax cummin logcumsumexp "
-        "cross_entropy nll_loss dist cdist pairwise_distance sort topk nansum nanmean trapezoid "
-        "diff",
+        "cross_entropy nll_loss dist cdist sort topk nansum nanmean trapezoid diff",
         "{} looks at more than one element, in a way that is not derived",
         ROWS,
     ),
@@ -495,7 +592,7 @@ KINDS: list[tuple[str, str, str]] = [
         "matmul mm bmm mv dot inner outer einsum linear bilinear conv1d conv2d conv3d "
         "addmm baddbmm tensordot kron scaled_dot_product_attention embedding vdot",
         "{} is a product of matrices, or the like, and not elementwise",
-        "start from --template kernel",
+        "say (x * y).sum(-1) where it is that, or start from --template kernel",
     ),
     (
         "__getitem__ index_select gather take scatter select narrow chunk split unbind "
@@ -545,33 +642,29 @@ KINDS: list[tuple[str, str, str]] = [
         "write the number itself, or make the tensor an argument",
     ),
     (
-        "copy_ fill_ zero_ __setitem__ set_ requires_grad_ data grad backward",
+        "copy_ fill_ zero_ set_ requires_grad_ grad backward",
         "{} changes a tensor",
         "assign the new value to a name",
     ),
     (
-        "heaviside",
-        "{} has no derivative in PyTorch",
+        "__setitem__",
+        "{} writes to some elements",
         "say it with torch.where",
     ),
     (
-        "prelu",
-        "{} looks up its weight by channel",
-        "say it as torch.where(x > 0, x, weight * x)",
+        "data detach_",
+        "{} is not followed",
+        "say x.detach()",
     ),
     (
-        "soft_margin_loss multilabel_soft_margin_loss hinge_embedding_loss margin_ranking_loss",
-        "{} has no derivative by its target in PyTorch",
-        "say it in the operations that it is made of",
+        "float_power",
+        "{} computes in float64, whatever the dtype",
+        "say pow",
     ),
     (
-        "hardsigmoid",
-        "{} has no second derivative in PyTorch",
-        "say it as (x + 3).clamp(0, 6) / 6",
-    ),
-    (
-        "binary_cross_entropy gaussian_nll_loss multi_margin_loss",
-        "{} refuses values of its arguments, which an operator does not look at",
+        "multi_margin_loss multilabel_margin_loss multilabel_soft_margin_loss "
+        "cosine_embedding_loss triplet_margin_loss triplet_margin_with_distance_loss",
+        "{} looks at whole rows, in a way that is not derived",
         "say it in the operations that it is made of",
     ),
 ]
