@@ -178,6 +178,8 @@ def test_what_was_started_ends_with_the_program(doing, number, package, tmp_path
         env=os.environ | environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        # Shells have what they start in the background ignore it, and so do its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         wait_until(lambda: started.exists() and started.read_text())

@@ -49,7 +49,7 @@ struct ScanTile<BFloat16, 2> : ScanTileOf<4, 4, 6> {};
 template <>
 struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4> {};
 
-// A number for blocks that wait for it: each half-word of 64 bits holds 32 of its bits and whether they are there, so
+// A number for blocks that wait for it: each word of 64 bits holds 32 of its bits and whether they are there, so
 // that it is told, and read, without a fence. All bits are 0 before.
 template <class A>
 class Told {
