@@ -257,9 +257,8 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
         comment = [] if results else ["# It is zero everywhere."]
         return [*comment, f"return {', '.join(results.get(name, 'None') for name in names)}"]
     function = f"torch.ops.extension_cpp.{operator.name}"
-    call = (
-        f"{function}({', '.join([*operator.given, *(context(a.name) for a in operator.numbers)])})"
-    )
+    given = [*operator.given, *(context(a.name) for a in operator.numbers)]
+    call = f"{function}({', '.join(given)})"
     conditions = {name: given_where(variant, name) for name in variant.computed}
     shaped = [of_shape(plan, operator, name) for name in operator.unread]
     if not any(conditions.values()) and (

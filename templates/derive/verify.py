@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -225,13 +225,12 @@ class Checked:
 
     def is_accurate_within(self, ranges: Sequence[Range]) -> bool:
         """Whether float32 suffices for the definition and its gradients, all over the ranges."""
-        exact = self.random(ranges, seed=4, shape=(MANY_ELEMENTS,))
+        tensors = self.random(ranges, seed=4, shape=(MANY_ELEMENTS,))
         ones = dict.fromkeys(self.gradients, torch.ones(1, dtype=torch.float64))
-        rounded = {name: t.float() for name, t in exact.items()}
-        return are_close(
-            self.expected(rounded, {name: g.float() for name, g in ones.items()}),
-            self.expected({name: t.double() for name, t in rounded.items()}, ones),
-        )
+        rounded = {name: t.float() for name, t in tensors.items()}
+        rough = self.expected(rounded, {name: g.float() for name, g in ones.items()})
+        exact = self.expected({name: t.double() for name, t in rounded.items()}, ones)
+        return are_close(zip(rough, exact, strict=True))
 
     def expected(self, tensors: Mapping[str, Tensor], grads: Mapping[str, Tensor]) -> list[Tensor]:
         """The values and gradients of PyTorch."""
@@ -308,8 +307,7 @@ class Checked:
         for label, found in self.results(tensors, grads, values):
             expected = wanted[label]
             found = found.expand_as(expected)
-            size = expected[expected.isfinite()].abs().max() if expected.isfinite().any() else 1.0
-            limit = error * max(1.0, float(size))
+            limit = error * largest(expected)
             close = torch.isclose(found, expected, rtol=ERROR, atol=limit, equal_nan=True)
             if not close.all():
                 other = self.expected_one_by_one(tensors, grads)[label]
@@ -393,12 +391,22 @@ class Checked:
                 raise self.fail(f"the second derivative by {label}")
 
 
-def are_close(rough: Sequence[Tensor], exact: Sequence[Tensor]) -> bool:
-    """Whether what was computed in float32 has room below what the battery allows."""
+def largest(values: Tensor) -> float:
+    """The largest finite magnitude, at least 1."""
+    finite = values[values.isfinite()]
+    return max(1.0, float(finite.abs().max())) if len(finite) else 1.0
+
+
+def are_close(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
+    """Whether what was computed in float32 has room below what the battery allows.
+
+    Args:
+        pairs: in float32, and exactly.
+    """
     error = 8 * torch.finfo(torch.float32).eps
     return all(
         torch.allclose(a.double(), b, rtol=error, atol=error * b.abs().max().item(), equal_nan=True)
-        for a, b in zip(rough, exact, strict=True)
+        for a, b in pairs
     )
 
 
@@ -546,7 +554,7 @@ class CheckedRows(Checked):
         )
         pairs = zip(rough, exact, strict=True)
         # Not of sums over rows.
-        return are_close(*zip(*[p for p in pairs if p[1].shape[:1] == (rows,)], strict=True))
+        return are_close((a, b) for a, b in pairs if b.shape[:1] == (rows,))
 
     def is_accurate_within(self, ranges: Sequence[Range]) -> bool:
         return self.is_accurate(MANY_COLUMNS, MANY_ROWS // 10, ranges)
@@ -598,8 +606,7 @@ class CheckedRows(Checked):
         wanted = dict(zip(self.labels(), values, strict=True))
         for label, found in self.results(tensors, grads, values):
             true = wanted[label]
-            size = true[true.isfinite()].abs().max() if true.isfinite().any() else 1.0
-            limit = error * max(1.0, float(size))
+            limit = error * largest(true)
             close = torch.isclose(found, true, rtol=ERROR, atol=limit, equal_nan=True)
             self.all_close(label, found, true, close)
 

@@ -575,7 +575,7 @@ def _poisson_nll_loss(
 ROWS = "start from --template rowwise, or --template kernel"
 KINDS: list[tuple[str, str, str]] = [
     (
-        "prod aminmax argmax argmin group_norm batch_norm instance_norm var_mean std_mean median "
+        "prod aminmax argmax argmin group_norm batch_norm instance_norm median "
         "mode quantile all any count_nonzero cumsum cumprod cummax cummin logcumsumexp "
         "cross_entropy nll_loss dist cdist sort topk nansum nanmean trapezoid diff",
         "{} looks at more than one element, in a way that is not derived",

@@ -60,15 +60,14 @@ struct ScanRing {
   Word words[kBatches][kBatch][Arrays][kScanColumnsBlock];
 };
 
-// Sends for steps: each thread for its own words or, in a Wide walk, for 16 bytes of a step of its warp, of which there
-// are several.
+// Sends for steps: each thread for its own words or, in a Wide walk, for 16 bytes of a step of its warp, which are the
+// words of several threads; the warp then sends for as many steps at once.
 template <class T, class F, size_t K, size_t R, class Walk, bool Lagged>
 class ScanSender {
   using Ring = ScanRing<T, K + (Lagged ? 1 : 0), Walk>;
   using Word = std::conditional_t<Walk::kWide, uint4, decltype(Ring::Word::word)>;
   static constexpr int kThreadsOfWord = static_cast<int>(sizeof(Word) / sizeof(typename Ring::Word));
-  static constexpr int kWordsOfStep = Walk::kWide ? kWarp / kThreadsOfWord : 1;
-  static constexpr int kStepsAtOnce = Walk::kWide ? kThreadsOfWord : 1;
+  static constexpr int kWordsOfStep = kWarp / kThreadsOfWord;
 
  public:
   __device__ ScanSender(
@@ -76,11 +75,10 @@ class ScanSender {
       : arrays_(arrays),
         extent_(extent),
         ring_(ring),
-        step_(Walk::kWide ? static_cast<int>(threadIdx.x) % kWarp / kWordsOfStep : 0),
+        step_(static_cast<int>(threadIdx.x) % kWarp / kWordsOfStep),
         thread_(
-            Walk::kWide ? static_cast<int>(threadIdx.x) / kWarp * kWarp +
-                              static_cast<int>(threadIdx.x) % kWordsOfStep * kThreadsOfWord
-                        : static_cast<int>(threadIdx.x)),
+            static_cast<int>(threadIdx.x) / kWarp * kWarp +
+            static_cast<int>(threadIdx.x) % kWordsOfStep * kThreadsOfWord),
         path_(
             extent, path_of_thread.channel + (thread_ - static_cast<int64_t>(threadIdx.x)) * Walk::kChannels,
             path_of_thread.first, path_of_thread.count) {}
@@ -88,7 +86,7 @@ class ScanSender {
   // For a batch, from a step of the path on.
   __device__ void operator()(int batch, int64_t first) const {
 #pragma unroll
-    for (int k = 0; k < Ring::kBatch; k += kStepsAtOnce) {
+    for (int k = 0; k < Ring::kBatch; k += kThreadsOfWord) {
       const int64_t step = first + k + step_;
       if (step < path_.count) {
         const int64_t offset = path_.offset + step * path_.stride;

@@ -10,7 +10,6 @@
 #include "vector.cuh"
 
 #include <algorithm>
-#include <type_traits>
 
 namespace extension_cpp::cuda {
 
