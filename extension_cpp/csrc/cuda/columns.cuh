@@ -34,20 +34,23 @@ void column_sums(
     launch_add_partials<A>(like, 0, size, static_cast<const A*>(nullptr), outputs);
     return;
   }
-  with_access_width(inputs, extent.cols, [&](auto vector, auto ragged) {
+  using T = typename In::Element;
+  using F = std::decay_t<decltype(make(1))>;
+  with_access_width_for_sums<F>(inputs, extent, [&](auto vector, auto ragged, const auto& from) {
+    using From = std::decay_t<decltype(from)>;
     constexpr int N = decltype(vector)::value;
-    constexpr int V = summed_accesses<typename In::Element, N, C, std::decay_t<decltype(make(1))>>();
+    constexpr int V = summed_accesses<T, N, C, F>();
     const int lanes = row_lanes(ceil_div(extent.cols, N), V, kWarp, kLeastLanes<N, decltype(ragged)::value>);
     const int64_t segment = int64_t{lanes} * V * N;
     const int64_t segments = ceil_div(extent.cols, segment);
     const auto f = make(segments);
     const auto launch = [&](auto ahead) {
       return launch_column_sums<N, V, decltype(ragged)::value, decltype(ahead)::value>(
-          like, f, inputs, extent, {segments, segment}, lanes, outputs);
+          like, f, from, extent, {segments, segment}, lanes, outputs);
     };
-    const bool done = with_ahead<In, N, decltype(ragged)::value>(lanes, launch);
+    const bool done = with_ahead<From, N, decltype(ragged)::value>(lanes, launch);
     // Every device has memory for a row of a few inputs.
-    if constexpr (Queue<In, N, V, decltype(ragged)::value>::kBytes * kBlock > 56 * 1024) {
+    if constexpr (Queue<From, N, V, decltype(ragged)::value>::kWarpBytes * (kBlock / kWarp) > 56 * 1024) {
       if (!done) {
         launch(std::false_type{});
       }

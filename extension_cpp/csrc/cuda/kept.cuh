@@ -2,6 +2,7 @@
 #pragma once
 
 #include "parameter.cuh"
+#include "request.cuh"
 #include "row_values.h"
 #include "span.cuh"
 #include "vector.cuh"
@@ -20,43 +21,78 @@ __device__ T* in_register(T* address) {
   return address;
 }
 
-// V whole accesses to each of the inputs, as they are in memory: every `step`th from the one called `access` on.
-template <class In, int N, int V, bool Ragged>
-struct Kept {
-  using T = typename In::Element;
-  static constexpr size_t K = In::kCount;
-
-  Chunk<T, N> chunks[K][V > 0 ? V : 1];
-
-  template <class Index>
-  __device__ void read(const In& inputs, const Span& span, int step, Index access) {
-    for_each(
-        inputs, span, step, access, [&](size_t k, int v, const T* address) { chunks[k][v] = load_chunk<N>(address); },
-        [&](size_t k, int v, const Chunk<T, N>& chunk) { chunks[k][v] = chunk; });
-  }
-
-  // aligned(k, v, address) or shifted(k, v, chunk) for each access.
-  template <class Index, class Aligned, class Shifted>
-  __device__ static void for_each(
-      const In& inputs, const Span& span, int step, Index access, const Aligned& aligned, const Shifted& shifted) {
-    const int64_t cols = whole_cols<N, Ragged>(span);
+// use(k, v, row, where) for V whole accesses to each of the inputs: every `step`th from the one called `access` on.
+// `row` is where the whole accesses begin.
+template <int N, int V, bool Ragged, class In, class Index, class Use>
+__device__ void for_each_access(const In& inputs, const Span& span, int step, Index access, const Use& use) {
+  const int64_t cols = whole_cols<N, Ragged>(span);
 #pragma unroll
-    for (size_t k = 0; k < K; ++k) {
-      const T* const row = in_register(inputs.row(k, span) + (Ragged ? span.head : 0));
-      const bool at_boundary = !Ragged || is_aligned(row);
+  for (size_t k = 0; k < In::kCount; ++k) {
+    const auto* const row = in_register(inputs.row(k, span) + (Ragged ? span.head : 0));
 #pragma unroll
-      for (int v = 0; v < V; ++v) {
-        const Place<N, Index> where(cols, access, step, v);
-        if (where.exists()) {
-          if (at_boundary) {
-            aligned(k, v, row + where.col);
-          } else if constexpr (Ragged) {
-            shifted(k, v, load_chunk_unaligned<N>(row + where.col));
-          }
-        }
-      }
+    for (int v = 0; v < V; ++v) {
+      use(k, v, row, Place<N, Index>(cols, access, step, v));
     }
   }
+}
+
+// Of these accesses those that exist, as they are in memory.
+template <class In, int N, int V>
+struct Kept {
+  using T = typename In::Element;
+
+  Chunk<T, N> chunks[In::kCount][V > 0 ? V : 1];
+};
+
+// The same on their way.
+template <class In, int N, int V, bool Ragged, bool Shifts = Ragged && !In::kAtBoundaries>
+class Awaited {
+ public:
+  template <class Index>
+  __device__ void ask(const In& inputs, const Span& span, int step, Index access) {
+    for_each_access<N, V, Ragged>(inputs, span, step, access, [&](size_t k, int v, const auto* row, const auto& where) {
+      if (where.exists()) {
+        kept_.chunks[k][v] = load_chunk<N>(row + where.col);
+      }
+    });
+  }
+
+  __device__ Kept<In, N, V> arrived() const { return kept_; }
+
+ private:
+  Kept<In, N, V> kept_;
+};
+
+// Of accesses that need not be aligned.
+template <class In, int N, int V>
+class Awaited<In, N, V, true, true> {
+  using T = typename In::Element;
+
+ public:
+  template <class Index>
+  __device__ void ask(const In& inputs, const Span& span, int step, Index access) {
+    for_each_access<N, V, true>(inputs, span, step, access, [&](size_t k, int v, const T* row, const auto& where) {
+      const T* const address = row + where.col;
+      const bool exists = where.exists();
+      requested_[k][v] = request(reinterpret_cast<const char*>(address), exists, exists && !is_aligned(address));
+    });
+  }
+
+  __device__ Kept<In, N, V> arrived() const {
+    Kept<In, N, V> kept;
+#pragma unroll
+    for (size_t k = 0; k < In::kCount; ++k) {
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const Packed packed = receive<sizeof(T)>(requested_[k][v], false);
+        memcpy(&kept.chunks[k][v], &packed, sizeof(packed));
+      }
+    }
+    return kept;
+  }
+
+ private:
+  Requested requested_[In::kCount][V > 0 ? V : 1];
 };
 
 // The same of the edges.

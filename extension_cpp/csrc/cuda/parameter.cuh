@@ -1,6 +1,7 @@
 // Parameters of a row kernel, one value for each column.
 #pragma once
 
+#include "request.cuh"
 #include "vector.cuh"
 
 #include <optional>
@@ -27,6 +28,25 @@ __device__ Values<acc_t<U>, N> column_values(const RawValues<U, N>& raw) {
     result[k] = to_values(raw.chunks[k / kStep])[k % kStep];
   }
   return result;
+}
+
+// N values from any column on, on their way.
+template <class U, int N>
+struct RequestedValues {
+  static constexpr int kStep = RawValues<U, N>::kStep;
+
+  Requested requested[N / kStep];
+};
+
+template <class U, int N>
+__device__ Values<acc_t<U>, N> column_values(const RequestedValues<U, N>& values) {
+  RawValues<U, N> raw;
+#pragma unroll
+  for (int k = 0; k < N / raw.kStep; ++k) {
+    const Packed packed = receive<sizeof(U)>(values.requested[k], false);
+    memcpy(&raw.chunks[k], &packed, sizeof(packed));
+  }
+  return column_values(raw);
 }
 
 // What is no more than that already.
@@ -75,6 +95,20 @@ struct Stored {
 #pragma unroll
     for (int k = 0; k < N; k += result.kStep) {
       result.chunks[k / result.kStep] = load_chunk<result.kStep>(data + col + k);
+    }
+    return result;
+  }
+
+  // Of any columns, N being whole accesses.
+  template <int N, class Index>
+  __device__ RequestedValues<U, N> requested(Index col) const {
+    constexpr int kStep = RawValues<U, N>::kStep;
+    static_assert(kStep == kVector<U>);
+    RequestedValues<U, N> result;
+#pragma unroll
+    for (int k = 0; k < N / kStep; ++k) {
+      const U* const address = data + col + k * kStep;
+      result.requested[k] = request(reinterpret_cast<const char*>(address), true, !is_aligned(address));
     }
     return result;
   }
@@ -204,14 +238,23 @@ struct Written {
     return result;
   }
 
+  // In whole accesses where they are aligned, as those of an output that begins at a boundary.
   template <int N, class Index>
   __device__ Values<acc_t<T>, N> at(Index col) const {
+    if (N > 1 && is_aligned(first + col)) {
+      return column_values(raw<N>(col));
+    }
     Values<acc_t<T>, N> result;
 #pragma unroll
     for (int n = 0; n < N; ++n) {
       result[n] = static_cast<acc_t<T>>(first[col + n]);
     }
     return result;
+  }
+
+  template <int N, class Index>
+  __device__ auto requested(Index col) const {
+    return at<N>(col);
   }
 };
 
@@ -255,6 +298,11 @@ struct Shifted {
     } else {
       return at<N>(col);
     }
+  }
+
+  template <int N, class Index>
+  __device__ auto requested(Index col) const {
+    return at<N>(col);
   }
 
   template <int N, class Index>

@@ -58,34 +58,48 @@ __device__ inline void load_shared(uint2& word, unsigned from) {
 template <class In, int N>
 constexpr bool kMayRunAhead = sizeof(typename In::Element) * N >= 8;
 
-// Rows on their way to the registers, by way of shared memory, where each thread has slots of its own: two rows ahead,
-// or one where there is no room for two. The slots of a warp lie together, so that those of a thread are constants
-// apart and accesses meet no bank twice.
+// Rows on their way to the registers, by way of shared memory: two rows ahead, or one where there is no room for two.
+// Each thread has slots of its own, one for each access. Those of a warp lie together, so that the slots of a thread
+// are constants apart and accesses meet no bank twice.
+//
+// Of an access that is not aligned a slot has the aligned word in which it begins; that in which it ends is the next
+// thread's, or, of the last of a team that has one, in a slot besides.
 template <class In, int N, int V, bool Ragged>
 class Queue {
   using T = typename In::Element;
-  using Chunks = Kept<In, N, V, Ragged>;
   using Word = typename Word<static_cast<int>(sizeof(T)) * N>::type;
 
- public:
-  // Of shared memory, for each row and thread.
-  static constexpr size_t kBytes = In::kCount * V * sizeof(Word);
+  // Teams of ragged rows have at least 2 N threads.
+  static constexpr bool kShifts = Ragged && !In::kAtBoundaries;
+  static constexpr unsigned kSlots = kWarp + (kShifts ? kWarp / (2 * N) : 0);
 
-  __device__ Queue(const void* shared, int ahead) : ahead_(ahead) {
+ public:
+  // Of shared memory, for each row and warp.
+  static constexpr size_t kWarpBytes = In::kCount * V * kSlots * sizeof(Word);
+
+  // `lanes`: of a team.
+  __device__ Queue(const void* shared, int ahead, int lanes) : ahead_(ahead), lanes_(lanes) {
     const unsigned warp = threadIdx.x / kWarp;
     const unsigned lane = threadIdx.x % kWarp;
-    slot_ = shared_address(shared) + warp * static_cast<unsigned>(kWarp * kBytes) +
-            lane * static_cast<unsigned>(sizeof(Word));
-    other_ = slot_ + (ahead == 2 ? blockDim.x * static_cast<unsigned>(kBytes) : 0);
+    slot_ =
+        shared_address(shared) + warp * static_cast<unsigned>(kWarpBytes) + lane * static_cast<unsigned>(sizeof(Word));
+    other_ = slot_ + (ahead == 2 ? blockDim.x / kWarp * static_cast<unsigned>(kWarpBytes) : 0);
+    if constexpr (kShifts) {
+      const unsigned width = lanes < kWarp ? lanes : kWarp;
+      ends_team_ = lane % width == width - 1;
+      end_ = (ends_team_ ? kWarp + lane / width - lane : 1) * static_cast<unsigned>(sizeof(Word));
+    }
   }
 
   // Sends for a row, if it exists; the order of calls is that of take().
-  __device__ void send(const In& inputs, const Span& span, int lanes, int lane) {
+  __device__ void send(const In& inputs, const Span& span, int lane) {
     if (span.exists) {
-      Chunks::for_each(
-          inputs, span, lanes, static_cast<unsigned>(lane),
-          [&](size_t k, int v, const T* address) { copy_async<Word>(word(k, v), address); },
-          [&](size_t k, int v, const Chunk<T, N>& chunk) { store_shared(word(k, v), chunk.word); });
+      for_each_access<N, V, Ragged>(
+          inputs, span, lanes_, static_cast<unsigned>(lane), [&](size_t k, int v, const T* row, const auto& where) {
+            if (where.exists()) {
+              send_access(word(k, v), row + where.col, where.is_last());
+            }
+          });
     }
     __pipeline_commit();
     const unsigned next = other_;
@@ -93,30 +107,63 @@ class Queue {
     slot_ = next;
   }
 
-  // The row that was sent for `ahead` calls before. Its slot is free for the next.
-  __device__ void take(Chunks& chunks) {
+  // The row that was sent for `ahead` calls before, which lies at `span`. Its slot is free for the next.
+  __device__ void take(const In& inputs, const Span& span, Kept<In, N, V>& kept) {
     if (ahead_ == 2) {
       __pipeline_wait_prior(1);
     } else {
       __pipeline_wait_prior(0);
     }
+    if constexpr (kShifts) {
+      __syncwarp();
+    }
 #pragma unroll
     for (size_t k = 0; k < In::kCount; ++k) {
+      unsigned misaligned = 0;
+      if constexpr (kShifts) {
+        misaligned = misalignment(inputs.row(k, span) + span.head);
+      }
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        load_shared(chunks.chunks[k][v].word, word(k, v));
+        load_shared(kept.chunks[k][v].word, word(k, v));
+        if constexpr (kShifts) {
+          if (misaligned != 0) {
+            Word high;
+            load_shared(high, word(k, v) + end_);
+            kept.chunks[k][v].word = taken_from<sizeof(T)>(kept.chunks[k][v].word, high, misaligned);
+          }
+        }
       }
+    }
+    if constexpr (kShifts) {
+      __syncwarp();  // others read the slots of this thread
     }
   }
 
  private:
   __device__ unsigned word(size_t k, int v) const {
-    return slot_ + (static_cast<unsigned>(k) * V + v) * static_cast<unsigned>(kWarp * sizeof(Word));
+    return slot_ + (static_cast<unsigned>(k) * V + v) * static_cast<unsigned>(kSlots * sizeof(Word));
+  }
+
+  __device__ void send_access(unsigned to, const T* address, bool is_last) const {
+    if constexpr (kShifts) {
+      const unsigned misaligned = misalignment(address);
+      const char* const low = reinterpret_cast<const char*>(address) - misaligned;
+      copy_async<Word>(to, low);
+      if (misaligned != 0 && (is_last || ends_team_)) {
+        copy_async<Word>(to + end_, low + sizeof(Word));
+      }
+    } else {
+      copy_async<Word>(to, address);
+    }
   }
 
   int ahead_;
+  int lanes_;
   unsigned slot_;
   unsigned other_;
+  unsigned end_;  // from the slot of an access to the word in which it ends, if it is not aligned
+  bool ends_team_;
 };
 
 }  // namespace detail

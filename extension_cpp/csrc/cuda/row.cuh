@@ -41,7 +41,7 @@ template <class In, int N, int V, bool Ragged, size_t C, int P>
 class Row {
   using T = typename In::Element;
   static constexpr size_t K = In::kCount;
-  using Chunks = Kept<In, N, V, Ragged>;
+  using Chunks = Kept<In, N, V>;
   using Edge = KeptEdge<In, N, Ragged>;
 
  public:
@@ -268,6 +268,10 @@ class Row {
     return [](auto, auto) {};
   }
 
+  // Of a row that is read again, accesses to each input that a thread sends for at a time: 32 bytes, but of ragged
+  // rows, whose accesses take twice the registers, a single one.
+  static constexpr int kRereadAccesses = Ragged ? 1 : 32 / (N * static_cast<int>(sizeof(T)));
+
   // Results that keep() leaves in a thread's registers.
   static constexpr int kMostKept = 32;
 
@@ -323,7 +327,7 @@ class Row {
     if constexpr (is_at_hand<Column>) {
       return column.at_access(v);
     } else if constexpr (Ragged) {
-      return column.template at<N>(span_.head + where.col);
+      return column.template requested<N>(span_.head + where.col);
     } else {
       return column.template raw<N>(where.col);
     }
@@ -358,8 +362,7 @@ class Row {
   // visit() for U accesses from the one called `access` on, those that exist.
   template <int U, class Of, class Done, class... Columns>
   __device__ void visit_all(
-      Index access, const Kept<In, N, U, Ragged>& kept, const Of& of, const Done& done,
-      const Columns&... columns) const {
+      Index access, const Kept<In, N, U>& kept, const Of& of, const Done& done, const Columns&... columns) const {
     const int64_t cols = whole_cols<N, Ragged>(span_);
 #pragma unroll
     for (int v = 0; v < U; ++v) {
@@ -402,16 +405,16 @@ class Row {
           if constexpr (V > 0) {
             visit_all(static_cast<Index>(team_.lane()), kept_, of, done, kinds...);
           } else {
-            // What comes next is read before what is here is used.
-            constexpr int U = 2;
+            // What comes next is asked for before what is here is used.
+            constexpr int U = kRereadAccesses;
             const int64_t cols = whole_cols<N, Ragged>(span_);
             const int64_t step = int64_t{U} * team_.lanes();
-            Kept<In, N, U, Ragged> next;
+            Awaited<In, N, U, Ragged> next;
             int64_t access = team_.lane();
-            next.read(inputs_, span_, team_.lanes(), access);
+            next.ask(inputs_, span_, team_.lanes(), access);
             for (; Where(cols, access, 0, 0).exists(); access += step) {
-              const Kept<In, N, U, Ragged> here = next;
-              next.read(inputs_, span_, team_.lanes(), access + step);
+              const Kept<In, N, U> here = next.arrived();
+              next.ask(inputs_, span_, team_.lanes(), access + step);
               visit_all(access, here, of, done, kinds...);
             }
           }

@@ -175,11 +175,12 @@ __global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(
   }
   const First<In> first(inputs, span);
   const auto values = row_values(f, span.row);
-  Kept<In, N, V, Ragged> kept;
+  Awaited<In, N, V, Ragged> awaited;
   if constexpr (V > 0) {
-    kept.read(inputs, span, lanes, static_cast<unsigned>(team.lane()));
+    awaited.ask(inputs, span, lanes, static_cast<unsigned>(team.lane()));
   }
   const KeptEdge<In, N, Ragged> edge(inputs, span, team.lane());
+  const Kept<In, N, V> kept = awaited.arrived();
   using RowHere = Row<In, N, V, Ragged, 0, 0>;
   typename RowHere::Sums no_sums;
   const typename RowHere::Columns no_columns{};
@@ -336,7 +337,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
   }
   KeptEdge<In, N, Ragged> edge(inputs, here, team.lane());
   int turn = 0;
-  const auto compute = [&](const Kept<In, N, V, Ragged>& kept) {
+  const auto compute = [&](const Kept<In, N, V>& kept) {
     Span there = here;
     there.row = row_of(turn);
     const auto values_here = values.at(turn, row_of);
@@ -348,31 +349,31 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     edge = next_edge;
   };
   if constexpr (Ahead) {
-    Queue<In, N, V, Ragged> queue(shared_bytes(), ahead);
+    Queue<In, N, V, Ragged> queue(shared_bytes(), ahead, lanes);
     Span next = here;
     int sent = 0;
     const auto send = [&] {
-      queue.send(inputs, next, lanes, team.lane());
+      queue.send(inputs, next, team.lane());
       move(next, ++sent);
     };
     for (int k = 0; k < ahead; ++k) {
       send();
     }
     while (turn < all_turns) {
-      Kept<In, N, V, Ragged> kept;
-      queue.take(kept);
+      Kept<In, N, V> kept;
+      queue.take(inputs, here, kept);
       send();
       compute(kept);
     }
   } else {
     const auto lane = static_cast<unsigned>(team.lane());
-    Kept<In, N, V, Ragged> next;
-    next.read(inputs, here, lanes, lane);
+    Awaited<In, N, V, Ragged> next;
+    next.ask(inputs, here, lanes, lane);
     while (turn < all_turns) {
-      const Kept<In, N, V, Ragged> kept = next;
+      const Kept<In, N, V> kept = next.arrived();
       Span after = here;
       move(after, turn + 1);
-      next.read(inputs, after, lanes, lane);
+      next.ask(inputs, after, lanes, lane);
       compute(kept);
     }
   }
@@ -446,29 +447,43 @@ auto with_ahead(int lanes, const F& launch) {
   }
 }
 
-// Calls launch(N, ragged): with the width of the accesses, and whether some are not aligned or not whole. Of float64,
-// of float32 that is not aligned, and of rows that take no more than a few accesses of which two are not whole, single
-// numbers will do.
-template <class In, class F>
-auto with_access_width(const In& inputs, int64_t cols, const F& launch) {
+// Columns of rows that take no more than a few accesses, of which two may not be whole.
+constexpr int64_t kFewCols = 64;
+
+// Calls launch(N, ragged, inputs): with the width of the accesses, whether some are not aligned or not whole, and the
+// inputs as kernels take them. Of float64, where there shall be none that are ragged, and of rows of up to kFewCols
+// accesses that are not aligned are to single numbers. `from_boundaries`: whether the accesses to what is written begin
+// at boundaries; where nothing is, those to the first input, which alone never MayShift.
+template <bool MayBeRagged, bool MayShift, class F, class In, class Launch>
+auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, const Launch& launch) {
   using T = typename In::Element;
   if constexpr (std::is_same_v<T, double>) {
-    return launch(std::integral_constant<int, 1>{}, std::false_type{});
+    return launch(std::integral_constant<int, 1>{}, std::false_type{}, inputs);
   } else {
     constexpr std::integral_constant<int, kVector<T>> n;
-    bool aligned = cols % n == 0;
+    const bool whole = cols % n == 0;
+    const unsigned boundary = writes_rows<F> ? 0 : misalignment(inputs.data[0]);
+    bool aligned = whole;
+    bool at_boundaries = whole || from_boundaries;
     for (size_t k = 0; k < In::kCount; ++k) {
-      aligned = aligned && is_aligned(inputs.data[k]);
+      const unsigned misaligned = misalignment(inputs.data[k]);
+      aligned = aligned && misaligned == 0;
+      at_boundaries = at_boundaries && misaligned == boundary && inputs.lies_by_rows(k, whole);
     }
     if (aligned) {
-      return launch(n, std::false_type{});
+      return launch(n, std::false_type{}, inputs);
     }
-    if constexpr (sizeof(T) == 2) {
-      if (cols > 64) {
-        return launch(n, std::true_type{});
+    if constexpr (MayBeRagged) {
+      if (cols > kFewCols) {
+        if constexpr (MayShift) {
+          if (!at_boundaries) {
+            return launch(n, std::true_type{}, inputs.shifted());
+          }
+        }
+        return launch(n, std::true_type{}, inputs);
       }
     }
-    return launch(std::integral_constant<int, 1>{}, std::false_type{});
+    return launch(std::integral_constant<int, 1>{}, std::false_type{}, inputs);
   }
 }
 
@@ -484,7 +499,7 @@ template <class In, int N, int V, bool Ragged, class Kernel>
 QueueSize queue_size(Kernel* kernel, int block, size_t least) {
   constexpr size_t kAlways = 40 * 1024;  // of any device, besides what kernels have of their own
   constexpr size_t kOwn = 4 * 1024;      // more than that
-  const size_t row_bytes = Queue<In, N, V, Ragged>::kBytes * block;
+  const size_t row_bytes = Queue<In, N, V, Ragged>::kWarpBytes * (block / kWarp);
   if (std::max(2 * row_bytes, least) <= kAlways) {
     return {2, std::max(2 * row_bytes, least)};
   }
@@ -497,6 +512,16 @@ QueueSize queue_size(Kernel* kernel, int block, size_t least) {
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
   const int ahead = 2 * row_bytes <= most ? 2 : row_bytes <= most ? 1 : 0;
   return {ahead, std::max(ahead * row_bytes, least)};
+}
+
+// Whether column sums of ragged rows begin each row at a boundary. Few rows are not worth it.
+inline bool begin_at_boundaries(const Extent& extent) { return extent.rows >= 64; }
+
+// with_access_width() for column sums.
+template <class F, class In, class Launch>
+auto with_access_width_for_sums(const In& inputs, const Extent& extent, const Launch& launch) {
+  constexpr bool kMayBeRagged = sizeof(typename In::Element) == 2;
+  return with_access_width<kMayBeRagged, true, F>(inputs, extent.cols, begin_at_boundaries(extent), launch);
 }
 
 // Teams of a block that has `threads`, or as many as one team has.
@@ -524,9 +549,9 @@ bool launch_column_sums(
   }
   int resident = 1;
   CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, block, queue.bytes));
-  // Rows so many apart begin at the same place between two boundaries. Few rows are not worth it.
+  // Rows so many apart begin at the same place between two boundaries.
   int64_t classes = 1;
-  while (Ragged && extent.rows >= 64 && classes * extent.cols % N != 0) {
+  while (Ragged && begin_at_boundaries(extent) && classes * extent.cols % N != 0) {
     classes *= 2;
   }
   // As many blocks as run at once, yet several rows for each team.
@@ -553,12 +578,16 @@ bool launch_column_sums(
   return true;
 }
 
-template <class In, class F, class Grid>
-void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& grid, int64_t span_cols) {
-  with_access_width(inputs, grid.cols, [&](auto vector, auto ragged) {
+template <class Rows, class F, class Grid>
+void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& grid, int64_t span_cols) {
+  using T = typename Rows::Element;
+  constexpr bool kMayShift = writes_rows<F> || Rows::kCount > 1;
+  const auto with_width = [&](const auto& use) { with_access_width<true, kMayShift, F>(rows, grid.cols, true, use); };
+  with_width([&](auto vector, auto ragged, const auto& inputs) {
+    using In = std::decay_t<decltype(inputs)>;
     constexpr int N = decltype(vector)::value;
     constexpr bool kRagged = decltype(ragged)::value;
-    constexpr int V = kKeptAccesses<typename In::Element, N, In::kCount>;
+    constexpr int V = kKeptAccesses<T, N, In::kCount>;
     const int64_t accesses = ceil_div(span_cols, N);
     const auto launch = [&](auto* kernel, int lanes) {
       const int teams = teams_of(kRowBlock, lanes);
@@ -572,15 +601,17 @@ void launch_spans(const Tensor& like, const F& f, const In& inputs, const Grid& 
         return;
       }
     }
-    // Of ragged rows and of single numbers there are no registers for more.
-    constexpr int kMore = kRagged || N == 1 ? V : 2 * V;
-    constexpr int kThreads = kRagged ? kMaxThreads : kMaxLongRowThreads;
+    // Of ragged rows that are written or may have to be shifted, and of single numbers, there are no registers for
+    // more.
+    constexpr bool kPlain = !kRagged || (!writes_rows<F> && In::kCount == 1);
+    constexpr int kMore = kPlain && N > 1 ? 2 * V : V;
+    constexpr int kThreads = kPlain ? kMaxLongRowThreads : kMaxThreads;
     if (accesses <= int64_t{kThreads} * kMore) {
       const int lanes = row_lanes(accesses, kMore, kThreads, kLeastLanes<N, kRagged>);
       launch(rows_kernel<N, kMore, kRagged, kThreads, Grid, In, F>, lanes);
       return;
     }
-    if constexpr (N > 1 || sizeof(typename In::Element) > 2) {  // single half numbers are of short rows
+    if constexpr (N > 1 || sizeof(T) == sizeof(double)) {
       // Of several inputs one row at a time, so that the L2 cache still has what is read again.
       constexpr int kRereading = In::kCount > 1 ? kThreads : kMaxThreads;
       launch(rows_kernel<N, 0, kRagged, kRereading, Grid, In, F>, kRereading);
@@ -629,7 +660,9 @@ bool launch_rows_and_column_sums(
     return true;
   }
   const auto from = detail::make_inputs(inputs);
-  return detail::with_access_width(from, cols, [&](auto vector, auto ragged) {
+  const detail::Extent extent{1, rows, cols};
+  return detail::with_access_width_for_sums<F>(from, extent, [&](auto vector, auto ragged, const auto& in) {
+    using In = std::decay_t<decltype(in)>;
     constexpr int N = decltype(vector)::value;
     constexpr bool kRagged = decltype(ragged)::value;
     constexpr int V = detail::summed_accesses<T, N, C, F>();
@@ -638,9 +671,9 @@ bool launch_rows_and_column_sums(
     if (accesses > int64_t{lanes} * V) {
       return false;
     }
-    return detail::with_ahead<detail::Inputs<T, K>, N, kRagged>(lanes, [&](auto ahead) {
+    return detail::with_ahead<In, N, kRagged>(lanes, [&](auto ahead) {
       return detail::launch_column_sums<N, V, kRagged, decltype(ahead)::value>(
-          like, f, from, {1, rows, cols}, Split::none(cols), lanes, outputs);
+          like, f, in, extent, Split::none(cols), lanes, outputs);
     });
   });
 }

@@ -42,15 +42,27 @@ struct Span {
   bool exists;  // where there is no such row, a team only keeps the others company: cols is 0
 };
 
-// Matrices of the rows.
-template <class T, size_t K>
+// Matrices of the rows. AtBoundaries: where rows are ragged, whole accesses to all of them are aligned nonetheless, for
+// they lie as what is written.
+template <class T, size_t K, bool AtBoundaries = true>
 struct Inputs {
   using Element = T;
+  using Shifted = Inputs<T, K, false>;
   static constexpr size_t kCount = K;
+  static constexpr bool kAtBoundaries = AtBoundaries;
 
   const T* data[K];
 
   __device__ const T* row(size_t k, const Span& span) const { return data[k] + span.offset; }
+
+  // Whether row by row an input lies as what is written does, if the matrices do.
+  bool lies_by_rows(size_t /*k*/, bool /*whole_accesses*/) const { return true; }
+
+  Shifted shifted() const {
+    Shifted result;
+    std::copy_n(data, K, result.data);
+    return result;
+  }
 };
 
 template <class T, size_t K>
@@ -61,16 +73,27 @@ Inputs<T, K> make_inputs(const std::array<const T*, K>& inputs) {
 }
 
 // Matrices of the rows, or one row for all.
-template <class T, size_t K>
+template <class T, size_t K, bool AtBoundaries = true>
 struct MixedInputs {
   using Element = T;
+  using Shifted = MixedInputs<T, K, false>;
   static constexpr size_t kCount = K;
+  static constexpr bool kAtBoundaries = AtBoundaries;
 
   const T* data[K];
   bool one_row[K];
 
   __device__ const T* row(size_t k, const Span& span) const {
     return data[k] + (one_row[k] ? span.first_col : span.offset);
+  }
+
+  bool lies_by_rows(size_t k, bool whole_accesses) const { return whole_accesses || !one_row[k]; }
+
+  Shifted shifted() const {
+    Shifted result;
+    std::copy_n(data, K, result.data);
+    std::copy_n(one_row, K, result.one_row);
+    return result;
   }
 };
 
@@ -98,6 +121,8 @@ struct Place {
       : col(access * N + static_cast<Index>(v * (step * N))), cols(static_cast<Index>(whole_cols)) {}
 
   __device__ bool exists() const { return col < cols; }
+  // Of one that exists, whether it is the last of the row.
+  __device__ bool is_last() const { return col + N >= cols; }
 };
 
 // The element of the edges that is a thread's: there are fewer than 2 N, for the first threads of a team.

@@ -11,20 +11,31 @@
 #include "operands.cuh"
 #include "vector.cuh"
 
+#include <algorithm>
 #include <array>
 
 namespace extension_cpp::cuda::detail {
 
 // Rows of the outputs come in whole cache lines: 8 threads each.
 constexpr int kTileWords = 8;
-constexpr int kTileRows = 64;
-constexpr int kTileChunks = kTileRows * kTileWords / kBlock;  // of each operand and thread
-constexpr int kTileBytes = kTileRows * kTileWords * kAccessBytes;
-// What a block may have without asking for more.
-constexpr int kMaxTransposed = 48 * 1024 / kTileBytes;
 
 template <class T>
 constexpr int kTileCols = kTileWords * kVector<T>;
+
+// As few as there is work for all threads, and words for a row of columns in shared memory: to wait for a smaller tile
+// takes less time.
+template <class T>
+constexpr int kTileRows = std::max(kBlock / kTileWords, kVector<T>* kTileWords);
+
+template <class T>
+constexpr int kTileChunks = kTileRows<T> * kTileWords / kBlock;  // of each operand and thread
+
+template <class T>
+constexpr int kTileBytes = kTileRows<T> * kTileWords * kAccessBytes;
+
+// What a block may have without asking for more.
+template <class T>
+constexpr int kMaxTransposed = 48 * 1024 / kTileBytes<T>;
 
 struct TileInput {
   const char* data;
@@ -59,7 +70,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
     tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
   constexpr int N = kVector<T>;
   constexpr int kSize = sizeof(T);
-  constexpr int kColWords = kTileRows / N;  // of a column in shared memory
+  constexpr int kColWords = kTileRows<T> / N;  // of a column in shared memory
   constexpr int kNextRow = kBlock / kTileWords;
   constexpr int kNextCol = kBlock / kColWords;
   constexpr int kColBytes = kColWords * kAccessBytes;
@@ -77,7 +88,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   };
   // The tile begins `skew` columns before first_col, which may be before the tensors; inputs' data begin there, too.
   const unsigned first_col = next(tiles.along_cols) * tiles.cols;
-  const unsigned first_row = next(tiles.along_rows) * kTileRows;
+  const unsigned first_row = next(tiles.along_rows) * kTileRows<T>;
   const int before_first = tiles.skew - static_cast<int>(first_col);  // columns of the tile that are not there
   const int cols = static_cast<int>(indexing.sizes[0].divisor()) + before_first;
   const int rows = static_cast<int>(indexing.sizes[1].divisor() - first_row);
@@ -103,11 +114,11 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   const unsigned thread = threadIdx.x;
   const int lane = static_cast<int>(thread % kTileWords);
   const int own_row = static_cast<int>(thread / kTileWords);
-  int own_col[kTileChunks];
-  int begin[kTileChunks];
-  int end[kTileChunks];
+  int own_col[kTileChunks<T>];
+  int begin[kTileChunks<T>];
+  int end[kTileChunks<T>];
 #pragma unroll
-  for (int u = 0; u < kTileChunks; ++u) {
+  for (int u = 0; u < kTileChunks<T>; ++u) {
     const int row = own_row + kNextRow * u;
     const unsigned from_boundary = static_cast<unsigned>(tiles.before + tiles.skew) + static_cast<unsigned>(output) +
                                    static_cast<unsigned>(row) * out_row_stride;
@@ -117,7 +128,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   }
 
   // Asks for the pieces of 16 bytes that hold elements of the tensor, and for no others: they may be nobody's.
-  Requested requested[K][kTileChunks];
+  Requested requested[K][kTileChunks<T>];
   const int word = static_cast<int>(thread % kColWords);
   const int word_col = static_cast<int>(thread / kColWords);
 #pragma unroll
@@ -126,7 +137,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
     if (input.place >= 0) {
       const int there = min(rows - word * N, N);
 #pragma unroll
-      for (int u = 0; u < kTileChunks; ++u) {
+      for (int u = 0; u < kTileChunks<T>; ++u) {
         const int col = word_col + kNextCol * u;
         const char* const address =
             data[k] + uint64_t{static_cast<unsigned>(col)} * input.col_bytes + word * kAccessBytes;
@@ -136,7 +147,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
       }
     } else {
 #pragma unroll
-      for (int u = 0; u < kTileChunks; ++u) {
+      for (int u = 0; u < kTileChunks<T>; ++u) {
         const char* const address = data[k] + uint64_t{static_cast<unsigned>(own_col[u])} * input.col_bytes +
                                     uint64_t{static_cast<unsigned>(own_row + kNextRow * u)} * input.row_bytes;
         const bool asked = begin[u] < end[u];
@@ -149,13 +160,13 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
     }
   }
 
-  Packed packed[kTileChunks][K];
+  Packed packed[kTileChunks<T>][K];
 #pragma unroll
   for (size_t k = 0; k < K; ++k) {
     const TileInput& input = tiles.inputs[k];
-    char* const to = reinterpret_cast<char*>(tile_memory) + input.place * kTileBytes;
+    char* const to = reinterpret_cast<char*>(tile_memory) + input.place * kTileBytes<T>;
 #pragma unroll
-    for (int u = 0; u < kTileChunks; ++u) {
+    for (int u = 0; u < kTileChunks<T>; ++u) {
       packed[u][k] = receive<kSize>(requested[k][u], input.col_bytes == 0);
       if (input.place >= 0) {
         const unsigned (&w)[4] = packed[u][k].words;
@@ -168,7 +179,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   __syncthreads();
 
 #pragma unroll
-  for (int u = 0; u < kTileChunks; ++u) {
+  for (int u = 0; u < kTileChunks<T>; ++u) {
     if (begin[u] >= end[u]) {
       continue;
     }
@@ -181,7 +192,7 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
         // two places are made opaque, or each element would have its own computed.
         const unsigned col = own_col[u];
         const unsigned beyond = ((1u << N) - 1) << (N - col % N);
-        const unsigned from = input.place * kTileBytes + col * kColBytes + row % N * kSize;
+        const unsigned from = input.place * kTileBytes<T> + col * kColBytes + row % N * kSize;
         unsigned group = from + place_in_column(row / N, col / N);
         unsigned next_group = from + place_in_column(row / N, col / N + 1);
         asm("" : "+r"(group), "+r"(next_group));
@@ -216,7 +227,7 @@ bool launch_tiles(
     }
   }
   if (row_dim == 0) {
-    const auto fill = [&](int d) { return std::min<int64_t>(indexing.sizes[d].divisor(), kTileRows); };
+    const auto fill = [&](int d) { return std::min<int64_t>(indexing.sizes[d].divisor(), kTileRows<T>); };
     row_dim = 1;
     for (int d = 2; d < indexing.dims; ++d) {
       row_dim = fill(d) > fill(row_dim) ? d : row_dim;
@@ -247,17 +258,17 @@ bool launch_tiles(
   const int64_t cols = indexing.sizes[0].divisor();
   const int64_t rows = tiles.indexing.sizes[1].divisor();
   const int64_t along_cols = ceil_div(cols + tiles.skew, tiles.cols);
-  const int64_t along_rows = ceil_div(rows, kTileRows);
+  const int64_t along_rows = ceil_div(rows, kTileRows<T>);
   const int64_t blocks = indexing.numel / (cols * rows) * along_cols * along_rows;
   // Less than an eighth of a tile full is slower than one element after the other.
-  if (!fits || transposed > kMaxTransposed || std::max(cols, rows) >= kMost || blocks > kMaxGridX ||
-      blocks * kTileRows * kTileCols<T> > 8 * indexing.numel) {
+  if (!fits || transposed > kMaxTransposed<T> || std::max(cols, rows) >= kMost || blocks > kMaxGridX ||
+      blocks * kTileRows<T> * kTileCols<T> > 8 * indexing.numel) {
     return false;
   }
   tiles.along_cols = Divider(along_cols);
   tiles.along_rows = Divider(along_rows);
   launch_overlapped(
-      tile_kernel<F, T, M, K>, static_cast<unsigned>(blocks), kBlock, transposed * kTileBytes, stream, f, tiles,
+      tile_kernel<F, T, M, K>, static_cast<unsigned>(blocks), kBlock, transposed * kTileBytes<T>, stream, f, tiles,
       outputs);
   return true;
 }

@@ -113,25 +113,27 @@ __device__ Values<acc_t<T>, N> load(const T* address) {
 
 namespace detail {
 
-// The 16 bytes from byte `shift` of `low` on, which end in `high`.
-template <class T, int N>
-__device__ Chunk<T, N> shift_together(const uint4& low, const uint4& high, unsigned shift) {
+// The 16 bytes from byte `from` of `low` on, which end in `high`: of elements of Size bytes.
+template <int Size>
+__device__ uint4 taken_from(const uint4& low, const uint4& high, unsigned from) {
   unsigned w[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
 #pragma unroll
   for (int j = 0; j < 6; ++j) {
-    w[j] = shift & 8 ? w[j + 2] : w[j];
+    w[j] = from & 8 ? w[j + 2] : w[j];
   }
+  if constexpr (Size < 8) {
 #pragma unroll
-  for (int j = 0; j < 5; ++j) {
-    w[j] = shift & 4 ? w[j + 1] : w[j];
+    for (int j = 0; j < 5; ++j) {
+      w[j] = from & 4 ? w[j + 1] : w[j];
+    }
   }
+  if constexpr (Size < 4) {
 #pragma unroll
-  for (int j = 0; j < 4; ++j) {
-    w[j] = __funnelshift_r(w[j], w[j + 1], (shift & 3) * 8);
+    for (int j = 0; j < 4; ++j) {
+      w[j] = __funnelshift_r(w[j], w[j + 1], (from & 3) * 8);
+    }
   }
-  Chunk<T, N> chunk;
-  memcpy(&chunk, w, sizeof(chunk));
-  return chunk;
+  return {w[0], w[1], w[2], w[3]};
 }
 
 }  // namespace detail
@@ -153,7 +155,8 @@ __device__ detail::Chunk<T, N> load_chunk_unaligned(const T* address) {
         reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(address) - uintptr_t{misaligned});
     const uint4 low = __ldg(words);
     const uint4 high = __ldg(words + 1);
-    return detail::shift_together<T, N>(low, high, misaligned);
+    // As if of bytes: told the size, compilers leave kernels that read wider columns, too, fewer registers.
+    return {detail::taken_from<1>(low, high, misaligned)};
   }
 }
 
