@@ -33,6 +33,7 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
     check_fits(kind, schema)
     check_shapes(KINDS[kind], schema, options)
     own = KINDS[kind].schema
+    backward = "operator" if options.own_backward else "torch"
     stand_ins, arguments, operator = with_stand_ins(schema)
     files = {}
     for path in sorted((TEMPLATES / kind).iterdir()):
@@ -43,7 +44,7 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
             continue
         module = {"ops.py": python, "spec.py": spec}.get(path.name, cpp)
         make = {python: python.Python, spec: spec.Spec, cpp: cpp.Cpp}[module]
-        old = make(own, KINDS[kind], Options(), backward_schema(KINDS[kind], own))
+        old = make(own, KINDS[kind], Options(backward=backward), backward_schema(KINDS[kind], own))
         new = make(stand_ins, KINDS[kind], options, backward_schema(KINDS[kind], schema))
         text = adapt(path.name, path.read_text(), options)
         text = replace(text, old, new)
@@ -146,6 +147,7 @@ def adapt(file: str, text: str, options: Options) -> str:
     if len(options.devices) == 1:
         text = text.replace("on CPU or CUDA", f"on {options.devices[0].upper()}")
     if not options.own_backward:
+        text = text.replace(', "extension_cpp::my_op_backward")', ")")
         text = re.sub(r'.*"extension_cpp::my_op_backward".*\n', "", text)
         # What is the operator's reference otherwise.
         text = text.replace("torch.ops.extension_cpp.my_op_backward", "_backward_in_torch")
@@ -165,9 +167,7 @@ def schemas_alone(text: str) -> str:
     """A source for the CPU without its kernels: the schemas are defined there alone."""
     kernels = r"template|Tensor|void|std::tuple|inline double|TORCH_LIBRARY_IMPL"
     text = drop_paragraphs(text, rf"^(?:{kernels}|#include \"cpu/)")
-    return re.sub(
-        r"^namespace extension_cpp \{\nnamespace \{\n+(?:\}.*\n){2}\n", "", text, flags=re.M
-    )
+    return re.sub(r"^namespace \{\n+\}  // namespace\n", "", text, flags=re.M)
 
 
 def drop_paragraphs(text: str, unwanted: str) -> str:

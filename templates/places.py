@@ -51,6 +51,12 @@ class Places:
         self.numbers = self._numbers()
 
     @property
+    def registered(self) -> list[str]:
+        """The names of the operators."""
+        backward = self.options.own_backward and not self.schema.mutates
+        return [self.name, *([f"{self.name}_backward"] if backward else [])]
+
+    @property
     def grad_main(self) -> str:
         return f"grad_{self.main.name}"
 

@@ -52,15 +52,16 @@ class Python(Places):
 
     @property
     def fake(self) -> str:
-        registration = f'registration.register_fake("extension_cpp::{self.name}")'
+        ops = [f'"extension_cpp::{name}"' for name in self.registered]
+        register = "registration.register_fake({})"
         if not self.own_checks:
-            return registration
+            return register.format(", ".join(ops))
         checks = self.own_checks.replace("\n", "\n    ").rstrip(" ")
         call = self.python_call(f'operator("extension_cpp::{self.name}").fake')
+        ops[0] += ", _fake"
         return (
             f"def _fake({self.python_parameters}) -> {self.returned}:\n"
-            f"    {checks}    return {call}\n\n\n"
-            f"{registration[:-1]}, _fake)"
+            f"    {checks}    return {call}\n\n\n" + "\n".join(map(register.format, ops))
         )
 
     @property

@@ -29,8 +29,9 @@ void myadd_out(const Tensor& a, const Tensor& b, Tensor& out) {
 }
 
 }  // namespace
+
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kMyAddOut.schema()); }
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("myadd_out", TORCH_BOX(&myadd_out)); }
+
 }  // namespace extension_cpp
-
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(extension_cpp::kMyAddOut.schema()); }
-
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("myadd_out", TORCH_BOX(&extension_cpp::myadd_out)); }

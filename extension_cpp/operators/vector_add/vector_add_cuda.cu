@@ -55,6 +55,7 @@ Tensor vector_add_cuda(const Tensor& a, const Tensor& b) {
 }
 
 }  // namespace
-}  // namespace extension_cpp
 
-TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) { m.impl("vector_add", TORCH_BOX(&extension_cpp::vector_add_cuda)); }
+TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) { m.impl("vector_add", TORCH_BOX(&vector_add_cuda)); }
+
+}  // namespace extension_cpp
