@@ -47,6 +47,7 @@ class Places:
         self.camel = camel(schema.name)
         self.main = schema.main
         self.tensors = [a for a in schema.arguments if a.is_tensor]
+        self.positional = [a for a in schema.arguments if not a.kwarg_only]
         self.others = [a for a in self.tensors if a is not schema.main]
         self.numbers = self._numbers()
 

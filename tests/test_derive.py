@@ -955,8 +955,6 @@ Tensor exp_backward(const Tensor& grad_output, const Tensor& x, double double_) 
   return elementwise<ExpBackward>(kExpBackward, grad_output, x, double_);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kExp.schema());
   m.def(kExpBackward.schema());
@@ -967,6 +965,7 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("exp_backward", TORCH_BOX(&exp_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp
 """,
     )
@@ -1018,8 +1017,6 @@ Tensor softcap_backward(const Tensor& grad_output, const Tensor& x, double cap) 
   return elementwise<SoftcapBackward>(kSoftcapBackward, grad_output, x, cap);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
   m.def(kSoftcap.schema());
   m.def(kSoftcapBackward.schema());
@@ -1030,6 +1027,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("softcap_backward", TORCH_BOX(&softcap_backward));
 }
 
+}  // namespace
 }  // namespace package
 """,
     )
@@ -1153,8 +1151,6 @@ Tensor tanh_gelu_backward(const Tensor& grad_output, const Tensor& x) {
   return elementwise<TanhGeluBackward>(kTanhGeluBackward, grad_output, x);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
   m.def(kTanhGelu.schema());
   m.def(kTanhGeluBackward.schema());
@@ -1165,6 +1161,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("tanh_gelu_backward", TORCH_BOX(&tanh_gelu_backward));
 }
 
+}  // namespace
 }  // namespace package
 """,
     )
@@ -1206,8 +1203,6 @@ std::tuple<Tensor, Tensor> swish_gate_backward(const Tensor& grad_output, const 
   return elementwise_with_sums<SwishGateBackward, 2>(kSwishGateBackward, grad_output, gate, up);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
   m.def(kSwishGate.schema());
   m.def(kSwishGateBackward.schema());
@@ -1218,6 +1213,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("swish_gate_backward", TORCH_BOX(&swish_gate_backward));
 }
 
+}  // namespace
 }  // namespace package
 """,
     )
@@ -1374,8 +1370,6 @@ Tensor scaled_exp_without_scale_backward(const Tensor& grad_output, const Tensor
   return elementwise<ScaledExpWithoutScaleBackward>(kScaledExpWithoutScaleBackward, grad_output, x, negative);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
   m.def(kScaledExp.schema());
   m.def(kScaledExpBackward.schema());
@@ -1388,6 +1382,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("scaled_exp_without_scale_backward", TORCH_BOX(&scaled_exp_without_scale_backward));
 }
 
+}  // namespace
 }  // namespace package
 """,
     )
@@ -1556,8 +1551,6 @@ std::tuple<Tensor, Tensor> rms_norm_backward(
   return rowwise_with_column_sums<RmsNormBackward, 1, 1>(kRmsNormBackward, grad_output, x, per_column(weight), eps);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
   m.def(kRmsNorm.schema());
   m.def(kRmsNormBackward.schema());
@@ -1568,6 +1561,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("rms_norm_backward", TORCH_BOX(&rms_norm_backward));
 }
 
+}  // namespace
 }  // namespace package
 """,
     )
@@ -1746,8 +1740,6 @@ Tensor tempered_softmax_backward(const Tensor& grad_output, const Tensor& x, dou
   return rowwise<TemperedSoftmaxBackward>(kTemperedSoftmaxBackward, grad_output, x, temperature);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
   m.def(kTemperedSoftmax.schema());
   m.def(kTemperedSoftmaxBackward.schema());
@@ -1758,6 +1750,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("tempered_softmax_backward", TORCH_BOX(&tempered_softmax_backward));
 }
 
+}  // namespace
 }  // namespace package
 """,
     )
@@ -2035,8 +2028,6 @@ std::tuple<Tensor, Tensor> offset_rms_norm_backward(
       kOffsetRmsNormBackward, grad_y, per_row(grad_rstd), x, per_column(weight), eps);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
   m.def(kOffsetRmsNorm.schema());
   m.def(kOffsetRmsNormBackward.schema());
@@ -2047,6 +2038,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("offset_rms_norm_backward", TORCH_BOX(&offset_rms_norm_backward));
 }
 
+}  // namespace
 }  // namespace package
 """,
     )

@@ -33,10 +33,9 @@ def cpp_file(plan: Plan) -> str:
         "\n".join(declarations),
         *functors,
         *hosts,
-        "}  // namespace",
         block("TORCH_LIBRARY_FRAGMENT(extension_cpp, m)", definitions),
         block("TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m)", kernels),
-        "}  // namespace extension_cpp",
+        "}  // namespace\n}  // namespace extension_cpp",
     ]
     return "\n\n".join(parts) + "\n"
 

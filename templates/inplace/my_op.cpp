@@ -20,10 +20,9 @@ void my_op(Tensor& input, const Tensor& other, double alpha) {
   elementwise_into<MyOp>(input, input, other, alpha);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kMyOp.schema()); }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("my_op", TORCH_BOX(&my_op)); }
 
+}  // namespace
 }  // namespace extension_cpp

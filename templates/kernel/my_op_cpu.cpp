@@ -55,8 +55,6 @@ Tensor my_op_backward_cpu(const Tensor& grad_output, double alpha) {
   return grad_input;
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kMyOp.schema());
   m.def(kMyOpBackward.schema());
@@ -67,4 +65,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) {
   m.impl("my_op_backward", TORCH_BOX(&my_op_backward_cpu));
 }
 
+}  // namespace
 }  // namespace extension_cpp

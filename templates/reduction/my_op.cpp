@@ -50,8 +50,6 @@ Tensor my_op_backward(const Tensor& grad_output, const Tensor& input, double alp
   return rowwise<MyOpBackward>(kMyOpBackward, per_row(grad_output), input, alpha);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kMyOp.schema());
   m.def(kMyOpBackward.schema());
@@ -62,4 +60,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("my_op_backward", TORCH_BOX(&my_op_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

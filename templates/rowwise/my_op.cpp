@@ -47,8 +47,6 @@ Tensor my_op_backward(const Tensor& grad_output, double alpha) {
   return rowwise<MyOpBackward>(kMyOpBackward, grad_output, alpha);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kMyOp.schema());
   m.def(kMyOpBackward.schema());
@@ -59,4 +57,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("my_op_backward", TORCH_BOX(&my_op_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

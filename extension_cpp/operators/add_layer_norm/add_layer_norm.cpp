@@ -29,8 +29,6 @@ std::tuple<Tensor, Tensor, Tensor> add_layer_norm_backward(
   return norm_backward<LayerNorm>(checked, {mean, rstd}, {weight, bias}, grad_output, sum, grad_sum);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kAddLayerNorm.schema());
   m.def(kAddLayerNormBackward.schema());
@@ -41,4 +39,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("add_layer_norm_backward", TORCH_BOX(&add_layer_norm_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

@@ -73,8 +73,6 @@ std::tuple<Tensor, Tensor> add_rms_norm_backward(
                               : norm_backward<RmsNorm>(checked, {rstd}, {weight}, grad_output, sum);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kAddRmsNorm.schema());
   m.def(kAddRmsNormBackward.schema());
@@ -85,4 +83,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("add_rms_norm_backward", TORCH_BOX(&add_rms_norm_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

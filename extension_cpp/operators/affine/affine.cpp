@@ -28,8 +28,6 @@ std::tuple<Tensor, Tensor, Tensor> affine_backward(
   return elementwise_with_sums<AffineBackward, 2>(kAffineBackward, grad_output, a, x, unread(b));
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kAffine.schema());
   m.def(kAffineBackward.schema());
@@ -40,4 +38,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("affine_backward", TORCH_BOX(&affine_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

@@ -311,8 +311,6 @@ std::tuple<Tensor, Tensor, Tensor> bn_relu_backward(
   return {grad_input, grad_weight, grad_bias};
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kBnRelu.schema());
   m.def(kBnReluBackward.schema());
@@ -323,4 +321,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("bn_relu_backward", TORCH_BOX(&bn_relu_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

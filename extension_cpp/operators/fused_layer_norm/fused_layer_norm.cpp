@@ -27,8 +27,6 @@ std::tuple<Tensor, Tensor, Tensor> fused_layer_norm_backward(
   return norm_backward<LayerNorm>(checked, {mean, rstd}, {weight, bias}, grad_output, input);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kFusedLayerNorm.schema());
   m.def(kFusedLayerNormBackward.schema());
@@ -39,4 +37,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("fused_layer_norm_backward", TORCH_BOX(&fused_layer_norm_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

@@ -35,8 +35,6 @@ std::tuple<Tensor, Tensor> fused_op_backward(const Tensor& grad_output, const Te
   return elementwise_with_column_sums<FusedOpBackward>(kFusedOpBackward, grad_output, output, scale);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kFusedOp.schema());
   m.def(kFusedOpBackward.schema());
@@ -47,4 +45,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("fused_op_backward", TORCH_BOX(&fused_op_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

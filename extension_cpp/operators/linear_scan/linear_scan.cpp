@@ -102,8 +102,6 @@ std::tuple<Tensor, Tensor, Tensor> linear_scan_backward(
   return {std::move(grad_decay), std::move(grad_input), std::move(grad_initial)};
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kLinearScan.schema());
   m.def(kLinearScanBackward.schema());
@@ -114,4 +112,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("linear_scan_backward", TORCH_BOX(&linear_scan_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

@@ -19,8 +19,6 @@ struct MyMulBackward {
   HOST_DEVICE Values<A, 2> operator()(A grad_output, A a, A b) const { return {grad_output * b, grad_output * a}; }
 };
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kMyMul.schema());
   m.def(kMyMulBackward.schema());
@@ -31,4 +29,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("mymul_backward", TORCH_BOX((elementwise_kernel<kMyMulBackward, MyMulBackward>)));
 }
 
+}  // namespace
 }  // namespace extension_cpp

@@ -13,12 +13,11 @@ struct MyMulAdd {
   HOST_DEVICE A operator()(A a, A b) const { return a * b + c; }
 };
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kMyMulAdd.schema()); }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("mymuladd", TORCH_BOX((elementwise_kernel<kMyMulAdd, MyMulAdd, double>)));
 }
 
+}  // namespace
 }  // namespace extension_cpp

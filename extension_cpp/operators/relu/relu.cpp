@@ -19,8 +19,6 @@ struct ReluBackward {
   HOST_DEVICE A operator()(A grad_output, A output) const { return output <= A(0) ? A(0) : grad_output; }
 };
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kRelu.schema());
   m.def(kReluBackward.schema());
@@ -31,4 +29,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("relu_backward", TORCH_BOX((elementwise_kernel<kReluBackward, ReluBackward>)));
 }
 
+}  // namespace
 }  // namespace extension_cpp

@@ -266,8 +266,6 @@ Tensor softmax_cross_entropy_backward(
   return grad_logits;
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kSoftmaxCrossEntropy.schema());
   m.def(kSoftmaxCrossEntropyBackward.schema());
@@ -278,4 +276,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("softmax_cross_entropy_backward", TORCH_BOX(&softmax_cross_entropy_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

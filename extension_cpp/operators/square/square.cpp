@@ -18,8 +18,6 @@ struct SquareBackward {
   HOST_DEVICE A operator()(A grad_output, A input) const { return A(2) * input * grad_output; }
 };
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kSquare.schema());
   m.def(kSquareBackward.schema());
@@ -30,4 +28,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("square_backward", TORCH_BOX((elementwise_kernel<kSquareBackward, SquareBackward>)));
 }
 
+}  // namespace
 }  // namespace extension_cpp

@@ -27,8 +27,6 @@ std::tuple<Tensor, Tensor> swiglu_backward(const Tensor& grad_output, const Tens
   return elementwise_with_sums<SwigluBackward, 2>(kSwigluBackward, grad_output, gate, up);
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kSwiglu.schema());
   m.def(kSwigluBackward.schema());
@@ -39,4 +37,5 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("swiglu_backward", TORCH_BOX(&swiglu_backward));
 }
 
+}  // namespace
 }  // namespace extension_cpp

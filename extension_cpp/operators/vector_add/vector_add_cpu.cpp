@@ -35,10 +35,9 @@ Tensor vector_add_cpu(const Tensor& a, const Tensor& b) {
   return output;
 }
 
-}  // namespace
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kVectorAdd.schema()); }
 
 TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) { m.impl("vector_add", TORCH_BOX(&vector_add_cpu)); }
 
+}  // namespace
 }  // namespace extension_cpp
