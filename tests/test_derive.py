@@ -971,6 +971,12 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
     )
 
 
+def test_an_operator_called_as_the_library_that_it_is_registered_in(define):
+    source = "def m(x: Tensor) -> Tensor:\n    return torch.exp(x)\n"
+    text = assemble(read(define(source, "m"))).files["m.cpp"]
+    assert 'm.impl("m", TORCH_BOX(&op_m));' in text
+
+
 # ----- what is printed
 
 
