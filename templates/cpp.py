@@ -151,24 +151,22 @@ class Cpp(Places):
                 lines.append(f"{head} {{\n  {check}\n}}")
         return "".join(f"{line}\n" for line in lines)
 
+    def complete(self, file: str, text: str) -> str:
+        """Adds the helpers that some types need."""
+        if self.folded and file in ("my_op.h", "my_op.cpp"):
+            text = insert_before(text, "// EDIT: the shapes", self._settings_function())
+        if flags := "".join(f"\n  bool has_{a.name};" for a in self.others if a.type == "Tensor?"):
+            members = rf"(?<=struct {self.camel} \{{\n)(?s:.*?)(?=\n\n  (?:HOST_DEVICE|template))"
+            text = re.sub(members, lambda match: match[0] + flags, text)
+        if re.search(r"\bdata_of<|\bPointers<|\bkMaxPointers|<Tensor> contiguous_", text):
+            text = insert_before(text, '#include "dispatch.h"\n', '#include "arguments.h"\n')
+        if "std::accumulate" in text:
+            text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
+        return self._write_others(text) if self.also_written else text
 
-def complete(file: str, text: str, places: Cpp) -> str:
-    """Adds the helpers that some types need."""
-    if places.folded and file in ("my_op.h", "my_op.cpp"):
-        text = insert_before(text, "// EDIT: the shapes", settings_function(places))
-    if flags := "".join(f"\n  bool has_{a.name};" for a in places.others if a.type == "Tensor?"):
-        members = rf"(?<=struct {places.camel} \{{\n)(?s:.*?)(?=\n\n  (?:HOST_DEVICE|template))"
-        text = re.sub(members, lambda match: match[0] + flags, text)
-    if re.search(r"\bdata_of<|\bPointers<|\bkMaxPointers|<Tensor> contiguous_", text):
-        text = insert_before(text, '#include "dispatch.h"\n', '#include "arguments.h"\n')
-    if "std::accumulate" in text:
-        text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
-    return write_others(text, places) if places.also_written else text
-
-
-def write_others(text: str, places: Cpp) -> str:
-    """Makes an operator that writes to several tensors write to each."""
-    functor = """// EDIT: the formula for what is written to the other tensors.
+    def _write_others(self, text: str) -> str:
+        """Makes an operator that writes to several tensors write to each."""
+        functor = """// EDIT: the formula for what is written to the other tensors.
 template <class A>
 struct %sOther {
   A factor;
@@ -177,20 +175,19 @@ struct %sOther {
 };
 
 """
-    text = re.sub(r"(?m)^void \w+\(", lambda match: functor % places.camel + match[0], text)
-    calls = "".join(
-        f"  elementwise_into<{places.camel}Other>({a.name}, {a.name}, {k + 2});\n"
-        for k, a in enumerate(places.also_written)
-    )
-    return insert_before(text, "}\n\n}  // namespace\n", calls)
+        text = re.sub(r"(?m)^void \w+\(", lambda match: functor % self.camel + match[0], text)
+        calls = "".join(
+            f"  elementwise_into<{self.camel}Other>({a.name}, {a.name}, {k + 2});\n"
+            for k, a in enumerate(self.also_written)
+        )
+        return insert_before(text, "}\n\nTORCH_LIBRARY_FRAGMENT", calls)
 
-
-def settings_function(places: Cpp) -> str:
-    parameters = ", ".join(a.cpp_parameter for a in places.folded)
-    terms = [weighted(k, a.info.cpp_number.format(a.name)) for k, a in enumerate(places.folded)]
-    comment = "// EDIT: all that is neither a tensor nor a number, folded into one number."
-    body = f"return ({' + '.join(terms)}) / 10;"
-    return f"{comment}\ninline double {places.name}_settings({parameters}) {{ {body} }}\n\n"
+    def _settings_function(self) -> str:
+        parameters = ", ".join(a.cpp_parameter for a in self.folded)
+        terms = [weighted(k, a.info.cpp_number.format(a.name)) for k, a in enumerate(self.folded)]
+        comment = "// EDIT: all that is neither a tensor nor a number, folded into one number."
+        body = f"return ({' + '.join(terms)}) / 10;"
+        return f"{comment}\ninline double {self.name}_settings({parameters}) {{ {body} }}\n\n"
 
 
 def insert_before(text: str, marker: str, inserted: str) -> str:

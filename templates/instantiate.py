@@ -14,14 +14,14 @@ import re
 import runpy
 from pathlib import Path
 
-import cpp
-import python
-import spec
+from cpp import Cpp, insert_before
 from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options
 from naming import declared, spell, with_stand_ins
 from places import Places, backward_schema, backward_shapes, shapes
+from python import Python
 from schema import Refusal, Schema
+from spec import Spec
 
 PACKAGE = TEMPLATES.parent / "extension_cpp"
 
@@ -33,21 +33,15 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
     check_fits(kind, schema)
     check_shapes(KINDS[kind], schema, options)
     own = KINDS[kind].schema
+    as_it_is = Options(backward="operator" if options.own_backward else "torch")
     stand_ins, arguments, operator = with_stand_ins(schema)
-    files = {}
-    for path in sorted((TEMPLATES / kind).iterdir()):
-        if path.suffix not in (".h", ".cpp", ".cu", ".py"):
-            continue
-        if path.name == "__init__.py":
-            files[path.name] = path.read_text()
-            continue
-        module = {"ops.py": python, "spec.py": spec}.get(path.name, cpp)
-        make = {python: python.Python, spec: spec.Spec, cpp: cpp.Cpp}[module]
-        old = make(own, KINDS[kind], Options(), backward_schema(KINDS[kind], own))
+    files = {"__init__.py": ""}
+    for path in sorted((TEMPLATES / kind).glob("[!_]*.*")):
+        make = {"ops.py": Python, "spec.py": Spec}.get(path.name, Cpp)
+        old = make(own, KINDS[kind], as_it_is, backward_schema(KINDS[kind], own))
         new = make(stand_ins, KINDS[kind], options, backward_schema(KINDS[kind], schema))
-        text = adapt(path.name, path.read_text(), options)
-        text = replace(text, old, new)
-        files[path.name.replace("my_op", schema.name)] = module.complete(path.name, text, new)
+        text = replace(adapt(path.name, path.read_text(), options), old, new)
+        files[path.name.replace("my_op", schema.name)] = new.complete(path.name, text)
     shared = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
     taken = set().union(*map(declared, shared))
     files = spell(files, arguments, operator, taken)
@@ -127,7 +121,7 @@ def take_in(path: Path, generated: str) -> str:
         raise Refusal(f"{file} has a main(): leave it out, the operator's host function is instead")
     own = source if source.endswith("\n") else source + "\n"
     own = f"// clang-format off: {file}, as it was.\n{own}// clang-format on\n\n"
-    text = cpp.insert_before(generated, "namespace extension_cpp {", own)
+    text = insert_before(generated, "namespace extension_cpp {", own)
     launches = ", ".join(f"{kernel}<<<...>>>" for kernel in kernels)
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
     call = re.search(r"^  (?:dispatch_floating\(|(?:return )?elementwise)", text, re.M)
@@ -146,6 +140,7 @@ def adapt(file: str, text: str, options: Options) -> str:
     if len(options.devices) == 1:
         text = text.replace("on CPU or CUDA", f"on {options.devices[0].upper()}")
     if not options.own_backward:
+        text = text.replace(', "extension_cpp::my_op_backward")', ")")
         text = re.sub(r'.*"extension_cpp::my_op_backward".*\n', "", text)
         # What is the operator's reference otherwise.
         text = text.replace("torch.ops.extension_cpp.my_op_backward", "_backward_in_torch")
@@ -164,10 +159,7 @@ def adapt(file: str, text: str, options: Options) -> str:
 def schemas_alone(text: str) -> str:
     """A source for the CPU without its kernels: the schemas are defined there alone."""
     kernels = r"template|Tensor|void|std::tuple|inline double|TORCH_LIBRARY_IMPL"
-    text = drop_paragraphs(text, rf"^(?:{kernels}|#include \"cpu/)")
-    return re.sub(
-        r"^namespace extension_cpp \{\nnamespace \{\n+(?:\}.*\n){2}\n", "", text, flags=re.M
-    )
+    return drop_paragraphs(text, rf"^(?:{kernels}|#include \"cpu/)")
 
 
 def drop_paragraphs(text: str, unwanted: str) -> str:

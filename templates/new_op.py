@@ -125,23 +125,7 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
     names = [text.partition("(")[0] for text in schemas]
     repository.check_free(names)
     files = instantiate(kind, schema, options)
-    changes = repository.add(schema.name, files, schemas)
-    return changes, next_steps(repository, schema.name, options)
-
-
-def next_steps(repository: Repository, name: str, options: Options) -> str:
-    """What to say of an operator that has the template's kernel."""
-    if options.dry_run:
-        return ""
-    folder = repository.folder(name).relative_to(repository.root)
-    works = "It works as it is:"
-    if options.source:
-        works = "Until the kernel is yours, its values are not the function's:"
-    return (
-        f"\nNext: what to edit is marked EDIT: (grep -rn EDIT: {folder}). {works}\n"
-        f"    make check OP={name}\n"
-        f"    python templates/new_op.py --remove {name}"
-    )
+    return repository.add(schema.name, files, schemas), next_steps(repository, schema.name, options)
 
 
 def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
@@ -155,17 +139,28 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
     repository.check_free([name])
     if options.template:
         files = with_template(definition, options.template, options)
-        changes = repository.add(name, files, [definition.schema.text])
-        return changes, next_steps(repository, name, options)
-    derived = assemble(definition)
-    repository.check_free([schema.partition("(")[0] for schema in derived.schemas])
-    changes = repository.add(name, derived.files, derived.schemas)
+        schemas = [definition.schema.text]
+    else:
+        derived = assemble(definition)
+        files, schemas = derived.files, derived.schemas
+        repository.check_free([schema.partition("(")[0] for schema in schemas])
+    return repository.add(name, files, schemas), next_steps(repository, name, options)
+
+
+def next_steps(repository: Repository, name: str, options: Options) -> str:
+    """What to say when an operator is made."""
     if options.dry_run:
-        return changes, ""
-    return changes, (
-        "\nNext: it agrees with its definition, and there is nothing to edit:\n"
-        f"    make check OP={name}\n"
-        f"    python templates/new_op.py --remove {name}"
+        return ""
+    folder = repository.folder(name).relative_to(repository.root)
+    what = f"what to edit is marked EDIT: (grep -rn EDIT: {folder}). "
+    if not options.source:
+        what += "It works as it is:"
+    elif options.template:
+        what += "Until the kernel is yours, its values are not the function's:"
+    else:
+        what = "it agrees with its definition, and there is nothing to edit:"
+    return (
+        f"\nNext: {what}\n    make check OP={name}\n    python templates/new_op.py --remove {name}"
     )
 
 

@@ -47,8 +47,15 @@ class Places:
         self.camel = camel(schema.name)
         self.main = schema.main
         self.tensors = [a for a in schema.arguments if a.is_tensor]
+        self.positional = [a for a in schema.arguments if not a.kwarg_only]
         self.others = [a for a in self.tensors if a is not schema.main]
         self.numbers = self._numbers()
+
+    @property
+    def registered(self) -> list[str]:
+        """The names of the operators."""
+        backward = self.options.own_backward and not self.schema.mutates
+        return [self.name, *([f"{self.name}_backward"] if backward else [])]
 
     @property
     def grad_main(self) -> str:

@@ -52,15 +52,16 @@ class Python(Places):
 
     @property
     def fake(self) -> str:
-        registration = f'registration.register_fake("extension_cpp::{self.name}")'
+        ops = [f'"extension_cpp::{name}"' for name in self.registered]
+        register = "registration.register_fake({})"
         if not self.own_checks:
-            return registration
+            return register.format(", ".join(ops))
         checks = self.own_checks.replace("\n", "\n    ").rstrip(" ")
         call = self.python_call(f'operator("extension_cpp::{self.name}").fake')
+        ops[0] += ", _fake"
         return (
             f"def _fake({self.python_parameters}) -> {self.returned}:\n"
-            f"    {checks}    return {call}\n\n\n"
-            f"{registration[:-1]}, _fake)"
+            f"    {checks}    return {call}\n\n\n" + "\n".join(map(register.format, ops))
         )
 
     @property
@@ -108,13 +109,9 @@ class Python(Places):
     @property
     def setup_context(self) -> str:
         keyword_only = [a for a in self.schema.arguments if a.kwarg_only]
-        targets = []
-        for a in self.schema.arguments:
-            if a.is_tensor:
-                saved = a is self.main and "input" in self.kind.backward_takes
-                targets.append(a.name if saved else "_")
-            elif not a.kwarg_only:
-                targets.append(f"ctx.{a.name}")
+        targets = ["_" if a.is_tensor else f"ctx.{a.name}" for a in self.positional]
+        if "input" in self.kind.backward_takes:
+            targets[self.positional.index(self.main)] = self.main.name
         lines = []
         if self.schema.outputs > 1:
             lines.append(f"_, mean{', _' * (self.schema.outputs - 2)} = output")
@@ -128,8 +125,7 @@ class Python(Places):
 
     @property
     def needs_main_grad(self) -> str:
-        positional = [a for a in self.schema.arguments if not a.kwarg_only]
-        return f"ctx.needs_input_grad[{positional.index(self.main)}]"
+        return f"ctx.needs_input_grad[{self.positional.index(self.main)}]"
 
     @property
     def backward_in_torch(self) -> str:
@@ -140,7 +136,7 @@ class Python(Places):
     @property
     def input_grads(self) -> str:
         grads = []
-        for position, a in enumerate(a for a in self.schema.arguments if not a.kwarg_only):
+        for position, a in enumerate(self.positional):
             needed = f"ctx.needs_input_grad[{position}]"
             if a is self.main:
                 grads.append(self.grad_main)
@@ -172,9 +168,7 @@ class Python(Places):
             ]
         return "\n".join([*lines, f"if grad_{mean} is not None:"])
 
-
-def complete(file: str, text: str, places: Python) -> str:
-    """Imports all that any type or check needs; formatting takes out what is not used."""
-    needed = "from collections.abc import Sequence\nfrom extension_cpp.shapes import operator\n"
-    text = text.replace("    _ = inputs\n", "    pass\n")
-    return text.replace("import torch\n", f"import torch\n{needed}", 1)
+    def complete(self, file: str, text: str) -> str:
+        """Imports all that any type or check needs; formatting takes out what is not used."""
+        needed = "from collections.abc import Sequence\nfrom extension_cpp.shapes import operator\n"
+        return text.replace("import torch\n", f"import torch\n{needed}", 1)

@@ -346,12 +346,11 @@ def one_line(text: str) -> str:
     """
     string = r"""\"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'"""
     text = re.sub(rf"({string})|\s+", lambda match: match[1] or " ", text, flags=re.S).strip()
-    for character in text:
-        if not (character.isascii() and character.isprintable()):
-            raise Refusal(
-                f"the schema holds {character!a}, which does not come through torch and C++ as it "
-                r"is: keep to ASCII, with escapes such as \n or \011 for control characters"
-            )
+    if strange := re.search(r"[^ -~]", text):
+        raise Refusal(
+            f"the schema holds {strange[0]!a}, which does not come through torch and C++ as it "
+            r"is: keep to ASCII, with escapes such as \n or \011 for control characters"
+        )
     return text
 
 

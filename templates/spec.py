@@ -107,10 +107,8 @@ class Spec(Python):
             lines.append(second)
         return lines
 
-
-def complete(file: str, text: str, places: Spec) -> str:
-    """Has the reference write what the operator writes besides, and imports what the calls use."""
-    writes = "".join(f"\n    {a.name}.mul_({k + 2})" for k, a in enumerate(places.also_written))
-    text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
-    needed = "import torch\nfrom extension_cpp.testing import Sample\n"
-    return needed + text
+    def complete(self, file: str, text: str) -> str:
+        """Has the reference write what the operator writes besides, and imports what is used."""
+        writes = "".join(f"\n    {a.name}.mul_({k + 2})" for k, a in enumerate(self.also_written))
+        text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
+        return "import torch\nfrom extension_cpp.testing import Sample\n" + text

@@ -955,20 +955,26 @@ Tensor exp_backward(const Tensor& grad_output, const Tensor& x, double double_) 
   return elementwise<ExpBackward>(kExpBackward, grad_output, x, double_);
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kExp.schema());
-  m.def(extension_cpp::kExpBackward.schema());
+  m.def(kExp.schema());
+  m.def(kExpBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("exp", TORCH_BOX(&extension_cpp::op_exp));
-  m.impl("exp_backward", TORCH_BOX(&extension_cpp::exp_backward));
+  m.impl("exp", TORCH_BOX(&op_exp));
+  m.impl("exp_backward", TORCH_BOX(&exp_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp
 """,
     )
+
+
+def test_an_operator_called_as_the_library_that_it_is_registered_in(define):
+    source = "def m(x: Tensor) -> Tensor:\n    return torch.exp(x)\n"
+    text = assemble(read(define(source, "m"))).files["m.cpp"]
+    assert 'm.impl("m", TORCH_BOX(&op_m));' in text
 
 
 # ----- what is printed
@@ -1017,18 +1023,18 @@ Tensor softcap_backward(const Tensor& grad_output, const Tensor& x, double cap) 
   return elementwise<SoftcapBackward>(kSoftcapBackward, grad_output, x, cap);
 }
 
-}  // namespace
-}  // namespace package
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
-  m.def(package::kSoftcap.schema());
-  m.def(package::kSoftcapBackward.schema());
+  m.def(kSoftcap.schema());
+  m.def(kSoftcapBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(package, BACKEND, m) {
-  m.impl("softcap", TORCH_BOX(&package::softcap));
-  m.impl("softcap_backward", TORCH_BOX(&package::softcap_backward));
+  m.impl("softcap", TORCH_BOX(&softcap));
+  m.impl("softcap_backward", TORCH_BOX(&softcap_backward));
 }
+
+}  // namespace
+}  // namespace package
 """,
     )
 
@@ -1080,12 +1086,10 @@ def _backward_in_torch(grad_output, x, cap):
     return grad_output * (1 - tanh * tanh)
 
 
-registration.register_fake("package::softcap")
-registration.register_fake("package::softcap_backward")
+registration.register_fake("package::softcap", "package::softcap_backward")
 registration.register_autograd("package::softcap", _backward, setup_context=_setup_context)
 registration.register_autograd("package::softcap_backward", reference=_backward_in_torch)
-registration.register_vmap("package::softcap")
-registration.register_vmap("package::softcap_backward")
+registration.register_vmap("package::softcap", "package::softcap_backward")
 """,
     )
 
@@ -1153,18 +1157,18 @@ Tensor tanh_gelu_backward(const Tensor& grad_output, const Tensor& x) {
   return elementwise<TanhGeluBackward>(kTanhGeluBackward, grad_output, x);
 }
 
-}  // namespace
-}  // namespace package
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
-  m.def(package::kTanhGelu.schema());
-  m.def(package::kTanhGeluBackward.schema());
+  m.def(kTanhGelu.schema());
+  m.def(kTanhGeluBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(package, BACKEND, m) {
-  m.impl("tanh_gelu", TORCH_BOX(&package::tanh_gelu));
-  m.impl("tanh_gelu_backward", TORCH_BOX(&package::tanh_gelu_backward));
+  m.impl("tanh_gelu", TORCH_BOX(&tanh_gelu));
+  m.impl("tanh_gelu_backward", TORCH_BOX(&tanh_gelu_backward));
 }
+
+}  // namespace
+}  // namespace package
 """,
     )
 
@@ -1205,18 +1209,18 @@ std::tuple<Tensor, Tensor> swish_gate_backward(const Tensor& grad_output, const 
   return elementwise_with_sums<SwishGateBackward, 2>(kSwishGateBackward, grad_output, gate, up);
 }
 
-}  // namespace
-}  // namespace package
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
-  m.def(package::kSwishGate.schema());
-  m.def(package::kSwishGateBackward.schema());
+  m.def(kSwishGate.schema());
+  m.def(kSwishGateBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(package, BACKEND, m) {
-  m.impl("swish_gate", TORCH_BOX(&package::swish_gate));
-  m.impl("swish_gate_backward", TORCH_BOX(&package::swish_gate_backward));
+  m.impl("swish_gate", TORCH_BOX(&swish_gate));
+  m.impl("swish_gate_backward", TORCH_BOX(&swish_gate_backward));
 }
+
+}  // namespace
+}  // namespace package
 """,
     )
 
@@ -1270,12 +1274,10 @@ def _backward_in_torch(grad_output, gate, up):
     return grad_gate.sum_to_size(gate.shape), grad_up.sum_to_size(up.shape)
 
 
-registration.register_fake("package::swish_gate")
-registration.register_fake("package::swish_gate_backward")
+registration.register_fake("package::swish_gate", "package::swish_gate_backward")
 registration.register_autograd("package::swish_gate", _backward, setup_context=_setup_context)
 registration.register_autograd("package::swish_gate_backward", reference=_backward_in_torch)
-registration.register_vmap("package::swish_gate")
-registration.register_vmap("package::swish_gate_backward")
+registration.register_vmap("package::swish_gate", "package::swish_gate_backward")
 """,
     )
 
@@ -1374,20 +1376,20 @@ Tensor scaled_exp_without_scale_backward(const Tensor& grad_output, const Tensor
   return elementwise<ScaledExpWithoutScaleBackward>(kScaledExpWithoutScaleBackward, grad_output, x, negative);
 }
 
-}  // namespace
-}  // namespace package
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
-  m.def(package::kScaledExp.schema());
-  m.def(package::kScaledExpBackward.schema());
-  m.def(package::kScaledExpWithoutScaleBackward.schema());
+  m.def(kScaledExp.schema());
+  m.def(kScaledExpBackward.schema());
+  m.def(kScaledExpWithoutScaleBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(package, BACKEND, m) {
-  m.impl("scaled_exp", TORCH_BOX(&package::scaled_exp));
-  m.impl("scaled_exp_backward", TORCH_BOX(&package::scaled_exp_backward));
-  m.impl("scaled_exp_without_scale_backward", TORCH_BOX(&package::scaled_exp_without_scale_backward));
+  m.impl("scaled_exp", TORCH_BOX(&scaled_exp));
+  m.impl("scaled_exp_backward", TORCH_BOX(&scaled_exp_backward));
+  m.impl("scaled_exp_without_scale_backward", TORCH_BOX(&scaled_exp_without_scale_backward));
 }
+
+}  // namespace
+}  // namespace package
 """,
     )
 
@@ -1463,17 +1465,21 @@ def _backward_without_scale_in_torch(grad_output, x, negative):
     return grad_output * y
 
 
-registration.register_fake("package::scaled_exp")
-registration.register_fake("package::scaled_exp_backward")
-registration.register_fake("package::scaled_exp_without_scale_backward")
+registration.register_fake(
+    "package::scaled_exp",
+    "package::scaled_exp_backward",
+    "package::scaled_exp_without_scale_backward",
+)
 registration.register_autograd("package::scaled_exp", _backward, setup_context=_setup_context)
 registration.register_autograd("package::scaled_exp_backward", reference=_backward_in_torch)
 registration.register_autograd(
     "package::scaled_exp_without_scale_backward", reference=_backward_without_scale_in_torch
 )
-registration.register_vmap("package::scaled_exp")
-registration.register_vmap("package::scaled_exp_backward")
-registration.register_vmap("package::scaled_exp_without_scale_backward")
+registration.register_vmap(
+    "package::scaled_exp",
+    "package::scaled_exp_backward",
+    "package::scaled_exp_without_scale_backward",
+)
 """,
     )
 
@@ -1551,18 +1557,18 @@ std::tuple<Tensor, Tensor> rms_norm_backward(
   return rowwise_with_column_sums<RmsNormBackward, 1, 1>(kRmsNormBackward, grad_output, x, per_column(weight), eps);
 }
 
-}  // namespace
-}  // namespace package
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
-  m.def(package::kRmsNorm.schema());
-  m.def(package::kRmsNormBackward.schema());
+  m.def(kRmsNorm.schema());
+  m.def(kRmsNormBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(package, BACKEND, m) {
-  m.impl("rms_norm", TORCH_BOX(&package::rms_norm));
-  m.impl("rms_norm_backward", TORCH_BOX(&package::rms_norm_backward));
+  m.impl("rms_norm", TORCH_BOX(&rms_norm));
+  m.impl("rms_norm_backward", TORCH_BOX(&rms_norm_backward));
 }
+
+}  // namespace
+}  // namespace package
 """,
     )
 
@@ -1627,8 +1633,7 @@ def _backward_in_torch(grad_output, x, weight, eps, columns=None):
     return grad_product * rsqrt - grad_product2, (grad_output * (x * rsqrt)).sum_to_size(columns)
 
 
-registration.register_fake("package::rms_norm")
-registration.register_fake("package::rms_norm_backward")
+registration.register_fake("package::rms_norm", "package::rms_norm_backward")
 registration.register_autograd("package::rms_norm", _backward, setup_context=_setup_context)
 registration.register_autograd("package::rms_norm_backward", reference=_backward_in_torch)
 registration.register_vmap("package::rms_norm", with_columns("package::rms_norm", _in_torch))
@@ -1741,18 +1746,18 @@ Tensor tempered_softmax_backward(const Tensor& grad_output, const Tensor& x, dou
   return rowwise<TemperedSoftmaxBackward>(kTemperedSoftmaxBackward, grad_output, x, temperature);
 }
 
-}  // namespace
-}  // namespace package
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
-  m.def(package::kTemperedSoftmax.schema());
-  m.def(package::kTemperedSoftmaxBackward.schema());
+  m.def(kTemperedSoftmax.schema());
+  m.def(kTemperedSoftmaxBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(package, BACKEND, m) {
-  m.impl("tempered_softmax", TORCH_BOX(&package::tempered_softmax));
-  m.impl("tempered_softmax_backward", TORCH_BOX(&package::tempered_softmax_backward));
+  m.impl("tempered_softmax", TORCH_BOX(&tempered_softmax));
+  m.impl("tempered_softmax_backward", TORCH_BOX(&tempered_softmax_backward));
 }
+
+}  // namespace
+}  // namespace package
 """,
     )
 
@@ -1801,12 +1806,10 @@ def _backward_in_torch(grad_output, x):
     return torch.exp(x - torch.logsumexp(x, -1, keepdim=True)) * grad_output
 
 
-registration.register_fake("package::logsumexp")
-registration.register_fake("package::logsumexp_backward")
+registration.register_fake("package::logsumexp", "package::logsumexp_backward")
 registration.register_autograd("package::logsumexp", _backward, setup_context=_setup_context)
 registration.register_autograd("package::logsumexp_backward", reference=_backward_in_torch)
-registration.register_vmap("package::logsumexp")
-registration.register_vmap("package::logsumexp_backward")
+registration.register_vmap("package::logsumexp", "package::logsumexp_backward")
 """,
     )
 
@@ -1868,12 +1871,10 @@ def _backward_in_torch(grad_turned_x, grad_turned_y, x, y, cos, sin):
     )
 
 
-registration.register_fake("package::rotary")
-registration.register_fake("package::rotary_backward")
+registration.register_fake("package::rotary", "package::rotary_backward")
 registration.register_autograd("package::rotary", _backward, setup_context=_setup_context)
 registration.register_autograd("package::rotary_backward", reference=_backward_in_torch)
-registration.register_vmap("package::rotary")
-registration.register_vmap("package::rotary_backward")
+registration.register_vmap("package::rotary", "package::rotary_backward")
 """,
     )
 
@@ -2033,18 +2034,18 @@ std::tuple<Tensor, Tensor> offset_rms_norm_backward(
       kOffsetRmsNormBackward, grad_y, per_row(grad_rstd), x, per_column(weight), eps);
 }
 
-}  // namespace
-}  // namespace package
-
 TORCH_LIBRARY_FRAGMENT(package, m) {
-  m.def(package::kOffsetRmsNorm.schema());
-  m.def(package::kOffsetRmsNormBackward.schema());
+  m.def(kOffsetRmsNorm.schema());
+  m.def(kOffsetRmsNormBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(package, BACKEND, m) {
-  m.impl("offset_rms_norm", TORCH_BOX(&package::offset_rms_norm));
-  m.impl("offset_rms_norm_backward", TORCH_BOX(&package::offset_rms_norm_backward));
+  m.impl("offset_rms_norm", TORCH_BOX(&offset_rms_norm));
+  m.impl("offset_rms_norm_backward", TORCH_BOX(&offset_rms_norm_backward));
 }
+
+}  // namespace
+}  // namespace package
 """,
     )
 
@@ -2130,8 +2131,7 @@ def _backward_in_torch(grad_y, grad_rstd, x, weight, plain, eps, columns=None):
     return grad_product * rstd - x * (grad_product2 / cols), (grad_y * y).sum_to_size(columns)
 
 
-registration.register_fake("package::offset_rms_norm")
-registration.register_fake("package::offset_rms_norm_backward")
+registration.register_fake("package::offset_rms_norm", "package::offset_rms_norm_backward")
 registration.register_autograd("package::offset_rms_norm", _backward, setup_context=_setup_context)
 registration.register_autograd("package::offset_rms_norm_backward", reference=_backward_in_torch)
 registration.register_vmap(

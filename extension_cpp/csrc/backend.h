@@ -1,7 +1,7 @@
 // The backend that a file is compiled for. In an operator's folder `x.cpp` is compiled for both: what it says of
 // BACKEND and backend:: holds for the CPU in one library, and for CUDA in the other.
 //
-//   TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("square", TORCH_BOX(&extension_cpp::square)); }
+//   TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("square", TORCH_BOX(&square)); }
 #pragma once
 
 #include "torch_abi.h"

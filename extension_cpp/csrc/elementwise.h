@@ -1,5 +1,9 @@
 // Elementwise operators, for both backends: one result, or several, of one formula for every element.
 //
+//   m.impl("square", TORCH_BOX((elementwise_kernel<kSquare, Square>)));
+//
+// Where more is to be done than that, a host function calls what is under it:
+//
 //   Tensor square(const Tensor& input) { return elementwise<Square>(kSquare, input); }
 //
 // Tensors of any layout, which broadcast where the operator says so: rows and columns of numbers, and single ones, are
@@ -51,6 +55,32 @@ auto elementwise(const Operator& op, const Arguments&... arguments) {
       },
       detail::tensors_in(arguments...));
 }
+
+namespace detail {
+
+template <const Operator& op, template <class> class F, class Call, class... Numbers>
+struct ElementwiseKernel {
+  static_assert(sizeof...(Numbers) < 0, "a formula whose operator() takes elements A and is const");
+};
+
+template <const Operator& op, template <class> class F, class Result, class... Elements, class... Numbers>
+struct ElementwiseKernel<op, F, Result (F<float>::*)(Elements...) const, Numbers...> {
+  template <class Element>
+  using Given = const Tensor&;
+
+  static auto call(Given<Elements>... tensors, Numbers... numbers) {
+    return elementwise<F>(op, tensors..., numbers...);
+  }
+};
+
+}  // namespace detail
+
+// That as a kernel to register, for a schema of as many tensors as the formula takes elements, and then of its numbers,
+// whose types in C++ follow: elementwise_kernel<kMyMulAdd, MyMulAdd, double>. In TORCH_BOX it has parentheses of its
+// own, for the comma.
+template <const Operator& op, template <class> class F, class... Numbers>
+constexpr auto elementwise_kernel =
+    &detail::ElementwiseKernel<op, F, decltype(&F<float>::operator()), Numbers...>::call;
 
 // The same into tensors that are there already, and have been checked: each overlaps no other argument, unless it is
 // exactly that.

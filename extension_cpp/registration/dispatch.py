@@ -24,6 +24,15 @@ def lookup(op: str | OpOverload) -> OpOverload:
         ) from error
 
 
+def lookup_each(
+    op: str | OpOverload, *rest: Any
+) -> tuple[list[OpOverload], Callable[..., Any] | None]:
+    """The operators of a registration, and its function: of one operator, after it."""
+    if len(rest) == 1 and not isinstance(rest[0], str | OpOverload):
+        return [lookup(op)], rest[0]
+    return [lookup(each) for each in (op, *rest)], None
+
+
 @functools.cache
 def library(namespace: str) -> torch.library.Library:
     # Registrations live as long as this object: for good, being cached. It outlives this module, so

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch._ops import OpOverload
 
-from extension_cpp.registration.dispatch import library, lookup
+from extension_cpp.registration.dispatch import library, lookup_each
 from extension_cpp.shapes import fake_kernel
 
 
-def register_fake(op: str | OpOverload, func: Callable[..., Any] | None = None) -> None:
+@overload
+def register_fake(op: str | OpOverload, func: Callable[..., Any] | None, /) -> None: ...
+
+
+@overload
+def register_fake(op: str | OpOverload, /, *more: str | OpOverload) -> None: ...
+
+
+def register_fake(op: str | OpOverload, /, *rest: Any) -> None:
     """Registers the fake kernel of an operator, by which compilers know what it returns.
 
     As :func:`torch.library.register_fake`, which is the one to take as a decorator.
 
     Args:
         op: The operator, ``"namespace::name"``.
-        func: A function of the schema's arguments that returns outputs with the shapes, strides and
-            dtypes of the kernel's, and raises what the kernel raises. None: what follows from the
-            line of shapes in the operator's C++ source.
+        *rest: A function of the schema's arguments that returns outputs with the shapes, strides
+            and dtypes of the kernel's, and raises what the kernel raises. None: what follows from
+            the line of shapes in the operator's C++ source. Or further operators, for each of which
+            that follows, as for the first.
 
     Raises:
         ValueError: If there is no function, and no line for the operator.
     """
-    overload = lookup(op)
-    name = overload.name()
-    torch.library.register_fake(name, func or fake_kernel(name), lib=library(overload.namespace))
+    ops, func = lookup_each(op, *rest)
+    for each in ops:
+        name = each.name()
+        torch.library.register_fake(name, func or fake_kernel(name), lib=library(each.namespace))

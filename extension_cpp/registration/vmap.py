@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 import torch
 from torch._ops import OpOverload
 
-from extension_cpp.registration.dispatch import library, lookup
+from extension_cpp.registration.dispatch import library, lookup_each
 from extension_cpp.registration.signature import Signature
 from extension_cpp.shapes import batching_rule
 
 
-def register_vmap(op: str | OpOverload, func: Callable[..., tuple[Any, Any]] | None = None) -> None:
+@overload
+def register_vmap(op: str | OpOverload, func: Callable[..., tuple[Any, Any]] | None, /) -> None: ...
+
+
+@overload
+def register_vmap(op: str | OpOverload, /, *more: str | OpOverload) -> None: ...
+
+
+def register_vmap(op: str | OpOverload, /, *rest: Any) -> None:
     """Registers the batching rule of an operator: what ``torch.vmap`` calls instead of looping.
 
     As :func:`torch.library.register_vmap`, except that ``in_dims`` and ``args`` have one entry per
@@ -21,21 +29,26 @@ def register_vmap(op: str | OpOverload, func: Callable[..., tuple[Any, Any]] | N
 
     Args:
         op: The operator, ``"namespace::name"``.
-        func: ``func(info, in_dims, *args)``, which receives keyword-only arguments as keywords and
+        *rest: ``func(info, in_dims, *args)``, which receives keyword-only arguments as keywords and
             returns ``(output, out_dims)``. It may call the operator, on the batch as a whole. None:
-            what follows from the line of shapes in the operator's C++ source.
+            what follows from the line of shapes in the operator's C++ source. Or further operators,
+            for each of which that follows, as for the first.
 
     Raises:
         ValueError: If there is no function, and no line for the operator.
         NotImplementedError: If no batching rule follows from the line; or if a keyword-only
             argument is a tensor.
     """
-    overload = lookup(op)
-    signature = Signature(overload)
-    rule_of_op = func or batching_rule(overload.name())
+    ops, func = lookup_each(op, *rest)
+    for each in ops:
+        _register(each, func or batching_rule(each.name()))
+
+
+def _register(op: OpOverload, rule_of_op: Callable[..., tuple[Any, Any]]) -> None:
+    signature = Signature(op)
 
     def rule(info: Any, in_dims: Sequence[Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         inputs, keyword_only = signature.fill_defaults(args, kwargs)
         return rule_of_op(info, signature.pad(in_dims, None), *inputs, **keyword_only)
 
-    torch.library.register_vmap(signature.name, rule, lib=library(overload.namespace))
+    torch.library.register_vmap(signature.name, rule, lib=library(op.namespace))

@@ -21,11 +21,10 @@ def cpp_file(plan: Plan) -> str:
         functors = [forward_functor(plan, variant) for variant in plan.variants]
         functors += [backward_functor(plan, backward) for backward in plan.backwards]
         hosts = [forward_host(plan), *(backward_host(plan, b) for b in plan.backwards)]
-    definitions = [f"  m.def(extension_cpp::{op.constant}.schema());" for op in plan.declared]
+    definitions = [f"  m.def({op.constant}.schema());" for op in plan.declared]
     functions = {plan.name: plan.host} | {b.name: b.name for b in plan.backwards}
     kernels = [
-        f'  m.impl("{name}", TORCH_BOX(&extension_cpp::{function}));'
-        for name, function in functions.items()
+        f'  m.impl("{name}", TORCH_BOX(&{function}));' for name, function in functions.items()
     ]
     includes = [f'#include "{header}"' for header in headers]
     parts = [
@@ -34,9 +33,9 @@ def cpp_file(plan: Plan) -> str:
         "\n".join(declarations),
         *functors,
         *hosts,
-        "}  // namespace\n}  // namespace extension_cpp",
         block("TORCH_LIBRARY_FRAGMENT(extension_cpp, m)", definitions),
         block("TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m)", kernels),
+        "}  // namespace\n}  // namespace extension_cpp",
     ]
     return "\n\n".join(parts) + "\n"
 

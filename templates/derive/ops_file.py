@@ -367,21 +367,23 @@ def backward_in_torch(backward: Backward) -> str:
 
 
 def registrations(plan: Plan) -> str:
-    def register(what: str, name: str, rest: str = "") -> str:
-        return f'registration.register_{what}("extension_cpp::{name}"{rest})'
+    def register(what: str, *names: str, rest: str = "") -> str:
+        ops = ", ".join(f'"extension_cpp::{name}"' for name in names)
+        return f"registration.register_{what}({ops}{rest})"
 
     names = [op.name for op in plan.declared]
     functions = ["_in_torch", *(b.in_torch for b in plan.backwards)]
-    own = ", _backward, setup_context=_setup_context"
+    columns = {
+        name: f', with_columns("extension_cpp::{name}", {in_torch})'
+        for name, in_torch in zip(names, functions, strict=True)
+        if plan.has_columns(name)
+    }
+    plain = [name for name in names if name not in columns]
     lines = [
-        *(register("fake", name) for name in names),
-        register("autograd", plan.name, own),
-        *(register("autograd", b.name, f", reference={b.in_torch}") for b in plan.backwards),
-        *(
-            register("vmap", name, f', with_columns("extension_cpp::{name}", {in_torch})')
-            if plan.has_columns(name)
-            else register("vmap", name)
-            for name, in_torch in zip(names, functions, strict=True)
-        ),
+        register("fake", *names),
+        register("autograd", plan.name, rest=", _backward, setup_context=_setup_context"),
+        *(register("autograd", b.name, rest=f", reference={b.in_torch}") for b in plan.backwards),
+        *(register("vmap", name, rest=rest) for name, rest in columns.items()),
+        *([register("vmap", *plain)] if plain else []),
     ]
     return "\n".join(lines)

@@ -179,7 +179,8 @@ class Plan:
         self.tensors, self.results = variants[0].tensors, variants[0].results
         self.broadcasts = len(self.tensors) > 1 and verified.broadcasts
         headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
-        self.taken = set().union(*map(declared, headers))
+        # Besides, m is the library in the blocks that register.
+        self.taken = {"m"}.union(*map(declared, headers))
         self.backwards = [Backward(self, v) for v in self.variants if v.computed]
         self.is_of_rows = variants[0].is_of_rows
         shape = "..." if self.broadcasts else "*shape"

@@ -20,9 +20,9 @@ void my_op(Tensor& input, const Tensor& other, double alpha) {
   elementwise_into<MyOp>(input, input, other, alpha);
 }
 
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kMyOp.schema()); }
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("my_op", TORCH_BOX(&my_op)); }
+
 }  // namespace
 }  // namespace extension_cpp
-
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(extension_cpp::kMyOp.schema()); }
-
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("my_op", TORCH_BOX(&extension_cpp::my_op)); }

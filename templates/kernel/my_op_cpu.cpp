@@ -55,15 +55,15 @@ Tensor my_op_backward_cpu(const Tensor& grad_output, double alpha) {
   return grad_input;
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kMyOp.schema());
-  m.def(extension_cpp::kMyOpBackward.schema());
+  m.def(kMyOp.schema());
+  m.def(kMyOpBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) {
-  m.impl("my_op", TORCH_BOX(&extension_cpp::my_op_cpu));
-  m.impl("my_op_backward", TORCH_BOX(&extension_cpp::my_op_backward_cpu));
+  m.impl("my_op", TORCH_BOX(&my_op_cpu));
+  m.impl("my_op_backward", TORCH_BOX(&my_op_backward_cpu));
 }
+
+}  // namespace
+}  // namespace extension_cpp

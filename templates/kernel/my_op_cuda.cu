@@ -115,10 +115,10 @@ Tensor my_op_backward_cuda(const Tensor& grad_output, double alpha) {
   return grad_input;
 }
 
+TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) {
+  m.impl("my_op", TORCH_BOX(&my_op_cuda));
+  m.impl("my_op_backward", TORCH_BOX(&my_op_backward_cuda));
+}
+
 }  // namespace
 }  // namespace extension_cpp
-
-TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) {
-  m.impl("my_op", TORCH_BOX(&extension_cpp::my_op_cuda));
-  m.impl("my_op_backward", TORCH_BOX(&extension_cpp::my_op_backward_cuda));
-}

@@ -45,9 +45,7 @@ def _backward_in_torch(grad_output, alpha):
     return (padded[..., :-2] + grad_output + padded[..., 2:]) * (1 + alpha)
 
 
-registration.register_fake("extension_cpp::my_op")
-registration.register_fake("extension_cpp::my_op_backward")
+registration.register_fake("extension_cpp::my_op", "extension_cpp::my_op_backward")
 registration.register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
 registration.register_autograd("extension_cpp::my_op_backward", reference=_backward_in_torch)
-registration.register_vmap("extension_cpp::my_op")
-registration.register_vmap("extension_cpp::my_op_backward")
+registration.register_vmap("extension_cpp::my_op", "extension_cpp::my_op_backward")

@@ -58,9 +58,7 @@ def _backward_in_torch(grad_output, input, mean, alpha):
     return ((term - term.mean(-1, keepdim=True)) * (1 + alpha)).to(input.dtype)
 
 
-registration.register_fake("extension_cpp::my_op")
-registration.register_fake("extension_cpp::my_op_backward")
+registration.register_fake("extension_cpp::my_op", "extension_cpp::my_op_backward")
 registration.register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
 registration.register_autograd("extension_cpp::my_op_backward", reference=_backward_in_torch)
-registration.register_vmap("extension_cpp::my_op")
-registration.register_vmap("extension_cpp::my_op_backward")
+registration.register_vmap("extension_cpp::my_op", "extension_cpp::my_op_backward")

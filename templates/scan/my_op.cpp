@@ -57,15 +57,15 @@ Tensor my_op_backward(const Tensor& grad_output, const Tensor& input, double alp
   return scanned<MyOpBackward>(kMyOpBackward, grad_output, input, alpha);
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kMyOp.schema());
-  m.def(extension_cpp::kMyOpBackward.schema());
+  m.def(kMyOp.schema());
+  m.def(kMyOpBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("my_op", TORCH_BOX(&extension_cpp::my_op));
-  m.impl("my_op_backward", TORCH_BOX(&extension_cpp::my_op_backward));
+  m.impl("my_op", TORCH_BOX(&my_op));
+  m.impl("my_op_backward", TORCH_BOX(&my_op_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp

@@ -29,15 +29,15 @@ std::tuple<Tensor, Tensor, Tensor> add_layer_norm_backward(
   return norm_backward<LayerNorm>(checked, {mean, rstd}, {weight, bias}, grad_output, sum, grad_sum);
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kAddLayerNorm.schema());
-  m.def(extension_cpp::kAddLayerNormBackward.schema());
+  m.def(kAddLayerNorm.schema());
+  m.def(kAddLayerNormBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("add_layer_norm", TORCH_BOX(&extension_cpp::add_layer_norm));
-  m.impl("add_layer_norm_backward", TORCH_BOX(&extension_cpp::add_layer_norm_backward));
+  m.impl("add_layer_norm", TORCH_BOX(&add_layer_norm));
+  m.impl("add_layer_norm_backward", TORCH_BOX(&add_layer_norm_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp

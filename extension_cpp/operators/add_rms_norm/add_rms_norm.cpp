@@ -73,15 +73,15 @@ std::tuple<Tensor, Tensor> add_rms_norm_backward(
                               : norm_backward<RmsNorm>(checked, {rstd}, {weight}, grad_output, sum);
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kAddRmsNorm.schema());
-  m.def(extension_cpp::kAddRmsNormBackward.schema());
+  m.def(kAddRmsNorm.schema());
+  m.def(kAddRmsNormBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("add_rms_norm", TORCH_BOX(&extension_cpp::add_rms_norm));
-  m.impl("add_rms_norm_backward", TORCH_BOX(&extension_cpp::add_rms_norm_backward));
+  m.impl("add_rms_norm", TORCH_BOX(&add_rms_norm));
+  m.impl("add_rms_norm_backward", TORCH_BOX(&add_rms_norm_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp

@@ -311,15 +311,15 @@ std::tuple<Tensor, Tensor, Tensor> bn_relu_backward(
   return {grad_input, grad_weight, grad_bias};
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kBnRelu.schema());
-  m.def(extension_cpp::kBnReluBackward.schema());
+  m.def(kBnRelu.schema());
+  m.def(kBnReluBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("bn_relu", TORCH_BOX(&extension_cpp::bn_relu));
-  m.impl("bn_relu_backward", TORCH_BOX(&extension_cpp::bn_relu_backward));
+  m.impl("bn_relu", TORCH_BOX(&bn_relu));
+  m.impl("bn_relu_backward", TORCH_BOX(&bn_relu_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp

@@ -27,15 +27,15 @@ std::tuple<Tensor, Tensor, Tensor> fused_layer_norm_backward(
   return norm_backward<LayerNorm>(checked, {mean, rstd}, {weight, bias}, grad_output, input);
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kFusedLayerNorm.schema());
-  m.def(extension_cpp::kFusedLayerNormBackward.schema());
+  m.def(kFusedLayerNorm.schema());
+  m.def(kFusedLayerNormBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("fused_layer_norm", TORCH_BOX(&extension_cpp::fused_layer_norm));
-  m.impl("fused_layer_norm_backward", TORCH_BOX(&extension_cpp::fused_layer_norm_backward));
+  m.impl("fused_layer_norm", TORCH_BOX(&fused_layer_norm));
+  m.impl("fused_layer_norm_backward", TORCH_BOX(&fused_layer_norm_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp

@@ -31,23 +31,19 @@ struct FusedOpBackward {
   }
 };
 
-Tensor fused_op(const Tensor& input, const Tensor& bias, double scale) {
-  return elementwise<FusedOp>(kFusedOp, input, bias, scale);
-}
-
 std::tuple<Tensor, Tensor> fused_op_backward(const Tensor& grad_output, const Tensor& output, double scale) {
   return elementwise_with_column_sums<FusedOpBackward>(kFusedOpBackward, grad_output, output, scale);
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kFusedOp.schema());
-  m.def(extension_cpp::kFusedOpBackward.schema());
+  m.def(kFusedOp.schema());
+  m.def(kFusedOpBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("fused_op", TORCH_BOX(&extension_cpp::fused_op));
-  m.impl("fused_op_backward", TORCH_BOX(&extension_cpp::fused_op_backward));
+  m.impl("fused_op", TORCH_BOX((elementwise_kernel<kFusedOp, FusedOp, double>)));
+  m.impl("fused_op_backward", TORCH_BOX(&fused_op_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp

@@ -79,8 +79,7 @@ def _vmap_backward(info, in_dims, grad_output, output, scale):
     )
 
 
-registration.register_fake("extension_cpp::fused_op")
-registration.register_fake("extension_cpp::fused_op_backward")
+registration.register_fake("extension_cpp::fused_op", "extension_cpp::fused_op_backward")
 registration.register_autograd("extension_cpp::fused_op", _backward, setup_context=_setup_context)
 registration.register_autograd("extension_cpp::fused_op_backward", reference=_backward_in_torch)
 registration.register_vmap("extension_cpp::fused_op", _vmap)

@@ -102,15 +102,15 @@ std::tuple<Tensor, Tensor, Tensor> linear_scan_backward(
   return {std::move(grad_decay), std::move(grad_input), std::move(grad_initial)};
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kLinearScan.schema());
-  m.def(extension_cpp::kLinearScanBackward.schema());
+  m.def(kLinearScan.schema());
+  m.def(kLinearScanBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("linear_scan", TORCH_BOX(&extension_cpp::linear_scan));
-  m.impl("linear_scan_backward", TORCH_BOX(&extension_cpp::linear_scan_backward));
+  m.impl("linear_scan", TORCH_BOX(&linear_scan));
+  m.impl("linear_scan_backward", TORCH_BOX(&linear_scan_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp

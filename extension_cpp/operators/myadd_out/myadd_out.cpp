@@ -28,9 +28,9 @@ void myadd_out(const Tensor& a, const Tensor& b, Tensor& out) {
   elementwise_into<MyAddOut>(out, a, b);
 }
 
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kMyAddOut.schema()); }
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("myadd_out", TORCH_BOX(&myadd_out)); }
+
 }  // namespace
 }  // namespace extension_cpp
-
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(extension_cpp::kMyAddOut.schema()); }
-
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("myadd_out", TORCH_BOX(&extension_cpp::myadd_out)); }

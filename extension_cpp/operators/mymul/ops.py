@@ -36,13 +36,11 @@ def _backward(ctx, grad_output):
     return tuple(None if other is None else mymul(grad_output, other) for other in (b, a))
 
 
-registration.register_fake("extension_cpp::mymul")
-registration.register_fake("extension_cpp::mymul_backward")
+registration.register_fake("extension_cpp::mymul", "extension_cpp::mymul_backward")
 registration.register_autograd("extension_cpp::mymul", _backward, setup_context=_setup_context)
 registration.register_autograd(
     "extension_cpp::mymul_backward", reference=lambda grad, a, b: (grad * b, grad * a)
 )
-registration.register_vmap("extension_cpp::mymul")
-registration.register_vmap("extension_cpp::mymul_backward")
+registration.register_vmap("extension_cpp::mymul", "extension_cpp::mymul_backward")
 # As torch.mul, which promotes: under autocast half and float32 meet in float32.
 registration.register_autocast("extension_cpp::mymul", "promote")

@@ -13,11 +13,11 @@ struct MyMulAdd {
   HOST_DEVICE A operator()(A a, A b) const { return a * b + c; }
 };
 
-Tensor mymuladd(const Tensor& a, const Tensor& b, double c) { return elementwise<MyMulAdd>(kMyMulAdd, a, b, c); }
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kMyMulAdd.schema()); }
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
+  m.impl("mymuladd", TORCH_BOX((elementwise_kernel<kMyMulAdd, MyMulAdd, double>)));
+}
 
 }  // namespace
 }  // namespace extension_cpp
-
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(extension_cpp::kMyMulAdd.schema()); }
-
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("mymuladd", TORCH_BOX(&extension_cpp::mymuladd)); }

@@ -34,9 +34,9 @@ Tensor reduce_sum(const Tensor& input, OptionalIntArrayRef dim, bool keepdim) {
   return output;
 }
 
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kReduceSum.schema()); }
+
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("reduce_sum", TORCH_BOX(&reduce_sum)); }
+
 }  // namespace
 }  // namespace extension_cpp
-
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(extension_cpp::kReduceSum.schema()); }
-
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("reduce_sum", TORCH_BOX(&extension_cpp::reduce_sum)); }

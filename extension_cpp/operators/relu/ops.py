@@ -1,4 +1,4 @@
-"""relu: `max(input, 0)`, a functor and a call."""
+"""relu: `max(input, 0)`, a formula for each element."""
 
 import torch
 from torch import Tensor
@@ -32,13 +32,11 @@ def _backward(ctx, grad_output):
     return torch.ops.extension_cpp.relu_backward(grad_output, output)
 
 
-registration.register_fake("extension_cpp::relu")
-registration.register_fake("extension_cpp::relu_backward")
+registration.register_fake("extension_cpp::relu", "extension_cpp::relu_backward")
 registration.register_autograd("extension_cpp::relu", _backward, setup_context=_setup_context)
 registration.register_autograd(
     "extension_cpp::relu_backward",
     reference=lambda grad_output, output: torch.where(output <= 0, 0, grad_output),
 )
-registration.register_vmap("extension_cpp::relu")
-registration.register_vmap("extension_cpp::relu_backward")
+registration.register_vmap("extension_cpp::relu", "extension_cpp::relu_backward")
 # No autocast rule: like torch.relu it runs in the dtype that comes.

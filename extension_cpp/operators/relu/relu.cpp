@@ -19,21 +19,15 @@ struct ReluBackward {
   HOST_DEVICE A operator()(A grad_output, A output) const { return output <= A(0) ? A(0) : grad_output; }
 };
 
-Tensor relu(const Tensor& input) { return elementwise<Relu>(kRelu, input); }
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(kRelu.schema());
+  m.def(kReluBackward.schema());
+}
 
-Tensor relu_backward(const Tensor& grad_output, const Tensor& output) {
-  return elementwise<ReluBackward>(kReluBackward, grad_output, output);
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
+  m.impl("relu", TORCH_BOX((elementwise_kernel<kRelu, Relu>)));
+  m.impl("relu_backward", TORCH_BOX((elementwise_kernel<kReluBackward, ReluBackward>)));
 }
 
 }  // namespace
 }  // namespace extension_cpp
-
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kRelu.schema());
-  m.def(extension_cpp::kReluBackward.schema());
-}
-
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("relu", TORCH_BOX(&extension_cpp::relu));
-  m.impl("relu_backward", TORCH_BOX(&extension_cpp::relu_backward));
-}

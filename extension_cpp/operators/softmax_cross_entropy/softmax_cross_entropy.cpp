@@ -266,15 +266,15 @@ Tensor softmax_cross_entropy_backward(
   return grad_logits;
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kSoftmaxCrossEntropy.schema());
-  m.def(extension_cpp::kSoftmaxCrossEntropyBackward.schema());
+  m.def(kSoftmaxCrossEntropy.schema());
+  m.def(kSoftmaxCrossEntropyBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("softmax_cross_entropy", TORCH_BOX(&extension_cpp::softmax_cross_entropy));
-  m.impl("softmax_cross_entropy_backward", TORCH_BOX(&extension_cpp::softmax_cross_entropy_backward));
+  m.impl("softmax_cross_entropy", TORCH_BOX(&softmax_cross_entropy));
+  m.impl("softmax_cross_entropy_backward", TORCH_BOX(&softmax_cross_entropy_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp

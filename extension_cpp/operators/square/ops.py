@@ -1,4 +1,4 @@
-"""square: `input * input`, a functor and a call."""
+"""square: `input * input`, a formula for each element."""
 
 import torch
 from torch import Tensor
@@ -31,13 +31,11 @@ def _backward(ctx, grad_output):
     return torch.ops.extension_cpp.square_backward(grad_output, input)
 
 
-registration.register_fake("extension_cpp::square")
-registration.register_fake("extension_cpp::square_backward")
+registration.register_fake("extension_cpp::square", "extension_cpp::square_backward")
 registration.register_autograd("extension_cpp::square", _backward, setup_context=_setup_context)
 registration.register_autograd(
     "extension_cpp::square_backward",
     reference=lambda grad_output, input: 2 * grad_output * input,
 )
-registration.register_vmap("extension_cpp::square")
-registration.register_vmap("extension_cpp::square_backward")
+registration.register_vmap("extension_cpp::square", "extension_cpp::square_backward")
 # No autocast rule: like torch.square it runs in the dtype that comes.

@@ -18,21 +18,15 @@ struct SquareBackward {
   HOST_DEVICE A operator()(A grad_output, A input) const { return A(2) * input * grad_output; }
 };
 
-Tensor square(const Tensor& input) { return elementwise<Square>(kSquare, input); }
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
+  m.def(kSquare.schema());
+  m.def(kSquareBackward.schema());
+}
 
-Tensor square_backward(const Tensor& grad_output, const Tensor& input) {
-  return elementwise<SquareBackward>(kSquareBackward, grad_output, input);
+TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
+  m.impl("square", TORCH_BOX((elementwise_kernel<kSquare, Square>)));
+  m.impl("square_backward", TORCH_BOX((elementwise_kernel<kSquareBackward, SquareBackward>)));
 }
 
 }  // namespace
 }  // namespace extension_cpp
-
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kSquare.schema());
-  m.def(extension_cpp::kSquareBackward.schema());
-}
-
-TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("square", TORCH_BOX(&extension_cpp::square));
-  m.impl("square_backward", TORCH_BOX(&extension_cpp::square_backward));
-}

@@ -44,11 +44,9 @@ def _backward_in_torch(grad_output, gate, up):
     return grad_gate.sum_to_size(gate.shape), grad_up.sum_to_size(up.shape)
 
 
-registration.register_fake("extension_cpp::swiglu")
-registration.register_fake("extension_cpp::swiglu_backward")
+registration.register_fake("extension_cpp::swiglu", "extension_cpp::swiglu_backward")
 registration.register_autograd("extension_cpp::swiglu", _backward, setup_context=_setup_context)
 registration.register_autograd("extension_cpp::swiglu_backward", reference=_backward_in_torch)
-registration.register_vmap("extension_cpp::swiglu")
-registration.register_vmap("extension_cpp::swiglu_backward")
+registration.register_vmap("extension_cpp::swiglu", "extension_cpp::swiglu_backward")
 # As the product, which promotes: under autocast half and float32 meet in float32.
 registration.register_autocast("extension_cpp::swiglu", "promote")

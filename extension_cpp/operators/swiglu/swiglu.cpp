@@ -23,21 +23,19 @@ struct SwigluBackward {
   }
 };
 
-Tensor swiglu(const Tensor& gate, const Tensor& up) { return elementwise<Swiglu>(kSwiglu, gate, up); }
-
 std::tuple<Tensor, Tensor> swiglu_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up) {
   return elementwise_with_sums<SwigluBackward, 2>(kSwigluBackward, grad_output, gate, up);
 }
 
-}  // namespace
-}  // namespace extension_cpp
-
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
-  m.def(extension_cpp::kSwiglu.schema());
-  m.def(extension_cpp::kSwigluBackward.schema());
+  m.def(kSwiglu.schema());
+  m.def(kSwigluBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
-  m.impl("swiglu", TORCH_BOX(&extension_cpp::swiglu));
-  m.impl("swiglu_backward", TORCH_BOX(&extension_cpp::swiglu_backward));
+  m.impl("swiglu", TORCH_BOX((elementwise_kernel<kSwiglu, Swiglu>)));
+  m.impl("swiglu_backward", TORCH_BOX(&swiglu_backward));
 }
+
+}  // namespace
+}  // namespace extension_cpp

@@ -35,9 +35,9 @@ Tensor vector_add_cpu(const Tensor& a, const Tensor& b) {
   return output;
 }
 
+TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kVectorAdd.schema()); }
+
+TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) { m.impl("vector_add", TORCH_BOX(&vector_add_cpu)); }
+
 }  // namespace
 }  // namespace extension_cpp
-
-TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(extension_cpp::kVectorAdd.schema()); }
-
-TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) { m.impl("vector_add", TORCH_BOX(&extension_cpp::vector_add_cpu)); }
