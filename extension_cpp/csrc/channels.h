@@ -2,7 +2,7 @@
 // elements; with sums over channels, as their backward has. In one pass over memory, of any dense layout.
 //
 //   template <class T>
-//   struct ScaledByVariance {
+//   struct Channels {
 //     using A = acc_t<T>;
 //
 //     backend::Parameter<T> var;  // [channels]
@@ -17,18 +17,21 @@
 //       }
 //       return result;
 //     }
+//   };
 //
+//   template <class A>
+//   struct DividedByDeviation {
 //     HOST_DEVICE A operator()(const Values<A, 1>& rstd, A x) const { return x * rstd[0]; }
 //   };
 //
-// backend::for_channels(like, f, images, inputs, output): output[i] = f(numbers of the channel of i, inputs[i]...).
+// backend::for_channels(like, channels, f, images, inputs, output): output[i] = f(numbers of the channel of i,
+// inputs[i]...).
 //
-// backend::for_channels_with_sums(like, f, images, inputs, output, sums): f returns WithSums, whose terms are summed;
-// sums[k][c] is that of term k times f.sum_factors(c)[k], a number of the channel that f need not know at each element.
+// backend::for_channels_with_sums(like, channels, f, images, inputs, output, sums): f returns WithSums, whose terms are
+// summed; sums[k][c] is that of term k times channels.sum_factors(c)[k], a number that f need not know at each element.
 // The sums are deterministic.
 //
-// All tensors but the parameters have elements of T where `images` says; the output is new. `like` gives device and
-// stream.
+// Inputs and output have their elements where `images` says, and the output is new. `like` gives device and stream.
 #pragma once
 
 #include "backend.h"

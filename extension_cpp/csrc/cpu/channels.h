@@ -25,12 +25,12 @@ struct ChannelNumber {
   }
 };
 
-// A formula of K inputs and P numbers for a channel.
-template <class T, class F, class Inputs, class Numbers>
+// A formula of K inputs and P numbers of a channel.
+template <class T, class Channels, class F, class Inputs, class Numbers>
 struct ChannelRows;
 
-template <class T, class F, size_t... I, size_t... P>
-struct ChannelRows<T, F, std::index_sequence<I...>, std::index_sequence<P...>> {
+template <class T, class Channels, class F, size_t... I, size_t... P>
+struct ChannelRows<T, Channels, F, std::index_sequence<I...>, std::index_sequence<P...>> {
   using A = acc_t<T>;
   using Numbers = Values<A, static_cast<int>(sizeof...(P))>;
   template <size_t>
@@ -38,15 +38,16 @@ struct ChannelRows<T, F, std::index_sequence<I...>, std::index_sequence<P...>> {
 
   // A row of one channel.
   struct OfOne {
+    const Channels& channels;
     F f;
-    int64_t channels;
-    T* output;  // [outer * channels, inner]
+    int64_t count;  // of channels
+    T* output;      // [outer * channels, inner]
 
-    CPU_INLINE Numbers row_values(int64_t row) const { return f.template numbers<1>(row % channels)[0]; }
+    CPU_INLINE Numbers row_values(int64_t row) const { return channels.template numbers<1>(row % count)[0]; }
 
     template <class Row>
     CPU_INLINE void operator()(Row& row, const Numbers& numbers) const {
-      const F& of = f;
+      const F of = f;
       row.write(output, [of, numbers](Number<I>... inputs) CPU_INLINE_LAMBDA { return of(numbers, inputs...); });
     }
   };
@@ -61,10 +62,10 @@ struct ChannelRows<T, F, std::index_sequence<I...>, std::index_sequence<P...>> {
 
     template <class Row>
     CPU_INLINE void operator()(Row& row, const Numbers& numbers) const {
-      const F& of = plain.f;
+      const F of = plain.f;
       const auto total =
           row.sum([of, numbers](Number<I>... inputs) CPU_INLINE_LAMBDA { return of(numbers, inputs...).terms; });
-      const auto factors = of.sum_factors(row.index() % plain.channels);
+      const auto factors = plain.channels.sum_factors(row.index() % plain.count);
       if (row.leader()) {
         for (size_t c = 0; c < C; ++c) {
           sums[c][row.index()] = total[static_cast<int>(c)] * factors[static_cast<int>(c)];
@@ -84,7 +85,7 @@ struct ChannelRows<T, F, std::index_sequence<I...>, std::index_sequence<P...>> {
 
     template <class Row>
     CPU_INLINE void operator()(Row& row) const {
-      const F& of = f;
+      const F of = f;
       row.write(
           output,
           [of](Number<I>... inputs, Number<P>... numbers)
@@ -98,7 +99,7 @@ struct ChannelRows<T, F, std::index_sequence<I...>, std::index_sequence<P...>> {
 
     template <class Row>
     CPU_INLINE void operator()(Row& row) const {
-      const F& of = plain.f;
+      const F of = plain.f;
       row.write_with_terms(
           plain.output,
           [of](Number<I>... inputs, Number<P>... numbers)
@@ -108,22 +109,22 @@ struct ChannelRows<T, F, std::index_sequence<I...>, std::index_sequence<P...>> {
   };
 
   // `values` are for the numbers of all channels.
-  static OfAll of_all(const F& f, int64_t channels, T* output, std::unique_ptr<A[]>& values) {
-    values.reset(new A[sizeof...(P) * channels]);
-    for (int64_t c = 0; c < channels; ++c) {
-      const Numbers numbers = f.template numbers<1>(c)[0];
-      ((values[P * channels + c] = numbers[static_cast<int>(P)]), ...);
+  static OfAll of_all(const Channels& channels, const F& f, int64_t count, T* output, std::unique_ptr<A[]>& values) {
+    values.reset(new A[sizeof...(P) * count]);
+    for (int64_t c = 0; c < count; ++c) {
+      const Numbers numbers = channels.template numbers<1>(c)[0];
+      ((values[P * count + c] = numbers[static_cast<int>(P)]), ...);
     }
-    return {f, {{values.get() + P * channels}...}, output};
+    return {f, {{values.get() + P * count}...}, output};
   }
 };
 
-template <class F>
-using NumbersOf = std::decay_t<decltype(std::declval<const F&>().template numbers<1>(int64_t{})[0])>;
+template <class Channels>
+using NumbersOf = std::decay_t<decltype(std::declval<const Channels&>().template numbers<1>(int64_t{})[0])>;
 
-template <class T, class F, size_t K>
-using ChannelRowsOf =
-    ChannelRows<T, F, std::make_index_sequence<K>, std::make_index_sequence<ResultCounts<NumbersOf<F>>::results>>;
+template <class T, class Channels, class F, size_t K>
+using ChannelRowsOf = ChannelRows<
+    T, Channels, F, std::make_index_sequence<K>, std::make_index_sequence<ResultCounts<NumbersOf<Channels>>::results>>;
 
 struct AddUpRows {
   template <class Row>
@@ -135,26 +136,28 @@ struct AddUpRows {
 
 }  // namespace detail
 
-template <class T, class F, size_t K>
+template <class T, class Channels, class F, size_t K>
 void for_channels(
-    const Tensor& like, const F& f, const Images& images, const std::array<const T*, K>& inputs, T* output) {
-  using Rows = detail::ChannelRowsOf<T, F, K>;
+    const Tensor& like, const Channels& channels, const F& f, const Images& images,
+    const std::array<const T*, K>& inputs, T* output) {
+  using Rows = detail::ChannelRowsOf<T, Channels, F, K>;
   if (images.inner == 1) {
     std::unique_ptr<acc_t<T>[]> values;
-    launch_rows(like, Rows::of_all(f, images.channels, output, values), inputs, images.outer, images.channels);
+    launch_rows(
+        like, Rows::of_all(channels, f, images.channels, output, values), inputs, images.outer, images.channels);
   } else {
     const int64_t rows = images.outer * images.channels;
-    const typename Rows::OfOne of_one{f, images.channels, output};
+    const typename Rows::OfOne of_one{channels, f, images.channels, output};
     extension_cpp::launch_rows(like, of_one, inputs, rows, images.inner, split_few_rows(rows, images.inner));
   }
 }
 
-template <class T, class F, size_t K, class Out, size_t C>
+template <class T, class Channels, class F, size_t K, class Out, size_t C>
 void for_channels_with_sums(
-    const Tensor& like, const F& f, const Images& images, const std::array<const T*, K>& inputs, T* output,
-    const std::array<Out, C>& sums) {
+    const Tensor& like, const Channels& channels, const F& f, const Images& images,
+    const std::array<const T*, K>& inputs, T* output, const std::array<Out, C>& sums) {
   using A = acc_t<T>;
-  using Rows = detail::ChannelRowsOf<T, F, K>;
+  using Rows = detail::ChannelRowsOf<T, Channels, F, K>;
   const int64_t rows = images.inner == 1 ? 1 : images.outer;
   const int64_t size = rows * images.channels;
   const std::unique_ptr<A[]> buffer(new A[C * size]);
@@ -166,16 +169,16 @@ void for_channels_with_sums(
   }
   if (images.inner == 1) {
     std::unique_ptr<A[]> values;
-    const typename Rows::OfAllWithSums of_all{Rows::of_all(f, images.channels, output, values)};
+    const typename Rows::OfAllWithSums of_all{Rows::of_all(channels, f, images.channels, output, values)};
     launch_column_sums(like, of_all, inputs, 1, images.outer, images.channels, found);
     for (int64_t c = 0; c < images.channels; ++c) {
-      const auto factors = f.sum_factors(c);
+      const auto factors = channels.sum_factors(c);
       for (size_t k = 0; k < C; ++k) {
         found[k][c] *= factors[static_cast<int>(k)];
       }
     }
   } else {
-    const typename Rows::template OfOneWithSums<C> of_one{{f, images.channels, output}, found};
+    const typename Rows::template OfOneWithSums<C> of_one{{channels, f, images.channels, output}, found};
     launch_rows(like, of_one, inputs, size, images.inner);
   }
   launch_column_sums(like, detail::AddUpRows(), found_const, 1, rows, images.channels, sums);

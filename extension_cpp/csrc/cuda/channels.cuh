@@ -61,28 +61,28 @@ struct ChannelSums {
   int pieces;
 };
 
-template <class F, int N>
-using NumbersOf = decltype(std::declval<const F&>().template numbers<N>(int64_t{}));
+template <class Channels, int N>
+using NumbersOf = decltype(std::declval<const Channels&>().template numbers<N>(int64_t{}));
 
 // The numbers of the channels of the N elements from column `col` of a group on.
-template <int N, class F>
-__device__ NumbersOf<F, N> numbers_at(const F& f, const ChannelGrid& grid, int64_t col) {
+template <int N, class Channels>
+__device__ NumbersOf<Channels, N> numbers_at(const Channels& of, const ChannelGrid& grid, int64_t col) {
   const int64_t inner = grid.by_inner.divisor();
   const int64_t channels = grid.by_channels.divisor();
   const int64_t plane = grid.by_inner.divide(col);
   int64_t left = inner - (col - plane * inner);
   int64_t c = plane - grid.by_channels.divide(plane) * channels;
   if (inner == 1 && c + N <= channels) {
-    return f.template numbers<N>(c);
+    return of.template numbers<N>(c);
   }
-  NumbersOf<F, N> result;
-  auto now = f.template numbers<1>(c)[0];
+  NumbersOf<Channels, N> result;
+  auto now = of.template numbers<1>(c)[0];
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     if (left == 0) {
       left = inner;
       c = c + 1 == channels ? 0 : c + 1;
-      now = f.template numbers<1>(c)[0];
+      now = of.template numbers<1>(c)[0];
     }
     --left;
     result[n] = now;
@@ -91,16 +91,16 @@ __device__ NumbersOf<F, N> numbers_at(const F& f, const ChannelGrid& grid, int64
 }
 
 // Terms that a formula of K inputs has for sums.
-template <class F, class T, size_t K, size_t... I>
+template <class Channels, class F, class T, size_t K, size_t... I>
 constexpr size_t count_terms(std::index_sequence<I...> /*all inputs*/) {
   using A = acc_t<T>;
-  using Numbers = std::decay_t<decltype(std::declval<NumbersOf<F, 1>>()[0])>;
+  using Numbers = std::decay_t<decltype(std::declval<NumbersOf<Channels, 1>>()[0])>;
   using R = decltype(std::declval<const F&>()(std::declval<const Numbers&>(), (static_cast<void>(I), A())...));
   return ResultCounts<std::decay_t<R>>::terms;
 }
 
-template <class F, class T, size_t K>
-constexpr size_t kTermsOf = count_terms<F, T, K>(std::make_index_sequence<K>());
+template <class Channels, class F, class T, size_t K>
+constexpr size_t kTermsOf = count_terms<Channels, F, T, K>(std::make_index_sequence<K>());
 
 // What a formula returns for an element: what is written.
 template <class A>
@@ -167,9 +167,9 @@ struct RequestedOf<true> {
 };
 
 // Adds up what the threads of a tile have of each of its channels, for the partial sums.
-template <class F, class A, size_t C, int N>
+template <class Channels, class A, size_t C, int N>
 __device__ void add_up_tile(
-    const F& f, const ChannelGrid& grid, const ChannelSums& places, int chunk, int tile,
+    const Channels& of, const ChannelGrid& grid, const ChannelSums& places, int chunk, int tile,
     const ChannelSumsOf<A, C, N>& sums, A* __restrict__ partials) {
   __shared__ A of_cols[C][kChannelThreads * N];
   const auto thread = static_cast<int>(threadIdx.x);
@@ -213,7 +213,7 @@ __device__ void add_up_tile(
     if (lane == 0 && own < end_plane) {
       const int64_t round = grid.by_channels.divide(own);
       const int64_t c = own - round * channels;
-      const auto factors = f.sum_factors(c);
+      const auto factors = of.sum_factors(c);
       // The tiles of a plane count its pieces; who has the last leaves nothing in those that are not there.
       int piece = places.pieces == 1 ? 0 : tile - static_cast<int>(begin / tile_cols);
       const int last = begin + inner <= end_col ? places.pieces : piece + 1;
@@ -230,16 +230,17 @@ __device__ void add_up_tile(
 }
 
 // Images, element by element: accesses to N at a time.
-template <bool Aligned, class F, class T, size_t K>
-__global__ void __launch_bounds__(kChannelThreads, kChannelBlocks<Aligned, kTermsOf<F, T, K>>) channels_kernel(
-    F f, ChannelGrid grid, ChannelSums places, PointerArray<const T, K> inputs, T* __restrict__ output,
-    acc_t<T>* __restrict__ partials /* [parts, C, channels] */) {
+template <bool Aligned, class Channels, class F, class T, size_t K>
+__global__ void __launch_bounds__(kChannelThreads, kChannelBlocks<Aligned, kTermsOf<Channels, F, T, K>>)
+    channels_kernel(
+        Channels channels, F f, ChannelGrid grid, ChannelSums places, PointerArray<const T, K> inputs,
+        T* __restrict__ output, acc_t<T>* __restrict__ partials /* [parts, C, channels] */) {
   may_begin_next();
   wait_for_previous();
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
   constexpr int U = kBatch<Aligned, K>;
-  constexpr size_t C = kTermsOf<F, T, K>;
+  constexpr size_t C = kTermsOf<Channels, F, T, K>;
   const int64_t group = grid.by_group.divisor();
   const int chunk = grid.by_tiles.divide_small(static_cast<int>(blockIdx.x));
   const auto tile = static_cast<int>(blockIdx.x) - chunk * static_cast<int>(grid.by_tiles.divisor());
@@ -267,7 +268,7 @@ __global__ void __launch_bounds__(kChannelThreads, kChannelBlocks<Aligned, kTerm
       }
     };
     send(0);
-    const auto numbers = numbers_at<N>(f, grid, in_group * N);
+    const auto numbers = numbers_at<N>(channels, grid, in_group * N);
     const auto element = [&](const Values<A, N>(&values)[K], int n) {
       return call_of_channel(f, numbers[n], values, n, std::make_index_sequence<K>());
     };
@@ -311,26 +312,26 @@ __global__ void __launch_bounds__(kChannelThreads, kChannelBlocks<Aligned, kTerm
     }
   }
   if constexpr (C > 0) {
-    add_up_tile(f, grid, places, chunk, tile, sums, partials);
+    add_up_tile(channels, grid, places, chunk, tile, sums, partials);
   }
 }
 
 // The least multiple of a warp that is not less.
 inline int whole_warps(int64_t threads) { return static_cast<int>(ceil_div(threads, kWarp) * kWarp); }
 
-template <class F, class T, size_t K>
+template <class Channels, class F, class T, size_t K>
 constexpr auto choose_channels_kernel(bool aligned) {
-  return aligned ? channels_kernel<true, F, T, K> : channels_kernel<false, F, T, K>;
+  return aligned ? channels_kernel<true, Channels, F, T, K> : channels_kernel<false, Channels, F, T, K>;
 }
 
 // Without outputs for sums as many blocks as there is work for, else as many as run at once.
-template <class T, class F, size_t K, class Out, size_t C>
+template <class T, class Channels, class F, size_t K, class Out, size_t C>
 void launch_channels(
-    const Tensor& like, const F& f, const Images& images, const std::array<const T*, K>& inputs, T* output,
-    const std::array<Out, C>& outputs) {
+    const Tensor& like, const Channels& of, const F& f, const Images& images, const std::array<const T*, K>& inputs,
+    T* output, const std::array<Out, C>& outputs) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
-  static_assert(C == kTermsOf<F, T, K>, "an output for each term of the formula");
+  static_assert(C == kTermsOf<Channels, F, T, K>, "an output for each term of the formula");
   const int64_t numel = images.numel();
   const int64_t channels = images.channels;
   if (numel == 0) {
@@ -362,7 +363,7 @@ void launch_channels(
   grid.by_channels = Divider(channels);
 
   const bool aligned = std::all_of(inputs.begin(), inputs.end(), [](const T* input) { return is_aligned(input); });
-  const auto kernel = choose_channels_kernel<F, T, K>(aligned);
+  const auto kernel = choose_channels_kernel<Channels, F, T, K>(aligned);
   const int block = whole_warps(grid.tile);
   const int64_t at_once = int64_t{aligned ? kChannelBlocks<true, C> : kChannelBlocks<false, C>} * multiprocessors();
   if (C == 0) {
@@ -391,7 +392,7 @@ void launch_channels(
   PointerArray<const T, K> from;
   std::copy(inputs.begin(), inputs.end(), from.data);
   launch_overlapped(
-      kernel, static_cast<unsigned>(chunks * tiles), block, 0, current_stream(like), f, grid, places, from, output,
+      kernel, static_cast<unsigned>(chunks * tiles), block, 0, current_stream(like), of, f, grid, places, from, output,
       data);
   if constexpr (C > 0) {
     launch_add_partials<A>(like, parts, channels, data, outputs);
@@ -400,17 +401,18 @@ void launch_channels(
 
 }  // namespace detail
 
-template <class T, class F, size_t K>
+template <class T, class Channels, class F, size_t K>
 void for_channels(
-    const Tensor& like, const F& f, const Images& images, const std::array<const T*, K>& inputs, T* output) {
-  detail::launch_channels(like, f, images, inputs, output, std::array<T*, 0>{});
+    const Tensor& like, const Channels& of, const F& f, const Images& images, const std::array<const T*, K>& inputs,
+    T* output) {
+  detail::launch_channels(like, of, f, images, inputs, output, std::array<T*, 0>{});
 }
 
-template <class T, class F, size_t K, class Out, size_t C>
+template <class T, class Channels, class F, size_t K, class Out, size_t C>
 void for_channels_with_sums(
-    const Tensor& like, const F& f, const Images& images, const std::array<const T*, K>& inputs, T* output,
-    const std::array<Out, C>& sums) {
-  detail::launch_channels(like, f, images, inputs, output, sums);
+    const Tensor& like, const Channels& of, const F& f, const Images& images, const std::array<const T*, K>& inputs,
+    T* output, const std::array<Out, C>& sums) {
+  detail::launch_channels(like, of, f, images, inputs, output, sums);
 }
 
 }  // namespace extension_cpp::cuda

@@ -41,39 +41,35 @@ struct Channels {
     return result;
   }
 
-  HOST_DEVICE static A normalized(const Values<A, 3>& channel, A x) {
-    return (x - channel[0]) * channel[1] + channel[2];
-  }
+  // Of what BnReluBackward sums.
+  HOST_DEVICE Values<A, 2> sum_factors(int64_t c) const { return {math::rsqrt(var.template at<1>(c)[0] + eps), A(1)}; }
 };
 
-template <class T>
-struct BnRelu : Channels<T> {
-  using A = acc_t<T>;
+template <class A>
+HOST_DEVICE A normalized(const Values<A, 3>& channel, A x) {
+  return (x - channel[0]) * channel[1] + channel[2];
+}
 
+template <class A>
+struct BnRelu {
   // NaN stays NaN.
   HOST_DEVICE A operator()(const Values<A, 3>& channel, A x) const {
-    const A y = this->normalized(channel, x);
+    const A y = normalized(channel, x);
     return y <= A(0) ? A(0) : y;
   }
 };
 
-template <class T>
-struct BnReluBackward : Channels<T> {
-  using A = acc_t<T>;
-
+template <class A>
+struct BnReluBackward {
   // The gradient of the input, and what is summed to those of weight, but for a factor, and bias.
   HOST_DEVICE WithSums<A, 1, 2> operator()(const Values<A, 3>& channel, A grad_output, A x) const {
-    const A grad = this->normalized(channel, x) <= A(0) ? A(0) : grad_output;
+    const A grad = normalized(channel, x) <= A(0) ? A(0) : grad_output;
     return {{grad * channel[1]}, {grad * (x - channel[0]), grad}};
-  }
-
-  HOST_DEVICE Values<A, 2> sum_factors(int64_t c) const {
-    return {math::rsqrt(this->var.template at<1>(c)[0] + this->eps), A(1)};
   }
 };
 
-// compute(functor) with the F<T> of these parameters.
-template <template <class> class F, class Compute>
+// compute(Type<T>, Channels<T>) for the dtype of `like`.
+template <class Compute>
 void with_channels(
     const Tensor& like, const Tensor& weight, const Tensor& bias, const Tensor& running_mean, const Tensor& running_var,
     double eps, const Compute& compute) {
@@ -84,7 +80,7 @@ void with_channels(
     const Tensor* const given[] = {&weight, &bias, &running_mean, &running_var};
     std::transform(given, given + 4, held.begin(), [](const Tensor* tensor) { return as_parameter(*tensor); });
     const auto parameter = [&](size_t k) { return backend::Parameter<T>(held[k], A(0), weight.numel()); };
-    compute(tag, F<T>{{parameter(0), parameter(1), parameter(2), parameter(3), static_cast<A>(eps)}});
+    compute(tag, Channels<T>{parameter(0), parameter(1), parameter(2), parameter(3), static_cast<A>(eps)});
   });
 }
 
@@ -96,9 +92,11 @@ Tensor bn_relu(
   const DeviceGuard guard(input);
   Tensor output = new_elementwise(input.sizes(), input);
   const Tensor x = with_layout_of(output, input);
-  with_channels<BnRelu>(input, weight, bias, running_mean, running_var, eps, [&](auto tag, const auto& f) {
+  with_channels(input, weight, bias, running_mean, running_var, eps, [&](auto tag, const auto& channels) {
     using T = typename decltype(tag)::type;
-    backend::for_channels(input, f, Images(output), std::array{x.const_data_ptr<T>()}, output.mutable_data_ptr<T>());
+    backend::for_channels(
+        input, channels, BnRelu<acc_t<T>>(), Images(output), std::array{x.const_data_ptr<T>()},
+        output.mutable_data_ptr<T>());
   });
   return output;
 }
@@ -114,11 +112,12 @@ std::tuple<Tensor, Tensor, Tensor> bn_relu_backward(
   Tensor grad_bias = inputs.new_output(2);
   const Tensor grad = with_layout_of(grad_input, grad_output);
   const Tensor x = with_layout_of(grad_input, input);
-  with_channels<BnReluBackward>(input, weight, bias, running_mean, running_var, eps, [&](auto tag, const auto& f) {
+  with_channels(input, weight, bias, running_mean, running_var, eps, [&](auto tag, const auto& channels) {
     using T = typename decltype(tag)::type;
     backend::for_channels_with_sums(
-        input, f, Images(grad_input), std::array{grad.const_data_ptr<T>(), x.const_data_ptr<T>()},
-        grad_input.mutable_data_ptr<T>(), std::array{SumOutput<T>::of(grad_weight), SumOutput<T>::of(grad_bias)});
+        input, channels, BnReluBackward<acc_t<T>>(), Images(grad_input),
+        std::array{grad.const_data_ptr<T>(), x.const_data_ptr<T>()}, grad_input.mutable_data_ptr<T>(),
+        std::array{SumOutput<T>::of(grad_weight), SumOutput<T>::of(grad_bias)});
   });
   return {grad_input, grad_weight, grad_bias};
 }
