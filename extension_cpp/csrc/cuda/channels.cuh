@@ -36,19 +36,25 @@ constexpr int kChannelThreads = 256;
 template <bool Aligned, size_t C>
 constexpr int kChannelBlocks = (C == 0 ? 4 : 3) - (Aligned ? 0 : 1);
 
-// Most accesses of a thread where nothing is summed. Blocks that are short even out how fast multiprocessors are.
-constexpr int64_t kMostTurns = 16;
+// Accesses that a thread has in turn, as far as there are so many: of few large images too, whose planes are cut for
+// it. Where nothing is summed blocks are short, which evens out how fast multiprocessors are.
+template <size_t C>
+constexpr int64_t kWantedTurns = C == 0 ? 16 : 64;
 
-// Which accesses the threads of a grid take. A block has those of a tile in `turns` groups, one after the other.
+// Which accesses the threads of a grid take. Those of a group are the first of the threads in its tiles; a block has
+// one tile of `turns` groups.
 struct ChannelGrid {
-  int64_t whole;     // accesses to N elements
-  int rest;          // elements after the last of them
+  int64_t whole;  // accesses to N elements
+  int rest;       // elements after the last of them
+  int64_t group;  // accesses, after which channels come in the same order
+  int64_t step;   // accesses from a thread's first to its next: a group, or a piece of a plane
+  int64_t skip;   // accesses that are no thread's first, after each plane
+  int groups;
+  int turns;
   int64_t cols;      // elements of a group, of whole planes
-  Divider by_group;  // accesses of a group, after which channels come in the same order
   Divider by_tiles;  // tiles of a group
   int tile;          // accesses of a tile, at most
-  int turns;         // groups of a block
-  Divider by_inner;  // elements of a plane
+  Divider by_inner;  // elements of a plane that are some thread's first
   Divider by_channels;
 };
 
@@ -70,22 +76,19 @@ __device__ NumbersOf<Channels, N> numbers_at(const Channels& of, const ChannelGr
   const int64_t inner = grid.by_inner.divisor();
   const int64_t channels = grid.by_channels.divisor();
   const int64_t plane = grid.by_inner.divide(col);
-  int64_t left = inner - (col - plane * inner);
+  int64_t left = inner - (col - plane * inner);  // of the plane
   int64_t c = plane - grid.by_channels.divide(plane) * channels;
   if (inner == 1 && c + N <= channels) {
     return of.template numbers<N>(c);
   }
   NumbersOf<Channels, N> result;
-  auto now = of.template numbers<1>(c)[0];
+#pragma unroll 1
+  for (int64_t begin = 0; begin < N; begin += left, left = inner, c = c + 1 == channels ? 0 : c + 1) {
+    const auto now = of.template numbers<1>(c)[0];
 #pragma unroll
-  for (int n = 0; n < N; ++n) {
-    if (left == 0) {
-      left = inner;
-      c = c + 1 == channels ? 0 : c + 1;
-      now = of.template numbers<1>(c)[0];
+    for (int n = 0; n < N; ++n) {
+      result[n] = n >= begin ? now : result[n];
     }
-    --left;
-    result[n] = now;
   }
   return result;
 }
@@ -241,21 +244,26 @@ __global__ void __launch_bounds__(kChannelThreads, kChannelBlocks<Aligned, kTerm
   constexpr int N = kVector<T>;
   constexpr int U = kBatch<Aligned, K>;
   constexpr size_t C = kTermsOf<Channels, F, T, K>;
-  const int64_t group = grid.by_group.divisor();
   const int chunk = grid.by_tiles.divide_small(static_cast<int>(blockIdx.x));
   const auto tile = static_cast<int>(blockIdx.x) - chunk * static_cast<int>(grid.by_tiles.divisor());
   const auto thread = static_cast<int>(threadIdx.x);
   const int64_t in_group = int64_t{tile} * grid.tile + thread;
-  const int64_t first = int64_t{chunk} * grid.turns * group + in_group;
-  const bool is = thread < grid.tile && in_group < group;
+  const int first_turn = chunk * grid.turns;
+  int64_t first = in_group + first_turn * grid.step;
+  if (grid.skip > 0) {
+    first += grid.by_inner.divide(in_group * N) * grid.skip;
+  }
   // Whole accesses of this thread, and whether the elements after the last of all are its next.
-  const int64_t left = is && first < grid.whole ? grid.by_group.divide(grid.whole - first + group - 1) : 0;
-  const int turns = left < grid.turns ? static_cast<int>(left) : grid.turns;
-  const bool rest = is && grid.rest > 0 && turns < grid.turns && first + turns * group == grid.whole;
+  const bool is = thread < grid.tile && in_group < grid.group;
+  const int left = grid.groups - first_turn;
+  int turns = !is ? 0 : left < grid.turns ? left : grid.turns;
+  const bool ends = turns > 0 && first + (turns - 1) * grid.step >= grid.whole;
+  turns -= ends ? 1 : 0;
+  const bool rest = ends && grid.rest > 0 && first + turns * grid.step == grid.whole;
 
   ChannelSumsOf<A, C, N> sums;
   if (turns > 0 || rest) {
-    const int64_t step = group * N;
+    const int64_t step = grid.step * N;
     int64_t at = first * N;
     RequestedOf<Aligned> requested[U][K];
     const auto send = [&](int turn) {
@@ -342,22 +350,33 @@ void launch_channels(
     }
     return;
   }
-  // That are of one channel are a channel of so many images.
-  const int64_t inner = channels == 1 ? 1 : images.inner;
-  const int64_t period = channels * inner;
-  const int64_t accesses = ceil_div(numel, N);
-  const int64_t period_accesses = period / std::gcd(period, int64_t{N});
+  // Images of one channel are one channel of so many.
+  int64_t inner = channels == 1 ? 1 : images.inner;
   ChannelGrid grid;
   grid.whole = numel / N;
   grid.rest = static_cast<int>(numel % N);
-  const int64_t group = period_accesses <= kChannelThreads ? period_accesses * (kChannelThreads / period_accesses)
-                                                           : std::min(period_accesses, accesses);
-  grid.cols = group % period_accesses == 0 ? group * N : numel;
-  grid.tile =
-      static_cast<int>(std::min<int64_t>(group, whole_warps(ceil_div(group, ceil_div(group, kChannelThreads)))));
-  const int64_t tiles = ceil_div(group, grid.tile);
-  const int64_t groups = ceil_div(accesses, group);
-  grid.by_group = Divider(group);
+  // Few images: pieces of a plane are what others have of several, if they are whole accesses.
+  int64_t pieces = kWantedTurns<C>;
+  while (pieces > 1 && inner % (pieces * N) != 0) {
+    pieces /= 2;
+  }
+  const bool cut = pieces > images.outer && inner > 1;
+  grid.skip = 0;
+  if (cut) {
+    grid.skip = (inner - inner / pieces) / N;
+    inner /= pieces;
+  }
+  const int64_t period = channels * inner;
+  const int64_t period_accesses = period / std::gcd(period, int64_t{N});
+  const int64_t accesses = cut ? grid.whole / pieces : ceil_div(numel, N);
+  grid.group = cut || period_accesses > kChannelThreads ? (cut ? accesses : std::min(period_accesses, accesses))
+                                                        : period_accesses * (kChannelThreads / period_accesses);
+  grid.cols = grid.group % period_accesses == 0 ? grid.group * N : numel;
+  grid.step = cut ? inner / N : grid.group;
+  grid.groups = static_cast<int>(cut ? pieces : ceil_div(accesses, grid.group));
+  grid.tile = static_cast<int>(
+      std::min<int64_t>(grid.group, whole_warps(ceil_div(grid.group, ceil_div(grid.group, kChannelThreads)))));
+  const int64_t tiles = ceil_div(grid.group, grid.tile);
   grid.by_tiles = Divider(tiles);
   grid.by_inner = Divider(inner);
   grid.by_channels = Divider(channels);
@@ -367,11 +386,11 @@ void launch_channels(
   const int block = whole_warps(grid.tile);
   const int64_t at_once = int64_t{aligned ? kChannelBlocks<true, C> : kChannelBlocks<false, C>} * multiprocessors();
   if (C == 0) {
-    grid.turns = static_cast<int>(std::clamp<int64_t>(groups * tiles / (4 * at_once), 1, kMostTurns));
+    grid.turns = static_cast<int>(std::clamp<int64_t>(grid.groups * tiles / (4 * at_once), 1, kWantedTurns<C>));
   } else {
-    grid.turns = static_cast<int>(ceil_div(groups, std::max<int64_t>(1, at_once / tiles)));
+    grid.turns = static_cast<int>(ceil_div(grid.groups, std::max<int64_t>(1, at_once / tiles)));
   }
-  const int64_t chunks = ceil_div(groups, grid.turns);
+  const int64_t chunks = ceil_div(grid.groups, grid.turns);
 
   ChannelSums places{};
   const int64_t span = std::min(inner, int64_t{grid.tile} * N);

@@ -30,15 +30,14 @@ struct Channels {
   // Of N channels from c on: mean, weight / sqrt(running_var + eps), bias.
   template <int N>
   HOST_DEVICE Values<Values<A, 3>, N> numbers(int64_t c) const {
-    const Values<A, N> weights = weight.template at<N>(c);
-    const Values<A, N> biases = bias.template at<N>(c);
-    const Values<A, N> means = mean.template at<N>(c);
-    const Values<A, N> vars = var.template at<N>(c);
-    Values<Values<A, 3>, N> result;
-    for (int n = 0; n < N; ++n) {
-      result[n] = {means[n], math::rsqrt(vars[n] + eps) * weights[n], biases[n]};
-    }
-    return result;
+    const auto of = [this](const auto& weights, const auto& biases, const auto& means, const auto& vars) {
+      Values<Values<A, 3>, N> result;
+      for (int n = 0; n < N; ++n) {
+        result[n] = {means[n], math::rsqrt(vars[n] + eps) * weights[n], biases[n]};
+      }
+      return result;
+    };
+    return backend::with_values_at<N>(c, of, weight, bias, mean, var);
   }
 
   // Of what BnReluBackward sums.
