@@ -27,7 +27,7 @@ namespace detail {
 
 // Accesses to each of K inputs that a thread sends for at a time. Those that are not aligned take twice the registers.
 template <bool Aligned, size_t K>
-constexpr int kBatch = std::max(1, (Aligned ? 4 : 2) / static_cast<int>(K));
+constexpr int kBatch = K == 1 ? (Aligned ? 3 : 2) : (Aligned ? 2 : 1);
 
 constexpr int kChannelThreads = 256;
 
@@ -36,13 +36,16 @@ constexpr int kChannelThreads = 256;
 template <bool Aligned, size_t C>
 constexpr int kChannelBlocks = (C == 0 ? 4 : 3) - (Aligned ? 0 : 1);
 
-// Accesses that a thread has in turn, as far as there are so many: of few large images too, whose planes are cut for
-// it. Where nothing is summed blocks are short, which evens out how fast multiprocessors are.
+// Batches of a thread where nothing is summed, at most.
+constexpr int64_t kBatches = 4;
+
+// Accesses that a thread shall have in turn, for which planes of few images are cut.
 template <size_t C>
 constexpr int64_t kWantedTurns = C == 0 ? 16 : 64;
 
-// Which accesses the threads of a grid take. Those of a group are the first of the threads in its tiles; a block has
-// one tile of `turns` groups.
+// Which accesses the threads of a grid take. Those of a group are the first of the threads in its tiles. A block has
+// one tile of some groups, of so many that follow one another at a time: all blocks together, chunks of them for each
+// tile, go through memory from its beginning to its end.
 struct ChannelGrid {
   int64_t whole;  // accesses to N elements
   int rest;       // elements after the last of them
@@ -50,7 +53,7 @@ struct ChannelGrid {
   int64_t step;   // accesses from a thread's first to its next: a group, or a piece of a plane
   int64_t skip;   // accesses that are no thread's first, after each plane
   int groups;
-  int turns;
+  int chunks;
   int64_t cols;      // elements of a group, of whole planes
   Divider by_tiles;  // tiles of a group
   int tile;          // accesses of a tile, at most
@@ -78,7 +81,7 @@ __device__ NumbersOf<Channels, N> numbers_at(const Channels& of, const ChannelGr
   const int64_t plane = grid.by_inner.divide(col);
   int64_t left = inner - (col - plane * inner);  // of the plane
   int64_t c = plane - grid.by_channels.divide(plane) * channels;
-  if (inner == 1 && c + N <= channels) {
+  if (inner == 1 && c % N == 0 && c + N <= channels) {
     return of.template numbers<N>(c);
   }
   NumbersOf<Channels, N> result;
@@ -248,42 +251,43 @@ __global__ void __launch_bounds__(kChannelThreads, kChannelBlocks<Aligned, kTerm
   const auto tile = static_cast<int>(blockIdx.x) - chunk * static_cast<int>(grid.by_tiles.divisor());
   const auto thread = static_cast<int>(threadIdx.x);
   const int64_t in_group = int64_t{tile} * grid.tile + thread;
-  const int first_turn = chunk * grid.turns;
-  int64_t first = in_group + first_turn * grid.step;
+  int64_t first = in_group;
   if (grid.skip > 0) {
     first += grid.by_inner.divide(in_group * N) * grid.skip;
   }
-  // Whole accesses of this thread, and whether the elements after the last of all are its next.
+  // Groups in which this thread has a whole access, and whether the elements after the last of all are its next.
   const bool is = thread < grid.tile && in_group < grid.group;
-  const int left = grid.groups - first_turn;
-  int turns = !is ? 0 : left < grid.turns ? left : grid.turns;
-  const bool ends = turns > 0 && first + (turns - 1) * grid.step >= grid.whole;
-  turns -= ends ? 1 : 0;
-  const bool rest = ends && grid.rest > 0 && first + turns * grid.step == grid.whole;
+  const bool ends = is && first + (grid.groups - 1) * grid.step >= grid.whole;
+  const int groups = is ? grid.groups - (ends ? 1 : 0) : 0;
+  const bool rest =
+      ends && grid.rest > 0 && first + groups * grid.step == grid.whole && groups / U % grid.chunks == chunk;
 
   ChannelSumsOf<A, C, N> sums;
-  if (turns > 0 || rest) {
+  int group = chunk * U;
+  if (group < groups || rest) {
     const int64_t step = grid.step * N;
-    int64_t at = first * N;
+    const int ahead = grid.chunks * U;
+    int64_t at = first * N + group * step;
     RequestedOf<Aligned> requested[U][K];
-    const auto send = [&](int turn) {
+    const auto send = [&](int u, int of_group, int64_t from) {
 #pragma unroll
-      for (int u = 0; u < U; ++u) {
-#pragma unroll
-        for (size_t k = 0; k < K; ++k) {
-          requested[u][k].ask(inputs.data[k] + at + u * step, turn + u < turns);
-        }
+      for (size_t k = 0; k < K; ++k) {
+        requested[u][k].ask(inputs.data[k] + from + u * step, of_group + u < groups);
       }
     };
-    send(0);
+#pragma unroll
+    for (int u = 0; u < U; ++u) {
+      send(u, group, at);
+    }
     const auto numbers = numbers_at<N>(channels, grid, in_group * N);
     const auto element = [&](const Values<A, N>(&values)[K], int n) {
       return call_of_channel(f, numbers[n], values, n, std::make_index_sequence<K>());
     };
-    for (int turn = 0; turn < turns; turn += U) {
+    for (; group < groups; group += ahead) {
+      const int64_t next = at + ahead * step;
 #pragma unroll
       for (int u = 0; u < U; ++u) {
-        if (turn + u < turns) {
+        if (group + u < groups) {
           Values<A, N> values[K];
 #pragma unroll
           for (size_t k = 0; k < K; ++k) {
@@ -298,9 +302,9 @@ __global__ void __launch_bounds__(kChannelThreads, kChannelBlocks<Aligned, kTerm
           }
           store(output + at + u * step, results);
         }
+        send(u, group + ahead, next);
       }
-      at += U * step;
-      send(turn + U);
+      at = next;
     }
     if (rest) {
       at = grid.whole * N;
@@ -385,12 +389,12 @@ void launch_channels(
   const auto kernel = choose_channels_kernel<Channels, F, T, K>(aligned);
   const int block = whole_warps(grid.tile);
   const int64_t at_once = int64_t{aligned ? kChannelBlocks<true, C> : kChannelBlocks<false, C>} * multiprocessors();
+  const int64_t batches = ceil_div(grid.groups, kBatch<true, K>);
+  int64_t wanted = std::max<int64_t>(1, at_once / tiles);
   if (C == 0) {
-    grid.turns = static_cast<int>(std::clamp<int64_t>(grid.groups * tiles / (4 * at_once), 1, kWantedTurns<C>));
-  } else {
-    grid.turns = static_cast<int>(ceil_div(grid.groups, std::max<int64_t>(1, at_once / tiles)));
+    wanted = std::max(wanted, ceil_div(batches, kBatches));
   }
-  const int64_t chunks = ceil_div(grid.groups, grid.turns);
+  grid.chunks = static_cast<int>(std::min(batches, wanted));
 
   ChannelSums places{};
   const int64_t span = std::min(inner, int64_t{grid.tile} * N);
@@ -403,7 +407,7 @@ void launch_channels(
   places.pieces = static_cast<int>(tiles == 1 || inner == 1 ? 1 : (inner - 2) / (int64_t{grid.tile} * N) + 2);
   std::optional<Tensor> partials;
   A* data = nullptr;
-  const int64_t parts = chunks * places.rounds * places.pieces;
+  const int64_t parts = int64_t{grid.chunks} * places.rounds * places.pieces;
   if constexpr (C > 0) {
     partials = new_empty(like, {parts, static_cast<int64_t>(C), channels}, kDtypeOf<A>);
     data = partials->template mutable_data_ptr<A>();
@@ -411,8 +415,8 @@ void launch_channels(
   PointerArray<const T, K> from;
   std::copy(inputs.begin(), inputs.end(), from.data);
   launch_overlapped(
-      kernel, static_cast<unsigned>(chunks * tiles), block, 0, current_stream(like), of, f, grid, places, from, output,
-      data);
+      kernel, static_cast<unsigned>(grid.chunks * tiles), block, 0, current_stream(like), of, f, grid, places, from,
+      output, data);
   if constexpr (C > 0) {
     launch_add_partials<A>(like, parts, channels, data, outputs);
   }

@@ -159,21 +159,22 @@ struct Parameter {
   }
 };
 
-// use(values...) of columns col ... col + N - 1 of several parameters. What they are in memory is asked once if that is
-// the same for all, so that no load waits for another.
+// use(values...) of columns col ... col + N - 1 of several parameters; col is a multiple of N. What they are in memory
+// is asked once if that is the same for all, so that no load waits for another.
 template <int N, class Use, class T, class... More>
 __device__ auto with_values_at(int64_t col, const Use& use, const Parameter<T>& first, const More&... more) {
+  const auto of = [&](const auto&... stored) { return use(detail::column_values(stored.template raw<N>(col))...); };
   if (first.wide != nullptr && (... && (more.wide != nullptr))) {
     using Wide = detail::Stored<acc_t<T>>;
-    return use(Wide{first.wide}.template at<N>(col), Wide{more.wide}.template at<N>(col)...);
+    return of(Wide{first.wide}, Wide{more.wide}...);
   }
   if constexpr (Parameter<T>::kHalf) {
     if (first.narrow != nullptr && (... && (more.narrow != nullptr))) {
       using Narrow = detail::Stored<T>;
-      return use(Narrow{first.narrow}.template at<N>(col), Narrow{more.narrow}.template at<N>(col)...);
+      return of(Narrow{first.narrow}, Narrow{more.narrow}...);
     }
   }
-  return use(first.template at<N>(col), more.template at<N>(col)...);
+  return use(first.template aligned_at<N>(col), more.template aligned_at<N>(col)...);
 }
 
 namespace detail {
