@@ -7,7 +7,7 @@
 //
 //     backend::Parameter<T> var;  // [channels]
 //
-//     // Of N channels from c on: 1 / sqrt(var).
+//     // Of N channels from c on, which is a multiple of N: 1 / sqrt(var).
 //     template <int N>
 //     HOST_DEVICE Values<Values<A, 1>, N> numbers(int64_t c) const {
 //       const Values<A, N> vars = var.template at<N>(c);

@@ -27,7 +27,7 @@ struct Channels {
   backend::Parameter<T> var;     // [channels]
   A eps;
 
-  // Of N channels from c on: mean, weight / sqrt(running_var + eps), bias.
+  // Of N channels from c on, which is a multiple of N: mean, weight / sqrt(running_var + eps), bias.
   template <int N>
   HOST_DEVICE Values<Values<A, 3>, N> numbers(int64_t c) const {
     const auto of = [this](const auto& weights, const auto& biases, const auto& means, const auto& vars) {
