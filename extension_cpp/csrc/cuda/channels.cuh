@@ -36,7 +36,8 @@ constexpr int kChannelThreads = 256;
 template <bool Aligned, size_t C>
 constexpr int kChannelBlocks = (C == 0 ? 4 : 3) - (Aligned ? 0 : 1);
 
-// Batches of a thread where nothing is summed, at most.
+// Batches of a thread where nothing is summed and it has to ask for the numbers of one channel after the other. Else
+// one: short blocks are faster, as new ones begin whenever one ends.
 constexpr int64_t kBatches = 4;
 
 // Accesses that a thread shall have in turn, for which planes of few images are cut.
@@ -392,7 +393,8 @@ void launch_channels(
   const int64_t batches = ceil_div(grid.groups, kBatch<true, K>);
   int64_t wanted = std::max<int64_t>(1, at_once / tiles);
   if (C == 0) {
-    wanted = std::max(wanted, ceil_div(batches, kBatches));
+    const bool one_by_one = inner == 1 && channels % N != 0;
+    wanted = one_by_one ? std::max(wanted, ceil_div(batches, kBatches)) : batches;
   }
   grid.chunks = static_cast<int>(std::min(batches, wanted));
 
