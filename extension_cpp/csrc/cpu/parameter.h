@@ -53,8 +53,8 @@ class Parameter {
 };
 
 // use(values...) of N neighbouring columns of several parameters, from a multiple of N on.
-template <int N, class Use, class... Parameters>
-auto with_values_at(int64_t col, const Use& use, const Parameters&... parameters) {
+template <class Result, int N, class Use, class... Parameters>
+Result with_values_at(int64_t col, const Use& use, const Parameters&... parameters) {
   return use(parameters.template at<N>(col)...);
 }
 

@@ -159,10 +159,10 @@ struct Parameter {
   }
 };
 
-// use(values...) of columns col ... col + N - 1 of several parameters; col is a multiple of N. What they are in memory
-// is asked once if that is the same for all, so that no load waits for another.
-template <int N, class Use, class T, class... More>
-__device__ auto with_values_at(int64_t col, const Use& use, const Parameter<T>& first, const More&... more) {
+// use(values...), a Result, of columns col ... col + N - 1 of several parameters; col is a multiple of N. What they are
+// in memory is asked once if that is the same for all, so that no load waits for another.
+template <class Result, int N, class Use, class T, class... More>
+__device__ Result with_values_at(int64_t col, const Use& use, const Parameter<T>& first, const More&... more) {
   const auto of = [&](const auto&... stored) { return use(detail::column_values(stored.template raw<N>(col))...); };
   if (first.wide != nullptr && (... && (more.wide != nullptr))) {
     using Wide = detail::Stored<acc_t<T>>;

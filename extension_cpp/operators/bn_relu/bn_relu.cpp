@@ -30,14 +30,15 @@ struct Channels {
   // Of N channels from c on, which is a multiple of N: mean, weight / sqrt(running_var + eps), bias.
   template <int N>
   HOST_DEVICE Values<Values<A, 3>, N> numbers(int64_t c) const {
+    using Result = Values<Values<A, 3>, N>;
     const auto of = [this](const auto& weights, const auto& biases, const auto& means, const auto& vars) {
-      Values<Values<A, 3>, N> result;
+      Result result;
       for (int n = 0; n < N; ++n) {
         result[n] = {means[n], math::rsqrt(vars[n] + eps) * weights[n], biases[n]};
       }
       return result;
     };
-    return backend::with_values_at<N>(c, of, weight, bias, mean, var);
+    return backend::with_values_at<Result, N>(c, of, weight, bias, mean, var);
   }
 
   // Of what BnReluBackward sums.
