@@ -1,5 +1,6 @@
 """What the battery cannot say of bn_relu: layouts of images, constants; its layer."""
 
+import itertools
 import math
 
 import pytest
@@ -69,6 +70,86 @@ def test_half_images_of_networks(wide, dtype, memory_format, device):
     assert output.dtype == dtype
     assert output.is_contiguous(memory_format=memory_format)
     torch.testing.assert_close(output, expected, rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+# Channels and planes of every kind that loops tell apart: whether they are whole accesses, how many
+# lie in an access or a block, whether few or many rows follow; of one image, and of one channel.
+SIZES = [
+    *((5000, 1), (3001, 3), (700, 7), (2, 5), (600, 64), (3, 4096), (40, 2049), (2, 20000)),
+    *((6, 129, 3), (17, 40000, 3), (4, 33, 2, 2), (90, 64, 7, 7), (1, 3, 120, 121)),
+    *((9, 3, 120, 121), (2, 1, 70, 70), (60, 40, 28, 30), (200, 255, 6, 7)),
+]
+
+
+def misaligned(tensor: Tensor) -> Tensor:
+    """The same values and layout, in memory from one element off a boundary."""
+    flat = torch.empty(tensor.numel() + 1, dtype=tensor.dtype, device=tensor.device)[1:]
+    return flat.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
+
+
+def check_beside_float64(
+    shape: tuple[int, ...], last: bool, dtype: torch.dtype, how: str, device: str
+) -> None:
+    """Results and gradients, to what their rounding explains."""
+    given = parameters(shape[1])
+    given = [t.to(device, torch.float32 if how == "wide" else dtype) for t in given]
+    images = torch.randn(2, *shape, device=device).to(dtype)
+    if last:
+        images = images.movedim(2, -1).contiguous().movedim(-1, 2)
+    input, cotangent = map(misaligned if how == "misaligned" else torch.clone, images)
+
+    of_channel = (-1, *[1] * (len(shape) - 2))
+    weight, bias, mean, var = (t.double().view(of_channel) for t in given)
+    rstd = (var + 1e-5).rsqrt()
+    x_hat = (input.double() - mean) * rstd
+    plain = x_hat * weight + bias
+    cotangent.mul_(plain.abs() > 1e-5)  # where rounding does not say whether it is 0
+    grad = cotangent.double() * (plain > 0)
+    rounding = (
+        torch.finfo(dtype).eps + 8 * torch.finfo(torch.promote_types(dtype, torch.float32)).eps
+    )
+
+    def check(actual: Tensor, expected: Tensor, scale: Tensor) -> None:
+        error = (actual.double() - expected).abs()
+        bound = rounding * expected.abs() + 1e-6 * scale
+        assert (error <= bound).all(), f"{(error / bound).max()} of what rounding explains"
+
+    output = bn_relu(input, *given)
+    grads = torch.ops.extension_cpp.bn_relu_backward(cotangent, input, *given)
+    assert output.stride() == grads[0].stride() == input.stride()
+    check(output, plain.relu(), x_hat.abs() * weight.abs() + bias.abs())
+    check(grads[0], grad * weight * rstd, grad.abs())
+    dims = [d for d in range(len(shape)) if d != 1]
+    for actual, terms in zip(grads[1:], (grad * x_hat, grad), strict=True):
+        check(actual, terms.sum(dims), terms.abs().sum(dims))
+    for one, other in zip(
+        grads, torch.ops.extension_cpp.bn_relu_backward(cotangent, input, *given), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+@on_each_device
+@pytest.mark.parametrize(
+    ("dtype", "how"),
+    [
+        *itertools.product(
+            (torch.float64, torch.float32, torch.bfloat16), ("aligned", "misaligned")
+        ),
+        (torch.bfloat16, "wide"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("shape", "last"), [(s, last) for s in SIZES for last in (False, True)[: len(s) - 1]]
+)
+def test_any_number_and_size_of_channels(shape, last, dtype, how, device):
+    check_beside_float64(shape, last, dtype, how, device)
+
+
+@on_each_device
+@pytest.mark.parametrize(("dtype", "last"), [(torch.float32, False), (torch.bfloat16, True)])
+def test_many_images(last, dtype, device):
+    """So many that on a GPU each thread has several in turn."""
+    check_beside_float64((700, 333, 10, 10), last, dtype, "aligned", device)
 
 
 @on_each_device

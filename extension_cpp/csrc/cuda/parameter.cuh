@@ -193,6 +193,24 @@ struct Parameter {
   }
 };
 
+// use(values...), a Result, of columns col ... col + N - 1 of several parameters; col is a multiple of N. What they are
+// in memory is asked once if that is the same for all, so that no load waits for another.
+template <class Result, int N, class Use, class T, class... More>
+__device__ Result with_values_at(int64_t col, const Use& use, const Parameter<T>& first, const More&... more) {
+  const auto of = [&](const auto&... stored) { return use(detail::column_values(stored.template raw<N>(col))...); };
+  if (first.wide != nullptr && (... && (more.wide != nullptr))) {
+    using Wide = detail::Stored<acc_t<T>>;
+    return of(Wide{first.wide}, Wide{more.wide}...);
+  }
+  if constexpr (Parameter<T>::kHalf) {
+    if (first.narrow != nullptr && (... && (more.narrow != nullptr))) {
+      using Narrow = detail::Stored<T>;
+      return of(Narrow{first.narrow}, Narrow{more.narrow}...);
+    }
+  }
+  return use(first.template aligned_at<N>(col), more.template aligned_at<N>(col)...);
+}
+
 namespace detail {
 
 template <class Column>
