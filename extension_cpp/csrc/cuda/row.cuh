@@ -177,20 +177,6 @@ class Row {
         [&](auto count, auto col) { store_at<count>(to + col, result); }, columns...);
   }
 
-  // output[row, col] = the result of f(inputs..., columns...), WithSums, whose terms are added to the column's sums.
-  template <class F, class... Columns>
-  __device__ void write_with_terms(T* output, const F& f, const Columns&... columns) {
-    T* const to = in_register(at_head(output));
-    Values<A, N> result;
-    for_each(
-        [&](int v, const auto& inputs, int n, const auto&... values) {
-          const auto both = call(f, inputs, n, values...);
-          result[n] = both.results[0];
-          add(v, n, both.terms);
-        },
-        [&](auto count, auto col) { store_at<count>(to + col, result); }, columns...);
-  }
-
   // Adds f(inputs..., columns...), Values of C numbers, to the sums of the element's column.
   template <class F, class... Columns>
   __device__ void add_to_columns(const F& f, const Columns&... columns) {

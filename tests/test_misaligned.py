@@ -1,0 +1,111 @@
+"""Rows that do not begin at a boundary of 16 bytes, or are not whole accesses."""
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from extension_cpp import ops
+from extension_cpp.testing import devices
+
+# Whole accesses and others, kept by a thread, a warp, a block, and read again.
+COLS = (65, 96, 257, 1001, 4096, 40003)
+# So few that column sums begin each at another place between two boundaries, and more.
+ROWS = (5, 83)
+OFFSETS = ((0, 0), (1, 1), (3, 6))
+
+
+def placed(values: Tensor, offset: int) -> Tensor:
+    """The same values in memory that begins `offset` elements after a boundary."""
+    memory = values.new_empty(values.numel() + offset)
+    return memory[offset:].view(values.shape).copy_(values)
+
+
+def places(device, dtype):
+    """Two matrices, where each is that lies as said, and one of whole rows beside them."""
+    torch.manual_seed(0)
+    for rows, cols, offsets in itertools.product(ROWS, COLS, OFFSETS):
+        values = [torch.randn(rows, cols, device=device, dtype=dtype) for _ in range(2)]
+        yield [placed(*pair) for pair in zip(values, offsets, strict=True)]
+
+
+def check(actual: Tensor, expected: Tensor, terms: int = 1) -> None:
+    """`expected` is of float64; of a sum of so many terms that are about 1."""
+    eps = torch.finfo(actual.dtype).eps
+    bound = 4 * eps * max(1.0, expected.abs().max().item()) + 4 * 1.2e-7 * terms
+    assert (actual.double() - expected).abs().max().item() <= bound
+
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fused_layer_norm(device, dtype):
+    for x, grad in places(device, dtype):
+        cols = x.shape[1]
+        parameters = [torch.randn(cols, device=device, dtype=dtype) for _ in range(2)]
+        inputs = [t.requires_grad_() for t in (x, *parameters)]
+        doubles = [t.detach().double().requires_grad_() for t in inputs]
+        actual = ops.fused_layer_norm(*inputs)
+        expected = F.layer_norm(doubles[0], (cols,), *doubles[1:])
+        check(actual, expected)
+        grads = torch.autograd.grad(actual, inputs, grad)
+        for of, reference in zip(
+            grads, torch.autograd.grad(expected, doubles, grad.double()), strict=True
+        ):
+            check(of, reference, terms=100)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_fused_op(device, dtype):
+    for x, grad in places(device, dtype):
+        bias = torch.randn(x.shape[1], device=device, dtype=dtype)
+        # No element at the kink, nor so near that rounding takes it to the other side.
+        x = torch.where((x * 1.5 + bias).abs() < 0.05, torch.ones_like(x) - bias, x)
+        inputs = [placed(x, 3).requires_grad_(), bias.requires_grad_()]
+        doubles = [t.detach().double().requires_grad_() for t in inputs]
+        actual = ops.fused_op(*inputs, 1.5)
+        expected = torch.relu(doubles[0] * 1.5 + doubles[1])
+        check(actual, expected)
+        grads = torch.autograd.grad(actual, inputs, grad)
+        for of, reference in zip(
+            grads, torch.autograd.grad(expected, doubles, grad.double()), strict=True
+        ):
+            check(of, reference, terms=100)
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_add_rms_norm(device, dtype):
+    for x, residual in places(device, dtype):
+        weight = torch.randn(x.shape[1], device=device, dtype=dtype)
+        normalised, total = ops.add_rms_norm(x, residual, weight)
+        assert torch.equal(total, x + residual)
+        check(normalised, F.rms_norm(total.double(), (x.shape[1],), weight.double(), 1e-6))
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_reduce_sum(device, dtype):
+    for x, _ in places(device, dtype):
+        for dim in (0, 1, (0, 1)):
+            expected = x.double().sum(dim)
+            check(ops.reduce_sum(x, dim), expected, terms=x.numel())
+
+
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_softmax_cross_entropy(device, dtype):
+    for logits, grad in places(device, dtype):
+        target = torch.randint(logits.shape[1], logits.shape[:1], device=device)
+        doubles = logits.double().requires_grad_()
+        logits.requires_grad_()
+        actual = ops.softmax_cross_entropy(logits, target)
+        expected = F.cross_entropy(doubles, target, reduction="none")
+        check(actual, expected)
+        of = torch.autograd.grad(actual, logits, grad[:, 0])
+        check(of[0], torch.autograd.grad(expected, doubles, grad[:, 0].double())[0])
