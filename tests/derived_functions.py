@@ -184,7 +184,7 @@ def at_least(x: Tensor, lo: float) -> Tensor:
     return x.clamp(min=lo)
 
 
-def logit_eps(x: Tensor, eps: float) -> Tensor:
+def logit_eps(x: Tensor, eps: float = 0.01) -> Tensor:
     return torch.logit(x, eps)
 
 
@@ -660,10 +660,10 @@ def state_space_step(
     return torch.exp(dt * A), dt * x
 
 
-def lion_step(
+def momentum_step(
     p: Tensor, g: Tensor, m: Tensor, lr: float = 1e-2, b1: float = 0.9, b2: float = 0.99
 ) -> tuple[Tensor, Tensor]:
-    update = torch.sign(torch.lerp(g, m, b1))
+    update = torch.tanh(torch.lerp(g, m, b1))
     return p - lr * update, torch.lerp(g, m, b2)
 
 
@@ -681,7 +681,7 @@ def learned_steps(x: Tensor, step: Tensor, low: float = -4.0, high: float = 3.0)
 
 
 def spike(x: Tensor, alpha: float = 2.0) -> Tensor:
-    hard = (x > 0).float()
+    hard = (x > 0).to(x.dtype)
     soft = torch.sigmoid(alpha * x)
     return soft + (hard - soft).detach()
 

@@ -250,7 +250,7 @@ def hard_choice(logits: Tensor, noise: Tensor, tau: float = 1.0) -> Tensor:
 
 
 def prelu_columns(x: Tensor, weight: Tensor) -> Tensor:
-    return F.prelu(x - x.mean(axis=-1, keepdims=True), weight)
+    return F.prelu(x, weight) - x.mean(axis=-1, keepdims=True)
 
 
 def distance(x: Tensor, y: Tensor) -> Tensor:

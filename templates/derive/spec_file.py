@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from .ops_file import in_torch
@@ -22,6 +23,9 @@ UNLIKE = {
     "soft_margin_loss": "PyTorch's soft_margin_loss has no derivative by its target",
     "binary_cross_entropy": "PyTorch's binary_cross_entropy refuses values outside of [0, 1]",
     "gaussian_nll_loss": "PyTorch's gaussian_nll_loss refuses negative variances",
+    "margin_ranking_loss": "PyTorch's margin_ranking_loss cannot be checkpointed selectively",
+    "isclose": "PyTorch's isclose cannot be checkpointed selectively",
+    "no_grad": "torch.no_grad() stops no derivative in forward mode",
 }
 FUTURE = "from __future__ import annotations\n"
 # Of what formulas use.
@@ -34,7 +38,8 @@ def spec_file(plan: Plan) -> str:
         imported, given = "OpSpec, Sample", ", samples=samples"
         samples = f"{sample_function(plan)}\n\n"
     reference, formulas = plan.name, ""
-    if found := [name for name in UNLIKE if name in plan.verified.functions]:
+    used = {*plan.verified.functions, *re.findall(r"\bno_grad\b", plan.definition.source)}
+    if found := [name for name in UNLIKE if name in used]:
         reference, given = "composed", f"{given}, counterpart={plan.name}"
         formulas = f"# Of primitive operations: {UNLIKE[found[0]]}.\n"
         formulas += f"{in_torch(plan, reference, parameters(plan))}\n\n"
