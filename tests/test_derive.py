@@ -460,6 +460,14 @@ REFUSED = {
     "over everything": (TENSOR + "x - x.mean()", "mean over all dimensions is not row-wise"),
     "another dimension": (TENSOR + "torch.softmax(x, 0)", "softmax over dim=0 is not known to be"),
     "two dimensions": (TENSOR + "x.sum((-1, -2))", "sum over dim=(-1, -2) is not known"),
+    "float32 of halves": (
+        TENSOR + "(x > 0).float() * torch.tanh(x)",
+        "of torch.bfloat16 the result is torch.float32; an operator's has the dtype of its",
+    ),
+    "float32 of halves, of rows": (
+        TENSOR + "torch.softmax(x, -1) * (x > 0).float()",
+        "convert it, as with .to(x.dtype)",
+    ),
     "its own default": (TENSOR + "F.normalize(x)", "normalize over dim=1 is not known to be"),
     "max": (TENSOR + "x / x.max()", "the largest or smallest with its index is not derived"),
     "index": (TENSOR + "x - x.max(-1, keepdim=True)[0]", "say amax or amin with dim=-1"),

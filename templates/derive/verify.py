@@ -227,6 +227,7 @@ class Checked:
         """Whether float32 suffices for the definition and its gradients, all over the ranges."""
         tensors = self.random(ranges, seed=4, shape=(MANY_ELEMENTS,))
         ones = dict.fromkeys(self.gradients, torch.ones(1, dtype=torch.float64))
+        self.check_half(tensors)
         rounded = {name: t.float() for name, t in tensors.items()}
         rough = self.expected(rounded, {name: g.float() for name, g in ones.items()})
         exact = self.expected({name: t.double() for name, t in rounded.items()}, ones)
@@ -291,6 +292,19 @@ class Checked:
             if value.dtype != torch.float64:
                 raise self.fail(f"of torch.float64 it is {value.dtype}")
 
+    def check_half(self, tensors: Mapping[str, Tensor]) -> None:
+        """Refuses results of another dtype than the tensors', as `.float()` makes of halves."""
+        try:
+            values = self.define({name: t.bfloat16() for name, t in tensors.items()})
+        except (RuntimeError, ValueError):  # not for halves, or not of rounded values
+            return
+        for value in values:
+            if value.dtype != torch.bfloat16:
+                raise NotDerived(
+                    f"{self.definition.place}: of torch.bfloat16 the result is {value.dtype}; an "
+                    "operator's has the dtype of its tensors: convert it, as with .to(x.dtype)"
+                )
+
     def gradients_of_outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         like = next(iter(tensors.values()))
         generator = torch.Generator().manual_seed(1)
@@ -349,6 +363,7 @@ class Checked:
 
     def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:
         """As close to the result in float64 as the definition, but for a few roundings."""
+        self.check_half(tensors)
         rounded = {name: t.float() for name, t in tensors.items()}
         exact = {name: t.double() for name, t in rounded.items()}
         grads = self.gradients_of_outputs(rounded)
@@ -611,6 +626,7 @@ class CheckedRows(Checked):
             self.all_close(label, found, true, close)
 
     def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:
+        self.check_half(tensors)
         rounded = {name: t.float() for name, t in tensors.items()}
         grads = self.gradients_of_outputs(rounded)
         exact = {name: t.double() for name, t in rounded.items()}

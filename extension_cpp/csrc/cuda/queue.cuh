@@ -69,8 +69,8 @@ class Queue {
   using T = typename In::Element;
   using Word = typename Word<static_cast<int>(sizeof(T)) * N>::type;
 
-  // Teams of ragged rows have at least 2 N threads.
   static constexpr bool kShifts = Ragged && !In::kAtBoundaries;
+  // For a warp; teams of ragged rows have at least 2 N threads.
   static constexpr unsigned kSlots = kWarp + (kShifts ? kWarp / (2 * N) : 0);
 
  public:
