@@ -38,6 +38,22 @@ def check(actual: Tensor, expected: Tensor, terms: int = 1) -> None:
     assert (actual.double() - expected).abs().max().item() <= bound
 
 
+def check_with_gradients(
+    actual: Tensor,
+    expected: Tensor,
+    inputs: list[Tensor],
+    doubles: list[Tensor],
+    grad: Tensor,
+    terms: int = 1,
+) -> None:
+    """The values, and the gradients of the inputs, whose sums are of so many terms."""
+    check(actual, expected)
+    found = torch.autograd.grad(actual, inputs, grad)
+    references = torch.autograd.grad(expected, doubles, grad.double())
+    for gradient, reference in zip(found, references, strict=True):
+        check(gradient, reference, terms)
+
+
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 
 
@@ -51,12 +67,7 @@ def test_fused_layer_norm(device, dtype):
         doubles = [t.detach().double().requires_grad_() for t in inputs]
         actual = ops.fused_layer_norm(*inputs)
         expected = F.layer_norm(doubles[0], (cols,), *doubles[1:])
-        check(actual, expected)
-        grads = torch.autograd.grad(actual, inputs, grad)
-        for of, reference in zip(
-            grads, torch.autograd.grad(expected, doubles, grad.double()), strict=True
-        ):
-            check(of, reference, terms=100)
+        check_with_gradients(actual, expected, inputs, doubles, grad, terms=100)
 
 
 @pytest.mark.parametrize("device", devices())
@@ -70,12 +81,7 @@ def test_fused_op(device, dtype):
         doubles = [t.detach().double().requires_grad_() for t in inputs]
         actual = ops.fused_op(*inputs, 1.5)
         expected = torch.relu(doubles[0] * 1.5 + doubles[1])
-        check(actual, expected)
-        grads = torch.autograd.grad(actual, inputs, grad)
-        for of, reference in zip(
-            grads, torch.autograd.grad(expected, doubles, grad.double()), strict=True
-        ):
-            check(of, reference, terms=100)
+        check_with_gradients(actual, expected, inputs, doubles, grad, terms=100)
 
 
 @pytest.mark.parametrize("device", devices())
@@ -106,6 +112,4 @@ def test_softmax_cross_entropy(device, dtype):
         logits.requires_grad_()
         actual = ops.softmax_cross_entropy(logits, target)
         expected = F.cross_entropy(doubles, target, reduction="none")
-        check(actual, expected)
-        of = torch.autograd.grad(actual, logits, grad[:, 0])
-        check(of[0], torch.autograd.grad(expected, doubles, grad[:, 0].double())[0])
+        check_with_gradients(actual, expected, [logits], [doubles], grad[:, 0])

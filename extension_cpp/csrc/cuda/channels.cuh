@@ -147,9 +147,7 @@ template <bool Aligned>
 struct RequestedOf {
   Requested requested;
 
-  __device__ void ask(const void* address, bool is) {
-    requested = request(static_cast<const char*>(address), is, is && misalignment(address) != 0);
-  }
+  __device__ void ask(const void* address, bool is) { requested = request_access(address, is); }
 
   template <int Size>
   __device__ Packed received() const {
@@ -374,8 +372,13 @@ void launch_channels(
   const int64_t period = channels * inner;
   const int64_t period_accesses = period / std::gcd(period, int64_t{N});
   const int64_t accesses = cut ? grid.whole / pieces : ceil_div(numel, N);
-  grid.group = cut || period_accesses > kChannelThreads ? (cut ? accesses : std::min(period_accesses, accesses))
-                                                        : period_accesses * (kChannelThreads / period_accesses);
+  if (cut) {
+    grid.group = accesses;
+  } else if (period_accesses > kChannelThreads) {
+    grid.group = std::min(period_accesses, accesses);
+  } else {
+    grid.group = period_accesses * (kChannelThreads / period_accesses);
+  }
   grid.cols = grid.group % period_accesses == 0 ? grid.group * N : numel;
   grid.step = cut ? inner / N : grid.group;
   grid.groups = static_cast<int>(cut ? pieces : ceil_div(accesses, grid.group));

@@ -72,9 +72,7 @@ class Awaited<In, N, V, true, true> {
   template <class Index>
   __device__ void ask(const In& inputs, const Span& span, int step, Index access) {
     for_each_access<N, V, true>(inputs, span, step, access, [&](size_t k, int v, const T* row, const auto& where) {
-      const T* const address = row + where.col;
-      const bool exists = where.exists();
-      requested_[k][v] = request(reinterpret_cast<const char*>(address), exists, exists && !is_aligned(address));
+      requested_[k][v] = request_access(row + where.col, where.exists());
     });
   }
 
@@ -84,8 +82,7 @@ class Awaited<In, N, V, true, true> {
     for (size_t k = 0; k < In::kCount; ++k) {
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const Packed packed = receive<sizeof(T)>(requested_[k][v], false);
-        memcpy(&kept.chunks[k][v], &packed, sizeof(packed));
+        kept.chunks[k][v] = receive_chunk<T, N>(requested_[k][v]);
       }
     }
     return kept;

@@ -43,8 +43,7 @@ __device__ Values<acc_t<U>, N> column_values(const RequestedValues<U, N>& values
   RawValues<U, N> raw;
 #pragma unroll
   for (int k = 0; k < N / raw.kStep; ++k) {
-    const Packed packed = receive<sizeof(U)>(values.requested[k], false);
-    memcpy(&raw.chunks[k], &packed, sizeof(packed));
+    raw.chunks[k] = receive_chunk<U, raw.kStep>(values.requested[k]);
   }
   return column_values(raw);
 }
@@ -107,8 +106,7 @@ struct Stored {
     RequestedValues<U, N> result;
 #pragma unroll
     for (int k = 0; k < N / kStep; ++k) {
-      const U* const address = data + col + k * kStep;
-      result.requested[k] = request(reinterpret_cast<const char*>(address), true, !is_aligned(address));
+      result.requested[k] = request_access(data + col + k * kStep, true);
     }
     return result;
   }

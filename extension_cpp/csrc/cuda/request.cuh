@@ -36,6 +36,11 @@ inline __device__ Requested request(const char* address, bool low, bool high) {
   return requested;
 }
 
+// Asks for 16 bytes from any address on, if they are there.
+inline __device__ Requested request_access(const void* address, bool is) {
+  return request(static_cast<const char*>(address), is, is && !is_aligned(address));
+}
+
 // The element of `Size` bytes that begins at byte `at`, in the place of all.
 template <int Size>
 __device__ Packed repeated(const Packed& packed, unsigned at) {
@@ -65,6 +70,15 @@ __device__ Packed receive(const Requested& requested, bool repeat_first) {
     packed = {{taken.x, taken.y, taken.z, taken.w}};
   }
   return repeat_first ? repeated<Size>(packed, 0) : packed;
+}
+
+// N elements that were asked for.
+template <class T, int N>
+__device__ Chunk<T, N> receive_chunk(const Requested& requested) {
+  const Packed packed = receive<sizeof(T)>(requested, false);
+  Chunk<T, N> chunk;
+  memcpy(&chunk, &packed, sizeof(packed));
+  return chunk;
 }
 
 // Asks for the piece of 16 bytes that holds the address. In assembly, as above.

@@ -582,8 +582,7 @@ template <class Rows, class F, class Grid>
 void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& grid, int64_t span_cols) {
   using T = typename Rows::Element;
   constexpr bool kMayShift = writes_rows<F> || Rows::kCount > 1;
-  const auto with_width = [&](const auto& use) { with_access_width<true, kMayShift, F>(rows, grid.cols, true, use); };
-  with_width([&](auto vector, auto ragged, const auto& inputs) {
+  with_access_width<true, kMayShift, F>(rows, grid.cols, true, [&](auto vector, auto ragged, const auto& inputs) {
     using In = std::decay_t<decltype(inputs)>;
     constexpr int N = decltype(vector)::value;
     constexpr bool kRagged = decltype(ragged)::value;
