@@ -139,7 +139,7 @@ def derive_variant(
         found,
     )
     variant = Variant(tensors, absent, results, forward, found, names, columns=columns)
-    if not variant.is_of_rows and not isinstance(forward, Branch) and len(forward) == 1:
+    if not isinstance(forward, Branch) and len(forward) == 1:
         assert not isinstance(found, Branch)
         variant.gradients = on_output(forward[0], found) or found
     variant.saved = saved_tensors(nodes_of(variant.backward), tensors)

@@ -12,13 +12,17 @@ OUTPUT = "output"
 def on_output(output: Node, gradients: Sequence[Node]) -> tuple[Node, ...] | None:
     """The gradients of the output's value in place of the inputs', where that is as exact.
 
-    It is where they do no more than look on which side of its kink a relu is.
+    It is where they do no more than look on which side of its kink a relu is. Of a softmax they
+    are as exact as PyTorch's, which are of its output, too, and two passes over the row are saved.
     """
-    if output.op != "relu":
+    value = make("tensor", value=OUTPUT)
+    if output.op == "relu":
+        by = {make("le", output.args[0], const(0)): make("le", value, const(0))}
+    elif output.op == "softmax":
+        by = {output: value}
+    else:
         return None
-    old = make("le", output.args[0], const(0))
-    new = make("le", make("tensor", value=OUTPUT), const(0))
-    found = replaced(gradients, {old: new})
+    found = replaced(gradients, by)
     names = {n.value for n in in_order(found) if n.op == "tensor"}
     return found if names <= {GRADIENT, OUTPUT} else None
 
