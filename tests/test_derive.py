@@ -1010,6 +1010,8 @@ const Operator kSoftcapBackward{
 
 template <class A>
 struct Softcap {
+  static constexpr int kWork = 16;  // instructions for an element
+
   Divisor<A> cap;
 
   HOST_DEVICE A operator()(A x) const { return cap * math::tanh(x / cap); }
@@ -1142,6 +1144,8 @@ const Operator kTanhGeluBackward{
 
 template <class A>
 struct TanhGelu {
+  static constexpr int kWork = 21;  // instructions for an element
+
   HOST_DEVICE A operator()(A x) const {
     const A inner = A(0.7978845608028654) * (x + A(0.044715) * (x * x * x));
     return A(0.5) * x * (A(1) + math::tanh(inner));
@@ -1150,6 +1154,8 @@ struct TanhGelu {
 
 template <class A>
 struct TanhGeluBackward {
+  static constexpr int kWork = 29;  // instructions for an element
+
   HOST_DEVICE A operator()(A grad_output, A x) const {
     const A x_squared = x * x;
     const A inner = A(0.7978845608028654) * (x + A(0.044715) * (x_squared * x));
@@ -1703,7 +1709,7 @@ namespace {
 
 const Operator kTemperedSoftmax{"tempered_softmax(Tensor x, float temperature=2.0) -> Tensor", "*rows n -> *rows n"};
 const Operator kTemperedSoftmaxBackward{
-    "tempered_softmax_backward(Tensor grad_output, Tensor x, float temperature) -> Tensor",
+    "tempered_softmax_backward(Tensor grad_output, Tensor output, float temperature) -> Tensor",
     "*rows n, *rows n -> *rows n"};
 
 template <class T>
@@ -1731,18 +1737,10 @@ struct TemperedSoftmaxBackward {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const A max = row.max([temperature = temperature](A /*grad_output*/, A x) { return x / temperature; });
-    const auto exps =
-        row.keep([=, temperature = temperature](A /*grad_output*/, A x) { return math::exp(x / temperature - max); });
-    const auto sums = row.sum([](A grad_output, A /*x*/, A exp) { return Values<A, 2>{grad_output * exp, exp}; }, exps);
-    const Divisor<A> sum = sums[1];
-    const A quotient = sums[0] / sum;
-    row.write(
-        grad_x,
-        [=, temperature = temperature](A grad_output, A /*x*/, A exp) {
-          return (grad_output - quotient) * (exp / sum) / temperature;
-        },
-        exps);
+    const A sum = row.sum([](A grad_output, A output) { return grad_output * output; });
+    row.write(grad_x, [=, temperature = temperature](A grad_output, A output) {
+      return (grad_output - sum) * output / temperature;
+    });
   }
 };
 
@@ -1750,8 +1748,8 @@ Tensor tempered_softmax(const Tensor& x, double temperature) {
   return rowwise<TemperedSoftmax>(kTemperedSoftmax, x, temperature);
 }
 
-Tensor tempered_softmax_backward(const Tensor& grad_output, const Tensor& x, double temperature) {
-  return rowwise<TemperedSoftmaxBackward>(kTemperedSoftmaxBackward, grad_output, x, temperature);
+Tensor tempered_softmax_backward(const Tensor& grad_output, const Tensor& output, double temperature) {
+  return rowwise<TemperedSoftmaxBackward>(kTemperedSoftmaxBackward, grad_output, output, temperature);
 }
 
 TORCH_LIBRARY_FRAGMENT(package, m) {

@@ -32,7 +32,8 @@ LARGEST_ERROR = {
     "rsqrt": 1.5,
 }
 FUNCTIONS = tuple(LARGEST_ERROR)
-# CUDA's documentation promises 2 of each of its own; two are some more operations on one of them.
+# CUDA's documentation promises 2 of each of its own, and tanh is by its means; two are some more
+# operations on one of them.
 LARGEST_ERROR_ON_DEVICE = {**dict.fromkeys(FUNCTIONS, 2.0), "sigmoid": 3.0, "softplus": 3.0}
 
 # One function of arrays for each of FUNCTIONS and each type.

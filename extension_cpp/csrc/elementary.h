@@ -6,7 +6,7 @@
 // A loop that calls std::exp of the C library is not vectorised. These are, for float on the CPU: arithmetic without a
 // branch, of instructions that every processor has. Over the whole range of float32, subnormal numbers included, they
 // are within 2 units in the last place (tests/test_elementary.py has the figures), whether or not the compiler fuses
-// multiplications with additions. For double on the CPU they are those of std::, on the device CUDA's own.
+// multiplications with additions. For double on the CPU they are those of std::, on the device mostly CUDA's own.
 //
 // The vector libraries at hand do not serve: Sleef, inside torch, is no part of the stable ABI, and compilers reach the
 // C library's, which is up to 4 units off, under -ffast-math alone.
@@ -210,7 +210,7 @@ CPU_INLINE float sigmoid(float x) {
   return x < 0.f ? small : 1.f - small;
 }
 
-// The quotient; on the device, where 1 <= b <= 3 is known, without the branch of IEEE's division.
+// The quotient; on the device, where 1 <= b is known, without the branch of IEEE's division: 0 where b is beyond 2^126.
 HOST_DEVICE inline double quotient(double a, double b) { return a / b; }
 HOST_DEVICE inline float quotient(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -221,6 +221,22 @@ HOST_DEVICE inline float quotient(float a, float b) {
   return a / b;
 #endif
 }
+
+#ifdef __CUDA_ARCH__
+// By the instructions of CUDA's own, which asks besides whether x is large: e^(2 y) is infinite then, its reciprocal 0.
+__device__ inline float tanh_on_device(float x) {
+  const float z = x * x;
+  float p = 0.0164376143f;
+  p = p * z + -0.0526718311f;
+  p = p * z + 0.133207247f;
+  p = p * z + -0.333329469f;
+  const float small = x + x * (z * p);
+  const float y = std::fabs(x);
+  float power;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(y * 2.88539008f));  // e^(2 y)
+  return y < 0.55f ? small : std::copysign(std::fma(-2.f, quotient(1.f, 1.f + power), 1.f), x);
+}
+#endif
 
 // For double, and on the device.
 template <class A>
@@ -249,7 +265,7 @@ HOST_DEVICE CPU_INLINE double log(double x) { return ::log(x); }
 HOST_DEVICE CPU_INLINE float log1p(float x) { return DEVICE_OR_HOST(::log1pf(x), detail::log1p(x)); }
 HOST_DEVICE CPU_INLINE double log1p(double x) { return ::log1p(x); }
 
-HOST_DEVICE CPU_INLINE float tanh(float x) { return DEVICE_OR_HOST(::tanhf(x), detail::tanh(x)); }
+HOST_DEVICE CPU_INLINE float tanh(float x) { return DEVICE_OR_HOST(detail::tanh_on_device(x), detail::tanh(x)); }
 HOST_DEVICE CPU_INLINE double tanh(double x) { return ::tanh(x); }
 
 HOST_DEVICE CPU_INLINE float erf(float x) { return DEVICE_OR_HOST(::erff(x), detail::erf(x)); }

@@ -6,6 +6,7 @@ In the order in which a definition goes through them; each imports of those abov
     graph.py           expressions of one element, and arithmetic that simplifies them
     operations.py      what expressions are made of: in C++, in Python, and the derivative of each
     rows_operations.py those on whole rows
+    work.py            how many instructions a formula takes
     vocabulary.py      functions of torch as expressions
     rows_vocabulary.py those over the last dimension
     saved.py           what the backward keeps of the forward

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from naming import is_macro
 from schema import CPP_KEYWORDS
 
-from .body import Body, Branch, each, nodes_of, switches_of
+from .body import Body, Branch, each, leaves, nodes_of, switches_of
 from .graph import COLUMN, Node, in_order, inputs_of
 from .operations import OPERATIONS, Form, lower
 from .printing import Language, Printer
+from .work import is_worth_saying, work
 
 WIDTH = 120
 
@@ -124,7 +125,7 @@ def functor(
     parameters = ", ".join(
         f"A {spelling[t]}" if t in used else f"A /*{spelling[t]}*/" for t in tensors
     )
-    count = len(next(iter(_leaf_counts(body))))
+    count = len(next(leaves(body)))
     result = "A" if count == 1 else f"Values<A, {count}>"
     members = "".join(f"  {x}\n" for x in number_members(numbers, nodes_of(body), spelling))
     head = f"  HOST_DEVICE {result} operator()({parameters}) const {{"
@@ -133,13 +134,11 @@ def functor(
     if not call or len(call) > WIDTH:
         call = "\n".join([head, *(f"    {line}" for line in lines), "  }"])
     members += "\n" if members else ""
+    instructions = max(map(work, leaves(body)))
+    if is_worth_saying(instructions, len(tensors) + count):
+        said = f"  static constexpr int kWork = {instructions};  // instructions for an element\n"
+        members = f"{said}\n{members}"
     return f"template <class A>\nstruct {struct} {{\n{members}{call}\n}};\n"
-
-
-def _leaf_counts(body: Body) -> Iterable[tuple[Node, ...]]:
-    while isinstance(body, Branch):
-        body = body.yes
-    return [body]
 
 
 def statements(
