@@ -274,3 +274,7 @@ def soft_maximum(x: Tensor, r: float = 5.0) -> Tensor:
 def scaled_by_constant_weight(x: Tensor, weight: Tensor | None = None) -> Tensor:
     y = torch.softmax(x, -1)
     return y if weight is None else y * weight.detach()
+
+
+def softmax_and_residual(x: Tensor, residual: Tensor) -> Tensor:
+    return torch.softmax(x, -1) + residual

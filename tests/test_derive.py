@@ -203,6 +203,20 @@ def test_sums_are_added_in_the_authors_order(define):
     assert "return x + (y - z);" in texts(planned(read(place)))["f.cpp"]
 
 
+@pytest.mark.parametrize(
+    ("result", "returned"),
+    [
+        ("torch.softmax(x, -1) + y", "grad_x, grad_output"),
+        ("torch.exp(x), x + y", "grad_x, grad_output1"),
+    ],
+)
+def test_a_gradient_that_is_the_outputs_is_passed_on(result, returned, define):
+    annotation = "tuple[Tensor, Tensor]" if result.startswith("torch.exp") else "Tensor"
+    source = f"def f(x: Tensor, y: Tensor) -> {annotation}:\n    return {result}"
+    text = assemble(read(define(source))).files["ops.py"]
+    assert f"    return {returned}\n" in text
+
+
 def test_values_that_a_definition_refuses_are_left_out(define):
     source = 'F.binary_cross_entropy(x, x.detach() ** 2, reduction="none")'
     verified = planned(read(define(TENSOR + source))).verified
@@ -983,6 +997,14 @@ def test_an_operator_called_as_the_library_that_it_is_registered_in(define):
     source = "def m(x: Tensor) -> Tensor:\n    return torch.exp(x)\n"
     text = assemble(read(define(source, "m"))).files["m.cpp"]
     assert 'm.impl("m", TORCH_BOX(&op_m));' in text
+
+
+@pytest.mark.parametrize("name", ["double", "operator", "errno"])
+def test_an_operator_called_as_a_word_of_cpp(name, define):
+    source = f"def {name}(x: Tensor) -> Tensor:\n    return torch.exp(x)\n"
+    text = assemble(read(define(source, name))).files[f"{name}.cpp"]
+    assert f"Tensor op_{name}(const Tensor& x) {{" in text
+    assert f'm.impl("{name}", TORCH_BOX(&op_{name}));' in text
 
 
 # ----- what is printed
