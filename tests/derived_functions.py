@@ -779,3 +779,40 @@ def nearly_equal(x: Tensor, y: Tensor) -> Tensor:
 
 def counted_signs(x: Tensor, y: Tensor) -> Tensor:
     return ((x > 0).int() + (y > 0).long()) * x
+
+
+def silu_in_float32(gate: Tensor, up: Tensor) -> Tensor:
+    return (F.silu(gate.float()) * up.to(torch.float32)).to(gate.dtype)
+
+
+def log1mexp(x: Tensor) -> Tensor:
+    return torch.where(x > -0.6931, torch.log(-torch.expm1(x)), torch.log1p(-torch.exp(x)))
+
+
+def activated_and_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    return F.silu(x), x + y
+
+
+def quantised(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    quotient = x / scale
+    return torch.round(quotient).clamp(-128, 127), quotient
+
+
+def adam_step(
+    p: Tensor,
+    m: Tensor,
+    v: Tensor,
+    step: int,
+    lr: float = 1e-3,
+    beta1: float = 0.9,
+    beta2: float = 0.999,
+    eps: float = 1e-8,
+) -> Tensor:
+    corrected = v.sqrt() / math.sqrt(1 - beta2**step) + eps
+    return p - lr / (1 - beta1**step) * m / corrected
+
+
+def focal_of_inputs(inputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> Tensor:
+    p = torch.sigmoid(inputs)
+    loss = F.binary_cross_entropy_with_logits(inputs, targets, reduction="none")
+    return loss * (1 - p * targets - (1 - p) * (1 - targets)) ** gamma

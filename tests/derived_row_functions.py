@@ -274,3 +274,39 @@ def soft_maximum(x: Tensor, r: float = 5.0) -> Tensor:
 def scaled_by_constant_weight(x: Tensor, weight: Tensor | None = None) -> Tensor:
     y = torch.softmax(x, -1)
     return y if weight is None else y * weight.detach()
+
+
+def rms_norm_in_float32(x: Tensor, weight: Tensor, eps: float = 1e-2) -> Tensor:
+    dtype = x.dtype
+    x = x.to(torch.float32)
+    return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)).to(dtype)
+
+
+def softmax_in_float32(scores: Tensor, scale: float = 0.5) -> Tensor:
+    return F.softmax(scores * scale, dim=-1, dtype=torch.float32).to(scores.dtype)
+
+
+def layer_norm_of_the_shape_of_weight(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, weight.shape, weight, bias, 1e-5)
+
+
+def quantised_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    # By no simple fraction, of which halves would fall between two integers.
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-3) / (40 * math.pi)
+    return torch.round(x / scale), scale.squeeze(-1)
+
+
+def softmax_and_residual(x: Tensor, residual: Tensor) -> Tensor:
+    return torch.softmax(x, -1) + residual
+
+
+def counted_positives(x: Tensor) -> Tensor:
+    return (x > 0).sum(-1).to(x.dtype)
+
+
+def greatest_magnitude(x: Tensor) -> Tensor:
+    return x.norm(p=math.inf, dim=-1)
+
+
+def length_of_torch(x: Tensor) -> Tensor:
+    return torch.norm(x, p=2, dim=-1)

@@ -184,6 +184,36 @@ def f(x: Tensor) -> Tensor:
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "torch.sigmoid(x.float()).to(x.dtype)",
+        "torch.sigmoid(x.to(torch.float32)).type_as(x)",
+        "torch.sigmoid(x.to(dtype=torch.float32)).to(x)",
+    ],
+)
+def test_a_conversion_to_float32_is_the_operators_own(body, formulas):
+    text = formulas(f"def f(x: Tensor) -> Tensor:\n    return {body}")
+    assert text.startswith("(sigmoid(x), mul(")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x.float().softmax(-1).to(x.dtype)",
+        "x.softmax(-1, torch.float32).to(x.dtype)",
+        "F.softmax(x, dim=-1, dtype=torch.float32).to(x.dtype)",
+    ],
+)
+def test_a_reference_that_keeps_float64(body, define):
+    source = f"def f(x: Tensor) -> Tensor:\n    return {body}"
+    text = assemble(read(define(source))).files["spec.py"]
+    assert "# Of primitive operations: the definition computes float64 in float32." in text
+    assert "reference=composed" in text
+    assert "counterpart=f" in text
+    assert "    return torch.softmax(x, -1)\n" in text
+
+
 def test_gradients_that_a_definition_turns_off_are_on_again(formulas):
     formulas(
         "def f(x: Tensor) -> Tensor:\n"
@@ -201,6 +231,20 @@ def test_sums_are_added_in_the_authors_order(define):
     """What is left of two large numbers is not lost in the sum with one of them."""
     place = define("def f(x: Tensor, y: Tensor, z: Tensor) -> Tensor:\n    return x + (y - z)\n")
     assert "return x + (y - z);" in texts(planned(read(place)))["f.cpp"]
+
+
+@pytest.mark.parametrize(
+    ("result", "returned"),
+    [
+        ("torch.softmax(x, -1) + y", "grad_x, grad_output"),
+        ("torch.exp(x), x + y", "grad_x, grad_output1"),
+    ],
+)
+def test_a_gradient_that_is_the_outputs_is_passed_on(result, returned, define):
+    annotation = "tuple[Tensor, Tensor]" if result.startswith("torch.exp") else "Tensor"
+    source = f"def f(x: Tensor, y: Tensor) -> {annotation}:\n    return {result}"
+    text = assemble(read(define(source))).files["ops.py"]
+    assert f"    return {returned}\n" in text
 
 
 def test_values_that_a_definition_refuses_are_left_out(define):
@@ -522,11 +566,24 @@ REFUSED = {
     "shapes": (TENSOR + "x.sum(-1) / len(x.shape)", "of a tensor's sizes rows know the last one"),
     "size": (TENSOR + "x * x.size(0)", "of a tensor's sizes rows know the last one alone"),
     "reshape": (TENSOR + "x.reshape(-1)", "reshape changes a shape"),
-    "float": (TENSOR + "x.float()", "float depends on or changes a dtype"),
-    "to": (TENSOR + "x.to(torch.float32)", "to depends on or changes a dtype"),
+    "float": (TENSOR + "torch.exp(x.float())", "of torch.bfloat16 the result is torch.float32"),
+    "double": (TENSOR + "x.double().to(x.dtype)", "double depends on or changes a dtype"),
+    "to": (TENSOR + "x.to(torch.bfloat16).to(x.dtype)", "to depends on or changes a dtype"),
     "dtype": (
         TENSOR + "x * (2 if x.dtype == torch.float64 else 3)",
-        "a dtype or what the function keeps outside of itself was made a constant",
+        "what it computes depends on a dtype or a device, or on what",
+    ),
+    "dtype of halves": (
+        TENSOR + "x.clamp(max=65504) if x.dtype == torch.float16 else x",
+        "x here and clamp_max(x, 65504.0) there; write what holds for every dtype",
+    ),
+    "largest number of a dtype": (
+        TENSOR + "x.clamp(max=torch.finfo(x.dtype).max)",
+        "what it computes depends on a dtype or a device, or on what",
+    ),
+    "float32 of a condition": (
+        TENSOR + "torch.where(x > 0, 1.0, -1.0)",
+        "of torch.float64 the result is torch.float32; an operator's has the dtype",
     ),
     "writes": (
         "def f(x: Tensor) -> Tensor:\n    x += 1\n    return x",
@@ -543,7 +600,7 @@ REFUSED = {
     ),
     "device": (
         TENSOR + "x * (2 if x.device.type == 'cpu' else 3)",
-        "what the function keeps outside of itself was made a constant",
+        "what it computes depends on a dtype or a device",
     ),
     "out": (TENSOR + "torch.add(x, 1, out=x)", "out= writes to a tensor"),
     "number": (
@@ -555,8 +612,35 @@ REFUSED = {
         "a number argument would become a constant",
     ),
     "range": (
-        "def f(x: Tensor, k: int) -> Tensor:\n    for _ in range(k):\n        x = -x\n    return x",
-        "a number argument, a dtype or",
+        "def f(x: Tensor, a: float, k: int) -> Tensor:\n    for _ in range(k):\n"
+        "        x = -a * x\n    return x",
+        "the number argument 'k' becomes a constant on the way, as the length of a loop does",
+    ),
+    "math": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return x * math.lgamma(a)",
+        "math.lgamma of a number argument is not derived; make its value an argument",
+    ),
+    "a dimension that is an argument": (
+        "def f(x: Tensor, dim: int = -1) -> Tensor:\n    return x.softmax(dim)",
+        "softmax over a dimension that is an argument is not known to be over the last one",
+    ),
+    "positional": (
+        "def f(x: Tensor, /, y: Tensor) -> Tensor:\n    return x * y",
+        "'x' cannot be passed by keyword, as operators' arguments can: leave out the '/'",
+    ),
+    "None": (
+        "def f(x: Tensor, y: Tensor = None) -> Tensor:\n    return x if y is None else x * y",
+        "write y: Tensor | None = None",
+    ),
+    "a decorator": (
+        "@torch.jit.script\ndef f(x: Tensor) -> Tensor:\n    return x * 2",
+        "that is a ScriptFunction, not a function itself; take its decorator off",
+    ),
+    "too inexact for float32": (
+        "def f(x: Tensor, y: Tensor) -> Tensor:\n    d = (x - y).square().sum(-1)\n"
+        "    a = (1 - x.square().sum(-1)) * (1 - y.square().sum(-1))\n"
+        "    return torch.acosh(1 + 2 * d / a)",
+        "what was derived does not agree with the definition: the value in float32",
     ),
     "integers": (TENSOR + "x > 0", "the definition returns a mask"),
     "several": (
@@ -579,7 +663,11 @@ REFUSED = {
         "def f(x: Tensor, y: Tensor) -> Tensor:\n    return F.mse_loss(x, y)",
         'reduction="mean" is a reduction',
     ),
-    "does not run": (TENSOR + "x * undefined", "the definition does not run: NameError"),
+    "does not run": (
+        TENSOR + "x * undefined",
+        "'return x * undefined': the definition does not run: NameError",
+    ),
+    "no method": (TENSOR + "x.undefined()", "'Tensor' object has no attribute 'undefined'"),
     "type": ("def f(x: Tensor, s: str) -> Tensor:\n    return x", "the argument 's' has the type"),
     "annotation": ("def f(x) -> Tensor:\n    return x", "the argument 'x' has no annotation"),
     "default": (
@@ -655,6 +743,10 @@ def f(x: Tensor) -> Tensor:
     "float64": (TENSOR + "torch.float_power(x, 2)", "float_power computes in float64"),
     "softmax in float32": (
         TENSOR + "torch.softmax(x, -1, dtype=torch.float32)",
+        "of torch.bfloat16 the result is torch.float32; an operator's has the dtype",
+    ),
+    "softmax in float64": (
+        TENSOR + "torch.softmax(x, -1, dtype=torch.float64)",
         "leave it out: the operator computes half types in float32 by itself",
     ),
     "decimals": (
@@ -983,6 +1075,14 @@ def test_an_operator_called_as_the_library_that_it_is_registered_in(define):
     source = "def m(x: Tensor) -> Tensor:\n    return torch.exp(x)\n"
     text = assemble(read(define(source, "m"))).files["m.cpp"]
     assert 'm.impl("m", TORCH_BOX(&op_m));' in text
+
+
+@pytest.mark.parametrize("name", ["double", "operator", "errno"])
+def test_an_operator_called_as_a_word_of_cpp(name, define):
+    source = f"def {name}(x: Tensor) -> Tensor:\n    return torch.exp(x)\n"
+    text = assemble(read(define(source, name))).files[f"{name}.cpp"]
+    assert f"Tensor op_{name}(const Tensor& x) {{" in text
+    assert f'm.impl("{name}", TORCH_BOX(&op_{name}));' in text
 
 
 # ----- what is printed

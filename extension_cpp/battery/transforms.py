@@ -281,6 +281,13 @@ def _backward(p: _Point) -> Any:
     return [torch.zeros_like(x) if x.grad is None else x.grad for x in leaves]
 
 
+def _backward_of_reentrant_checkpoint(p: _Point) -> Any:
+    # PyTorch refuses that of a function without a derivative, such as a count.
+    outputs = p.only(*[x.detach().clone().requires_grad_() for x in p.wanted])
+    is_differentiable = any(o.requires_grad for o in outputs)
+    return _backward(_checkpointed(p, use_reentrant=is_differentiable))
+
+
 def _backward_of_selective_checkpoint(p: _Point) -> Any:
     """By turns, results are kept and computed again."""
     results = []
@@ -319,7 +326,7 @@ _SAVING: dict[str, Callable[[_Point], Any]] = {
     "backward with saved-tensor hooks": _backward_with_hooks,
     "backward with save_on_cpu": _backward_with_save_on_cpu,
     "backward of a checkpoint": lambda p: _backward(_checkpointed(p)),
-    "backward of a reentrant checkpoint": lambda p: _backward(_checkpointed(p, use_reentrant=True)),
+    "backward of a reentrant checkpoint": _backward_of_reentrant_checkpoint,
     "backward of a selective checkpoint": _backward_of_selective_checkpoint,
     "jvp with saved-tensor hooks": _hooked(_jvp),
     "forward AD with saved-tensor hooks": _hooked(_forward_ad),

@@ -29,7 +29,7 @@ from .saved import OUTPUT
 
 TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 # What the functions of an ops.py use by these names.
-TAKEN = {"torch", "checks", "registration", "ctx", "inputs", "self"}
+TAKEN = {"torch", "checks", "registration", "ctx", "self"}
 # The results without names, and their gradients.
 RESULT = re.compile(rf"(?:{GRADIENT}|{OUTPUT})\d*")
 
@@ -146,12 +146,16 @@ def check_function(function: Any, place: str) -> None:
             "function, with its parameters as arguments"
         )
     if not isinstance(function, types.FunctionType):
-        raise NotDerived(f"--from {place}: that is a {type(function).__name__}, not a function")
+        made = " itself; take its decorator off" if hasattr(function, "__name__") else ""
+        raise NotDerived(
+            f"--from {place}: that is a {type(function).__name__}, not a function{made}"
+        )
     if function.__name__ == "<lambda>":
         raise NotDerived(f"--from {place}: that is a lambda; write it as a def, with annotations")
     if hasattr(function, "__wrapped__") or function.__closure__:
         raise NotDerived(
-            f"--from {place}: that is made by another function; write it as a def of its own"
+            f"--from {place}: that is made by another function; write it as a def of its own, "
+            "without a decorator"
         )
 
 
@@ -166,6 +170,11 @@ def schema_text(function: Callable[..., Any], place: str) -> str:
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise NotDerived(f"--from {place}: '{parameter}' is not supported: list the arguments")
+        if parameter.kind == parameter.POSITIONAL_ONLY:
+            raise NotDerived(
+                f"--from {place}: '{parameter.name}' cannot be passed by keyword, as operators' "
+                "arguments can: leave out the '/'"
+            )
         if parameter.kind == parameter.KEYWORD_ONLY and "*" not in arguments:
             arguments.append("*")
         arguments.append(argument_text(parameter, hints, place))
@@ -206,6 +215,11 @@ def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: st
     allowed = {float: (float, int), int: (int,), bool: (bool,)}.get(hint, ())
     if optional and default is None:
         return f"{text}=None"
+    if default is None and hint is Tensor:
+        raise NotDerived(
+            f"--from {place}: '{name}' may be None, and its annotation does not say so: write "
+            f"{name}: Tensor | None = None"
+        )
     if type(default) not in allowed or default != default or default in (1e999, -1e999):
         raise NotDerived(
             f"--from {place}: the default of '{name}' is {default!r}, which is no literal of its "

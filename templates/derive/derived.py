@@ -13,7 +13,7 @@ from .body import Branch, Leaf, branched, each, leaves, nodes_of
 from .definition import RESULT, Definition
 from .differentiate import gradients
 from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
-from .refusal import NotDerived
+from .refusal import NotDerived, line_of_error
 from .saved import OUTPUT, on_output, saved_tensors
 from .trace import Traced, trace
 from .variant import Result, Variant, looks_at_rows, with_numbers
@@ -23,6 +23,7 @@ MOST_VARIANTS = 8
 
 # Values that stand for any other: what differs between two traces was made a constant on the way.
 HINTS = ((torch.float64, 0.71, 0.13, 3), (torch.float32, 1.37, 0.29, 5))
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def derive(definition: Definition, factored: bool = True) -> list[Variant]:
@@ -72,12 +73,14 @@ def is_of_rows(
     definition: Definition, given: Sequence[Sequence[str]], switches: Sequence[str]
 ) -> bool:
     """Whether the definition looks at whole rows, in one of its cases at least."""
+    # Of a row-wise function these have a value for each column, and their shape says so.
+    columns = definition.columns if definition.shapes is None else []
     for names, values in itertools.product(
         given, itertools.product((True, False), repeat=len(switches))
     ):
         tensors, absent = definition.tensors(names)
         constants = dict.fromkeys(absent) | dict(zip(switches, values, strict=True))
-        results, _ = traced(definition, tensors, constants, HINTS[0])
+        results, _ = traced(definition, tensors, constants, columns)
         if looks_at_rows([result.node for result in results]):
             return True
     return False
@@ -228,38 +231,62 @@ def traced_twice(
     constants: Mapping[str, object],
     columns: Sequence[str] = (),
 ) -> tuple[tuple[Traced, ...], dict[Node, str]]:
-    (results, found), (others, _) = (
-        traced(definition, tensors, constants, hint, columns) for hint in HINTS
-    )
-    for result, other in zip(results, others, strict=True):
-        if result.node is not other.node:
+    given = (definition, tensors, constants, columns)
+    results, found = traced(*given)
+    numbers, others = (numbers_for(definition, hint) for hint in HINTS)
+    for name in numbers:
+        if not are_same(results, traced(*given, numbers=numbers | {name: others[name]})[0]):
             raise NotDerived(
-                f"{definition.place}: {difference(result.node, other.node)}; a number argument, a "
-                "dtype or what the function keeps outside of itself was made a constant on the way"
+                f"{definition.place}: the number argument '{name}' becomes a constant on the way, "
+                "as the length of a loop does; make it a constant of the definition, or compute "
+                "with it by operators and functions of math"
+            )
+    for dtype in (HINTS[1][0], *HALVES):
+        other, _ = traced(*given, dtype=dtype)
+        if not are_same(results, other):
+            raise NotDerived(
+                f"{definition.place}: what it computes depends on a dtype or a device, or on what "
+                f"the function keeps outside of itself, {difference(results, other)}; write what "
+                "holds for every dtype"
             )
     return results, found
 
 
-def difference(a: Node, b: Node) -> str:
+def are_same(results: Sequence[Traced], others: Sequence[Traced]) -> bool:
+    return all(a.node is b.node for a, b in zip(results, others, strict=True))
+
+
+def difference(results: Sequence[Traced], others: Sequence[Traced]) -> str:
+    pairs = zip(results, others, strict=True)
+    a, b = next((a.node, b.node) for a, b in pairs if a.node is not b.node)
     while a.op == b.op and len(a.args) == len(b.args) and a.args:
         a, b = next((x, y) for x, y in zip(a.args, b.args, strict=True) if x is not y)
-    return f"called twice, it computes {a!r} here and {b!r} there"
+    return f"{a!r} here and {b!r} there"
 
 
-def traced(
-    definition: Definition,
-    tensors: list[str],
-    constants: Mapping[str, object],
-    hint: tuple[torch.dtype, float, float, int],
-    columns: Sequence[str] = (),
-) -> tuple[tuple[Traced, ...], dict[Node, str]]:
-    dtype, first, step, integer = hint
+def numbers_for(
+    definition: Definition, hint: tuple[torch.dtype, float, float, int]
+) -> dict[str, float]:
+    _, first, step, integer = hint
     numbers: dict[str, float] = {}
     for k, argument in enumerate(definition.schema.settings):
         if argument.type == "float":
             numbers[argument.name] = first + k * step
         elif argument.type == "int":
             numbers[argument.name] = integer + k
+    return numbers
+
+
+def traced(
+    definition: Definition,
+    tensors: list[str],
+    constants: Mapping[str, object],
+    columns: Sequence[str] = (),
+    dtype: torch.dtype = HINTS[0][0],
+    numbers: Mapping[str, float] | None = None,
+) -> tuple[tuple[Traced, ...], dict[Node, str]]:
+    if numbers is None:
+        numbers = numbers_for(definition, HINTS[0])
     file = definition.function.__code__.co_filename
     try:
         results, names = trace(
@@ -268,9 +295,10 @@ def traced(
     except NotDerived:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = re.sub(r"\bTraced\b", "Tensor", " ".join(str(error).split()))
+        place = line_of_error(error, file) or f"{definition.place}: "
         raise NotDerived(
-            f"{definition.place}: the definition does not run: {type(error).__name__}: {reason}"
+            f"{place}the definition does not run: {type(error).__name__}: {reason}".rstrip(": ")
         ) from None
     if len(results) != definition.schema.outputs:
         raise NotDerived(

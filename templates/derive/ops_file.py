@@ -263,7 +263,7 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     shaped = [of_shape(plan, operator, name) for name in operator.unread]
     if not any(conditions.values()) and (
         plan.tensors == operator.results == variant.computed == names
-        or names[:1] == operator.results
+        or (names[:1] == operator.results and not results.keys() - {*names[:1]})
     ):
         nones = "".join(", None" for _ in names[len(operator.results) :])
         return [*shaped, f"return {call}{nones}"]

@@ -7,8 +7,8 @@ import re
 from collections.abc import Collection, Sequence
 
 from instantiate import PACKAGE
-from naming import camel, declared
-from schema import TYPES, Argument
+from naming import camel, declared, is_macro
+from schema import CPP_KEYWORDS, TYPES, Argument
 
 from . import cpp_text
 from .body import nodes_of
@@ -194,7 +194,8 @@ class Plan:
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
         taken = [*own, "inputs", *(IN_ROWS if self.is_of_rows else ())]
         self.in_cpp = cpp_text.spelled(names, taken=taken) | {name: name for name in own}
-        self.host = f"op_{self.name}" if self.name in self.taken else self.name
+        is_taken = self.name in self.taken | CPP_KEYWORDS or is_macro(self.name)
+        self.host = f"op_{self.name}" if is_taken else self.name
         text, self.described = summary(definition)
         self.summary = text or f"Computes {self.formula}."
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import sys
+import traceback
 
 from schema import Refusal
 
@@ -29,8 +30,17 @@ def line_of_definition() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename in traced_file:
-            file, line = frame.f_code.co_filename, frame.f_lineno
-            text = linecache.getline(file, line).strip()
-            return f"{file}:{line}: '{text}': "
+            return line_of(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]
     return ""
+
+
+def line_of_error(error: BaseException, file: str) -> str:
+    """The same of an exception that was raised by the definition."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == file]
+    return line_of(file, lines[-1]) if lines and lines[-1] else ""
+
+
+def line_of(file: str, line: int) -> str:
+    return f"{file}:{line}: '{linecache.getline(file, line).strip()}': "

@@ -38,6 +38,11 @@ def last(dim: Any, what: str) -> None:
             f"{what} over all dimensions is not row-wise",
             instead=f"give it dim=-1, or {OTHER}",
         )
+    if hasattr(dim, "node"):
+        raise refuse(
+            f"{what} over a dimension that is an argument is not known to be over the last one",
+            instead=f"say dim=-1, or {OTHER}",
+        )
     if dim != -1:
         raise refuse(
             f"{what} over dim={dim} is not known to be over the last dimension",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .ops_file import in_torch
 from .plan import Plan
-from .verify import MANY_ROWS, RANGES
+from .verify import FLOAT32, MANY_ROWS, RANGES
 
 # Functions that a reference does without, and why.
 UNLIKE = {
@@ -25,6 +25,7 @@ UNLIKE = {
     "gaussian_nll_loss": "PyTorch's gaussian_nll_loss refuses negative variances",
     "margin_ranking_loss": "PyTorch's margin_ranking_loss cannot be checkpointed selectively",
     "isclose": "PyTorch's isclose cannot be checkpointed selectively",
+    FLOAT32: "the definition computes float64 in float32",
     "no_grad": "torch.no_grad() stops no derivative in forward mode",
 }
 FUTURE = "from __future__ import annotations\n"

@@ -72,7 +72,7 @@ def number_operation(op: str, reflected: bool = False) -> Callable[..., Any]:
         nodes = [as_node(operand) for operand in operands]
         if op in ("lt", "le", "gt", "ge", "eq", "ne"):
             return Condition(make(op, *nodes))
-        return Real.of(make(op, *nodes), evaluate(op, *map(plain, operands)))
+        return Real.of(make(op, *nodes), evaluate(EVALUATED[op], *operands))
 
     return operation
 
@@ -95,11 +95,11 @@ def plain(value: float) -> float:
     return int.__int__(value) if isinstance(value, int) else float.__float__(value)
 
 
-def evaluate(op: str, *values: float) -> float:
+def evaluate(function: Callable[..., float], *operands: float) -> float:
     """A value to go on with; nothing is made of it."""
     try:
-        return float(EVALUATED[op](*values))
-    except (ArithmeticError, TypeError):
+        return float(function(*map(plain, operands)))
+    except (ArithmeticError, TypeError, ValueError):
         return 1.0
 
 
@@ -367,7 +367,11 @@ class Recorder(TorchFunctionMode):
         def operand(a: Any) -> Any:
             return a.node if isinstance(a, Traced) else a
 
-        kwargs = {OF_NUMPY.get(k, k): v for k, v in kwargs.items()}
+        # As the operator computes by itself.
+        args = [a for a in args if a is not torch.float32]
+        kwargs = {OF_NUMPY.get(k, k): v for k, v in kwargs.items() if v is not torch.float32}
+        if kwargs.get("out", "") is None:
+            del kwargs["out"]
 
         try:
             node, is_squeezed = ROWS[name](
@@ -412,7 +416,8 @@ class Recorder(TorchFunctionMode):
             # Another one in each of two traces.
             return torch.device("cpu" if self.dtype == torch.float64 else "meta")
         if name == "shape" and isinstance(tensor, Traced) and tensor.node.extent & COLUMN:
-            return Sizes(self.dtype)
+            sizes = Sizes(self.dtype)
+            return (sizes.last,) if tensor.node.extent == COLUMN else sizes
         raise unknown(name)
 
     def same(self, name: str, tensor: Any) -> Traced:
@@ -429,7 +434,8 @@ class Recorder(TorchFunctionMode):
             return Traced.of(mask(tensor.node), is_squeezed=tensor.is_squeezed)
         if wanted is not None and not wanted.is_complex and tensor.node.is_bool:
             return Traced.of(real(tensor.node), is_squeezed=tensor.is_squeezed)
-        if wanted == self.dtype and name in ("to", "type", "type_as"):
+        # As the operator does by itself.
+        if wanted == torch.float32 or (wanted == self.dtype and name in ("to", "type", "type_as")):
             return tensor
         raise unknown(name)
 
@@ -438,6 +444,7 @@ class Recorder(TorchFunctionMode):
 MATH = {
     **{name: name for name in ("exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "sin")},
     **{name: name for name in ("cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "atan")},
+    **{name: name for name in ("asin", "acos", "asinh", "acosh", "atanh", "copysign", "fmod")},
     **{"fabs": "abs", "pow": "pow", "atan2": "atan2", "hypot": "hypot"},
 }
 
@@ -446,19 +453,29 @@ MATH = {
 def math_of_numbers() -> Iterator[None]:
     """Has the functions of math take number arguments for what they are."""
 
-    def wrapped(name: str, op: str) -> Callable[..., Any]:
-        original = getattr(math, name)
-
-        def call(*args: Any) -> Any:
+    def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
             if not any(isinstance(a, (Real, Integer)) for a in args):
-                return original(*args)
-            return Real.of(make(op, *map(as_node, args)), original(*map(plain, args)))
+                return original(*args, **kwargs)
+            if name not in MATH:
+                raise refuse(
+                    f"math.{name} of a number argument is not derived",
+                    instead="make its value an argument, a number",
+                )
+            nodes = [as_node(a) for a in args]
+            if name == "log" and len(nodes) == 2:
+                node = make("div", *(make("log", n) for n in nodes))
+            else:
+                node = make(MATH[name], *nodes)
+            return Real.of(node, evaluate(original, *args))
 
         return call
 
+    functions = {name: value for name, value in vars(math).items() if callable(value)}
     with contextlib.ExitStack() as stack:
-        for name, op in MATH.items():
-            stack.enter_context(mock.patch.object(math, name, wrapped(name, op)))
+        for name, original in functions.items():
+            if not name.startswith("_"):
+                stack.enter_context(mock.patch.object(math, name, wrapped(name, original)))
         yield
 
 

@@ -27,7 +27,7 @@ from .variant import Variant
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, -3.0, 6.0, 30.0)
 FEW_SPECIAL = (0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 6.0)
 # Where a definition may be defined: everywhere, or of positive numbers, ...
-RANGES = ((-2.0, 2.0), (0.1, 2.0), (-0.9, 0.9), (0.1, 0.9), (1.1, 3.0))
+RANGES = ((-2.0, 2.0), (0.1, 2.0), (-0.9, 0.9), (0.1, 0.9), (1.1, 3.0), (-2.0, -0.1))
 COUNT = 500
 # PyTorch's softplus and its gradient are as far from the formula, where their threshold is met.
 ERROR = 4e-9
@@ -72,8 +72,27 @@ class Verified:
     functions: frozenset[str] = frozenset()
 
 
-# What PyTorch has no derivative of, or of tensors that broadcast, with both.
+def no_slope(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda x, **kwargs: function(x.detach(), **kwargs)
+
+
+def norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The greatest magnitude by amax: of NaN PyTorch's has the derivative 0."""
+
+    def call(x: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, **rest: Any) -> Tensor:
+        p, dtype = rest.get("ord", p), rest.get("dtype")
+        if p == math.inf and dtype is None:
+            return x.abs().amax(dim, keepdim)
+        return function(x, p, dim, keepdim, dtype=dtype)
+
+    return call
+
+
+# What PyTorch has no derivative of, or of tensors that broadcast, with both. A derivative that is
+# zero everywhere is none here: PyTorch multiplies the zeros on, by infinities too, which are NaN.
 INSTEAD: dict[str, Callable[..., Tensor]] = {
+    **{name: no_slope(getattr(torch, name)) for name in ("round", "floor", "ceil", "trunc")},
+    **{f.__name__: norm(f) for f in (torch.norm, torch.linalg.vector_norm, torch.linalg.norm)},
     "prelu": torch._prelu_kernel,
     "heaviside": lambda x, values: torch.where(x == 0, values, (x > 0).to(x.dtype)),
     "hardsigmoid": lambda x, inplace=False: F.relu6(x + 3) / 6,
@@ -81,8 +100,15 @@ INSTEAD: dict[str, Callable[..., Tensor]] = {
 }
 
 
+# What is called so where a definition converts to float32.
+FLOAT32 = "float32"
+
+
 class Called(TorchFunctionMode):
-    """The names of torch's functions that are called; of INSTEAD others are."""
+    """The names of torch's functions that are called; of INSTEAD others are.
+
+    Where a definition converts to float32, as operators do of half types, float64 stays float64.
+    """
 
     def __init__(self, names: set[str]) -> None:
         super().__init__()
@@ -94,7 +120,19 @@ class Called(TorchFunctionMode):
         name = function.__name__
         self.names.add(name)
         args, kwargs = in_order_of_torch(args, kwargs or {})
+        if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+            if name == "float":
+                self.names.add(FLOAT32)
+                return args[0]
+            if any(value is torch.float32 for value in (*args, *kwargs.values())):
+                self.names.add(FLOAT32)
+                args = [as_float64(a) for a in args]
+                kwargs = {k: as_float64(v) for k, v in kwargs.items()}
         return INSTEAD.get(name, function)(*args, **kwargs)
+
+
+def as_float64(value: Any) -> Any:
+    return torch.float64 if value is torch.float32 else value
 
 
 class Checked:
@@ -217,9 +255,10 @@ class Checked:
                     return ranges
         if rough is not None:
             return rough
+        given = ", ".join(f"{name}={value}" for name, value in self.numbers.items())
         raise raised or Undefined(
             f"{self.definition.place}: the definition or its gradient is finite in none of the "
-            f"ranges that were tried, with {self.numbers}; start from "
+            f"ranges that were tried{', with ' * bool(given)}{given}; start from "
             f"--template {self.template}"
         )
 
@@ -290,7 +329,7 @@ class Checked:
             if value.shape != shape:
                 raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(shape)}")
             if value.dtype != torch.float64:
-                raise self.fail(f"of torch.float64 it is {value.dtype}")
+                raise another_dtype(self.definition, torch.float64, value.dtype)
 
     def check_half(self, tensors: Mapping[str, Tensor]) -> None:
         """Refuses results of another dtype than the tensors', as `.float()` makes of halves."""
@@ -300,10 +339,7 @@ class Checked:
             return
         for value in values:
             if value.dtype != torch.bfloat16:
-                raise NotDerived(
-                    f"{self.definition.place}: of torch.bfloat16 the result is {value.dtype}; an "
-                    "operator's has the dtype of its tensors: convert it, as with .to(x.dtype)"
-                )
+                raise another_dtype(self.definition, torch.bfloat16, value.dtype)
 
     def gradients_of_outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         like = next(iter(tensors.values()))
@@ -406,10 +442,22 @@ class Checked:
                 raise self.fail(f"the second derivative by {label}")
 
 
-def largest(values: Tensor) -> float:
-    """The largest finite magnitude, at least 1."""
+def another_dtype(definition: Definition, given: torch.dtype, found: torch.dtype) -> NotDerived:
+    return NotDerived(
+        f"{definition.place}: of {given} the result is {found}; an operator's has the dtype of its "
+        "tensors: convert it, as with .to(x.dtype)"
+    )
+
+
+def greatest(values: Tensor) -> float:
+    """The largest finite magnitude."""
     finite = values[values.isfinite()]
-    return max(1.0, float(finite.abs().max())) if len(finite) else 1.0
+    return float(finite.abs().max()) if len(finite) else 0.0
+
+
+def largest(values: Tensor) -> float:
+    """The same, at least 1."""
+    return max(1.0, greatest(values))
 
 
 def are_close(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
@@ -420,7 +468,7 @@ def are_close(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
     """
     error = 8 * torch.finfo(torch.float32).eps
     return all(
-        torch.allclose(a.double(), b, rtol=error, atol=error * b.abs().max().item(), equal_nan=True)
+        torch.allclose(a.double(), b, rtol=error, atol=error * greatest(b), equal_nan=True)
         for a, b in pairs
     )
 
