@@ -769,8 +769,9 @@ def masked_scores(scores: Tensor, mask: Tensor, value: float = -1e4) -> Tensor:
 
 
 def gelu_of_constants(x: Tensor) -> Tensor:
-    inner = torch.sqrt(torch.tensor(2 / math.pi)) * (x + 0.044715 * torch.pow(x, 3))
-    return 0.5 * x * (1 + torch.tanh(inner))
+    # In float64: of float32 PyTorch's square root is not the same on all machines.
+    factor = torch.sqrt(torch.tensor(2 / math.pi, dtype=torch.float64))
+    return 0.5 * x * (1 + torch.tanh(factor * (x + 0.044715 * torch.pow(x, 3))))
 
 
 def nearly_equal(x: Tensor, y: Tensor) -> Tensor:

@@ -68,9 +68,9 @@ def coefficients() -> dict[str, list[float]]:
                 f"(tanh(y) / y - 1) / z, z = y^2, {where}": minimax(
                     lambda z: (mp.tanh(root(z)) / root(z) - 1) / z,
                     lambda z: z * root(z) / mp.tanh(root(z)),
-                    *(degree, 0, 0.55**2),
+                    *(degree, 0, largest**2),
                 )
-                for where, degree in {"on the CPU": 4, "on the device": 3}.items()
+                for where, degree, largest in (("CPU", 4, 0.55), ("device", 3, 0.6))
             },
             "erf(y) / y - 1, of z = y^2": minimax(
                 lambda z: mp.erf(root(z)) / root(z) - 1,

@@ -159,6 +159,7 @@ def float32s(step: int) -> Tensor:
 PLACES = (
     0.3466,
     0.55,
+    0.6,
     0.9,
     1.0,
     4.0,

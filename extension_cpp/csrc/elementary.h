@@ -226,15 +226,15 @@ HOST_DEVICE inline float quotient(float a, float b) {
 // By the instructions of CUDA's own, which asks besides whether x is large: e^(2 y) is infinite then, its reciprocal 0.
 __device__ inline float tanh_on_device(float x) {
   const float z = x * x;
-  float p = 0.0164376143f;
-  p = p * z + -0.0526718311f;
-  p = p * z + 0.133207247f;
-  p = p * z + -0.333329469f;
+  float p = 0.015612673f;
+  p = p * z + -0.0522118323f;
+  p = p * z + 0.133131176f;
+  p = p * z + -0.333325982f;
   const float small = x + x * (z * p);
   const float y = std::fabs(x);
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(y * 2.88539008f));  // e^(2 y)
-  return y < 0.55f ? small : std::copysign(std::fma(-2.f, quotient(1.f, 1.f + power), 1.f), x);
+  return y < 0.6f ? small : std::copysign(std::fma(-2.f, quotient(1.f, 1.f + power), 1.f), x);
 }
 #endif
 

@@ -132,9 +132,14 @@ def var_derivative(g: Node, out: Node, x: Node, correction: Node) -> tuple[Node,
     return 2 * g / degrees(correction) * (x - make("mean", x)), None
 
 
+def unless_zero(divisor: Node) -> Node:
+    """Infinity in the place of 0: what is divided by it is 0, and of any order."""
+    return where(make("eq", divisor, const(0)), const(math.inf), divisor)
+
+
 def std_derivative(g: Node, out: Node, x: Node, correction: Node) -> tuple[Node, None]:
-    to_var = where(make("eq", out, const(0)), 0, g / (2 * out))
-    return var_derivative(to_var, out, x, correction)
+    """0 of rows of one value, where PyTorch's own derivative is NaN from the second order on."""
+    return var_derivative(g / (2 * unless_zero(out)), out, x, correction)
 
 
 define(
@@ -155,8 +160,8 @@ define(
 
 
 def norm_derivative(g: Node, out: Node, x: Node) -> tuple[Node]:
-    """0 of rows of zeros, and of any order: nothing is divided by their norm."""
-    return (x * (g / where(make("eq", out, const(0)), const(math.inf), out)),)
+    """0 of rows of zeros."""
+    return (x * (g / unless_zero(out)),)
 
 
 define(
