@@ -23,6 +23,10 @@ def softmax_by_hand(x: Tensor) -> Tensor:
     return exponential / exponential.sum(-1, keepdim=True)
 
 
+def softmax_of_softmax(x: Tensor) -> Tensor:
+    return torch.softmax(torch.softmax(x, -1), -1)
+
+
 def softmin(x: Tensor) -> Tensor:
     return F.softmin(x, dim=-1)
 

@@ -5,6 +5,8 @@ test_derive_built.py builds what comes of it.
 
 import io
 import itertools
+import math
+import re
 import sys
 from contextlib import redirect_stderr
 
@@ -247,6 +249,34 @@ def test_a_gradient_that_is_the_outputs_is_passed_on(result, returned, define):
     assert f"    return {returned}\n" in text
 
 
+def test_what_a_row_keeps_is_made_of_its_elements(define):
+    source = TENSOR + "torch.softmax(torch.softmax(x, -1), -1)"
+    text = assemble(read(define(source))).files["f.cpp"]
+    kept = re.findall(r"row[.]keep\(\s*\[[^]]*\]\((.*?)\)", text)
+    assert set(kept) <= {"A x", "A /*grad_output*/, A x"}
+    assert "A x" in kept
+
+
+def test_a_number_may_be_called_as_what_functors_declare(define):
+    source = (
+        "def f(x: Tensor, kWork: float) -> Tensor:\n    return torch.tanh(torch.sin(x * kWork))"
+    )
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "  static constexpr int kWork = 34;" in text
+    assert "  A kWork_;" in text
+
+
+def test_second_derivatives_of_a_deviation_are_not_nan(define):
+    source = TENSOR + "x.std(-1, keepdim=True) * x"
+    text = assemble(read(define(source))).files["ops.py"]
+    namespace = {"torch": torch, "math": math}
+    exec(text[text.index("def _backward_in_torch") : text.index("\n\n\nregistration.")], namespace)
+    x = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
+    result = namespace["_backward_in_torch"](x.detach(), x)
+    (second,) = torch.autograd.grad(result.sum(), x)
+    assert second.isfinite().all()
+
+
 def test_values_that_a_definition_refuses_are_left_out(define):
     source = 'F.binary_cross_entropy(x, x.detach() ** 2, reduction="none")'
     verified = planned(read(define(TENSOR + source))).verified
@@ -367,6 +397,10 @@ def test_a_gradient_is_none_where_a_switch_leaves_nothing_of_it(body, condition,
         ("torch.relu(2 * x + y)", ["output"]),
         ("torch.relu(x * y)", ["x", "y"]),
         ("torch.tanh(x) + y", ["x"]),
+        # A softmax, where nothing else of the inputs is needed.
+        ("torch.softmax(x + y, -1)", ["output"]),
+        ("torch.softmax(x, -1) + y", ["x"]),
+        ("torch.softmax(x * y, -1)", ["x", "y"]),
     ],
 )
 def test_saved(expression, saved, define):

@@ -210,7 +210,8 @@ CPU_INLINE float sigmoid(float x) {
   return x < 0.f ? small : 1.f - small;
 }
 
-// The quotient; on the device, where 1 <= b is known, without the branch of IEEE's division: 0 where b is beyond 2^126.
+// The quotient; on the device, where 1 <= b is known, without the branch of IEEE's division: of b beyond 2^126 the
+// reciprocal counts as 0.
 HOST_DEVICE inline double quotient(double a, double b) { return a / b; }
 HOST_DEVICE inline float quotient(float a, float b) {
 #ifdef __CUDA_ARCH__
@@ -230,7 +231,7 @@ __device__ inline float tanh_on_device(float x) {
   p = p * z + -0.0522118323f;
   p = p * z + 0.133131176f;
   p = p * z + -0.333325982f;
-  const float small = x + x * (z * p);
+  const float small = x + x * std::fma(z, p, 0.f);  // -0 stays so: z * p alone is -0 there
   const float y = std::fabs(x);
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(y * 2.88539008f));  // e^(2 y)

@@ -10,7 +10,7 @@
 // The host functions that take a formula are given an operator's arguments as they come: tensors, whose elements are
 // the arguments of the call, and numbers, which are the members of F in their order.
 //
-// A formula of many instructions, a tanh or more on half types, gains by saying so (a tanh has some 13, an exp 8):
+// A formula of many instructions, more than a tanh of half types, gains by saying so (a tanh has some 13, an exp 8):
 //
 //   static constexpr int kWork = 20;  // instructions for an element
 #pragma once
@@ -29,14 +29,10 @@
 namespace extension_cpp::detail {
 
 // The instructions that a formula says it takes for an element.
+template <class F, class = void>
+constexpr int kWorkOf = 0;
 template <class F>
-constexpr int work_of() {
-  if constexpr (requires { F::kWork; }) {
-    return F::kWork;
-  } else {
-    return 0;
-  }
-}
+constexpr int kWorkOf<F, std::void_t<decltype(F::kWork)>> = F::kWork;
 
 template <class Argument>
 constexpr bool is_tensor = std::is_same_v<std::decay_t<Argument>, Tensor>;

@@ -53,7 +53,7 @@ inline auto checked_argument(const Unread& argument) {
 // The first N results of a formula.
 template <class A, size_t N, class F>
 struct FirstResults {
-  static constexpr int kWork = work_of<F>();
+  static constexpr int kWork = kWorkOf<F>;
 
   F f;
 

@@ -18,7 +18,7 @@ WIDTH = 120
 
 
 class Cpp(Language):
-    reserved = CPP_KEYWORDS | {"A", "Values", "Divisor", "math", "std"}
+    reserved = CPP_KEYWORDS | {"A", "Values", "Divisor", "math", "std", "kWork"}
 
     def constant(self, value: float | bool) -> str:
         if isinstance(value, bool):

@@ -139,7 +139,7 @@ def unless_zero(divisor: Node) -> Node:
 
 def std_derivative(g: Node, out: Node, x: Node, correction: Node) -> tuple[Node, None]:
     """0 of rows of one value, where PyTorch's own derivative is NaN from the second order on."""
-    return var_derivative(g / (2 * unless_zero(out)), out, x, correction)
+    return var_derivative(0.5 * g / unless_zero(out), out, x, correction)
 
 
 define(

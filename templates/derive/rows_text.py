@@ -217,8 +217,9 @@ class RowFunctor:
         within = [set(in_order(each, given)) for each in passes]
         nodes = list(in_order([node for each in passes for node in each], given))
         for node in reversed(nodes):
-            # What a row keeps is made of its elements, and nothing else.
-            of_elements = not self.columns_of([node], self.outer) and node.extent & COLUMN
+            # What a row keeps is made of its elements, and nothing else: not of what it has kept.
+            operands = [*self.columns_of([node], self.outer), *self.kept_in([node], self.outer)]
+            of_elements = not operands and node.extent & COLUMN
             if node in given or node not in known or not of_elements or not is_costly(node):
                 continue
             if sum(node in each for each in within) > 1:

@@ -13,7 +13,8 @@ def on_output(output: Node, gradients: Sequence[Node]) -> tuple[Node, ...] | Non
     """The gradients of the output's value in place of the inputs', where that is as exact.
 
     It is where they do no more than look on which side of its kink a relu is. Of a softmax they
-    are as exact as PyTorch's, which are of its output, too, and two passes over the row are saved.
+    are as exact as PyTorch's of a softmax in the tensor's dtype, which are of its output, too, and
+    two passes over the row are saved.
     """
     value = make("tensor", value=OUTPUT)
     if output.op == "relu":

@@ -34,4 +34,4 @@ def instructions(node: Node) -> int:
 
 def is_worth_saying(count: int, tensors: int) -> bool:
     """Whether csrc/cuda/elementwise.cuh does something about it, of tensors of half types."""
-    return count >= 7 * tensors
+    return tensors <= 3 and count >= 7 * tensors

@@ -64,10 +64,12 @@ __global__ void __launch_bounds__(kBlock)
 }
 
 // Whether a thread has a second access under way while it computes the first. That gains up to a tenth where the
-// arithmetic is as long as the wait for memory, of 3.5 instructions for a byte on, and costs a hundredth elsewhere.
+// arithmetic is as long as the wait for memory, from 3.5 instructions for a byte on, and costs a hundredth elsewhere.
+// Of more tensors the accesses would take the registers of other threads.
 template <class T, class F>
 constexpr bool needs_two_accesses(size_t tensors) {
-  return 2 * extension_cpp::detail::work_of<F>() >= 7 * static_cast<int>(tensors * sizeof(T));
+  constexpr int kWork = extension_cpp::detail::kWorkOf<F>;
+  return tensors <= 3 && 2 * kWork >= 7 * static_cast<int>(tensors * sizeof(T));
 }
 
 // The same of tensors that are aligned, in whole accesses, two for a thread.
