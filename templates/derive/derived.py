@@ -21,9 +21,10 @@ from .variant import Result, Variant, looks_at_rows, with_numbers
 # Of definitions with more optional tensors and switches than this, the source would be long.
 MOST_VARIANTS = 8
 
-# Values that stand for any other: what differs between two traces was made a constant on the way.
-HINTS = ((torch.float64, 0.71, 0.13, 3), (torch.float32, 1.37, 0.29, 5))
-HALVES = (torch.float16, torch.bfloat16)
+# What stands for any other: what differs between two traces was made a constant on the way. Of
+# numbers the first float, the step from one to the next, and the first integer.
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+NUMBERS = ((0.71, 0.13, 3), (1.37, 0.29, 5))
 
 
 def derive(definition: Definition, factored: bool = True) -> list[Variant]:
@@ -114,7 +115,7 @@ def derive_variant(
 
     def leaf(values: Mapping[str, bool]) -> Leaf:
         constants = {**values, **dict.fromkeys(absent)}
-        traces, found = traced_twice(definition, tensors, constants, columns)
+        traces, found = traced_alike(definition, tensors, constants, columns)
         names.update({n: name for n, name in found.items() if n not in names})
         cases.append(
             [Result(found.get(t.node, ""), t.node.extent == ROW, t.is_squeezed) for t in traces]
@@ -225,23 +226,23 @@ def filled(
     return found
 
 
-def traced_twice(
+def traced_alike(
     definition: Definition,
     tensors: list[str],
     constants: Mapping[str, object],
     columns: Sequence[str] = (),
 ) -> tuple[tuple[Traced, ...], dict[Node, str]]:
+    """A trace that is the same with other numbers, and of other dtypes."""
     given = (definition, tensors, constants, columns)
     results, found = traced(*given)
-    numbers, others = (numbers_for(definition, hint) for hint in HINTS)
-    for name in numbers:
-        if not are_same(results, traced(*given, numbers=numbers | {name: others[name]})[0]):
+    for name in numbers_for(definition):
+        if not are_same(results, traced(*given, changed=name)[0]):
             raise NotDerived(
                 f"{definition.place}: the number argument '{name}' becomes a constant on the way, "
                 "as the length of a loop does; make it a constant of the definition, or compute "
                 "with it by operators and functions of math"
             )
-    for dtype in (HINTS[1][0], *HALVES):
+    for dtype in DTYPES[1:]:
         other, _ = traced(*given, dtype=dtype)
         if not are_same(results, other):
             raise NotDerived(
@@ -264,12 +265,11 @@ def difference(results: Sequence[Traced], others: Sequence[Traced]) -> str:
     return f"{a!r} here and {b!r} there"
 
 
-def numbers_for(
-    definition: Definition, hint: tuple[torch.dtype, float, float, int]
-) -> dict[str, float]:
-    _, first, step, integer = hint
+def numbers_for(definition: Definition, changed: str = "") -> dict[str, float]:
+    """Values of the number arguments, one of them another than usual."""
     numbers: dict[str, float] = {}
     for k, argument in enumerate(definition.schema.settings):
+        first, step, integer = NUMBERS[argument.name == changed]
         if argument.type == "float":
             numbers[argument.name] = first + k * step
         elif argument.type == "int":
@@ -282,11 +282,10 @@ def traced(
     tensors: list[str],
     constants: Mapping[str, object],
     columns: Sequence[str] = (),
-    dtype: torch.dtype = HINTS[0][0],
-    numbers: Mapping[str, float] | None = None,
+    dtype: torch.dtype = DTYPES[0],
+    changed: str = "",
 ) -> tuple[tuple[Traced, ...], dict[Node, str]]:
-    if numbers is None:
-        numbers = numbers_for(definition, HINTS[0])
+    numbers = numbers_for(definition, changed)
     file = definition.function.__code__.co_filename
     try:
         results, names = trace(
