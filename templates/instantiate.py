@@ -136,6 +136,7 @@ def adapt(file: str, text: str, options: Options) -> str:
             text = re.sub(r"(inline )?const Operator kMyOpBackward\{[^;]*;\n", "", text)
             text = re.sub(r".*(kMyOpBackward\.schema|m\.impl\(\"my_op_backward\").*\n", "", text)
             text = drop_paragraphs(text, r"(?i)my_?op_?backward")
+            text = re.sub(r"\n  HOST_DEVICE A backward\(.*\n| and its derivative(?=,)", "", text)
         return text
     if len(options.devices) == 1:
         text = text.replace("on CPU or CUDA", f"on {options.devices[0].upper()}")

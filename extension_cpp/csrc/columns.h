@@ -2,14 +2,16 @@
 // layer that adds a bias or scales features.
 //
 //   template <class A>
-//   struct FusedOpBackward {
+//   struct FusedOp {
 //     A scale;
 //
-//     HOST_DEVICE WithSums<A, 1, 1> operator()(A grad_output, A output) const {
+//     HOST_DEVICE WithSums<A, 1, 1> backward(A grad_output, A output) const {
 //       const A grad = output <= A(0) ? A(0) : grad_output;
 //       return {{grad * scale}, {grad}};
 //     }
 //   };
+//
+//   elementwise_with_column_sums<Backward<FusedOp>::Formula>(kFusedOpBackward, grad_output, output, scale)
 #pragma once
 
 #include "backend.h"

@@ -63,8 +63,8 @@ struct ElementwiseKernel {
   static_assert(sizeof...(Numbers) < 0, "a formula whose operator() takes elements A and is const");
 };
 
-template <const Operator& op, template <class> class F, class Result, class... Elements, class... Numbers>
-struct ElementwiseKernel<op, F, Result (F<float>::*)(Elements...) const, Numbers...> {
+template <const Operator& op, template <class> class F, class Of, class Result, class... Elements, class... Numbers>
+struct ElementwiseKernel<op, F, Result (Of::*)(Elements...) const, Numbers...> {
   template <class Element>
   using Given = const Tensor&;
 

@@ -10,6 +10,9 @@
 // The host functions that take a formula are given an operator's arguments as they come: tensors, whose elements are
 // the arguments of the call, and numbers, which are the members of F in their order.
 //
+// Its derivative may stand beside it, with the same numbers, as a member `backward` of its own arguments and results:
+// Backward<FusedOp>::Formula is the formula that this is.
+//
 // A formula of many instructions, more than a tanh of half types, gains by saying so (a tanh has some 13, an exp 8):
 //
 //   static constexpr int kWork = 20;  // instructions for an element
@@ -26,7 +29,30 @@
 #include <type_traits>
 #include <utility>
 
-namespace extension_cpp::detail {
+namespace extension_cpp {
+
+namespace detail {
+
+template <class F, class Call>
+struct BackwardFormula;
+
+template <class F, class Result, class... Elements>
+struct BackwardFormula<F, Result (F::*)(Elements...) const> : F {
+  template <class... Numbers>
+  explicit BackwardFormula(Numbers... numbers) : F{numbers...} {}
+
+  HOST_DEVICE Result operator()(Elements... elements) const { return this->backward(elements...); }
+};
+
+}  // namespace detail
+
+template <template <class> class F>
+struct Backward {
+  template <class A>
+  using Formula = detail::BackwardFormula<F<A>, decltype(&F<A>::backward)>;
+};
+
+namespace detail {
 
 // The instructions that a formula says it takes for an element.
 template <class F, class = void>
@@ -106,4 +132,6 @@ auto as_result(std::array<Tensor, N>& tensors) {
   }
 }
 
-}  // namespace extension_cpp::detail
+}  // namespace detail
+
+}  // namespace extension_cpp

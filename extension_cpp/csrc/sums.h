@@ -6,14 +6,14 @@
 //       "..., ..., ..., ... -> =a, =x, =b"};
 //
 //   template <class A>
-//   struct AffineBackward {
-//     HOST_DEVICE Values<A, 3> operator()(A grad_output, A a, A x) const {
+//   struct Affine {
+//     HOST_DEVICE Values<A, 3> backward(A grad_output, A a, A x) const {
 //       return {grad_output * x, grad_output * a, grad_output};
 //     }
 //   };
 //
 //   auto [grad_a, grad_x, grad_b] =
-//       elementwise_with_sums<AffineBackward, 2>(kAffineBackward, grad_output, a, x, unread(b));
+//       elementwise_with_sums<Backward<Affine>::Formula, 2>(kAffineBackward, grad_output, a, x, unread(b));
 #pragma once
 
 #include "backend.h"

@@ -1,8 +1,8 @@
 // What a formula returns where it is more than one number.
 //
 //   template <class A>
-//   struct MyMulBackward {
-//     HOST_DEVICE Values<A, 2> operator()(A grad_output, A a, A b) const { return {grad_output * b, grad_output * a}; }
+//   struct MyMul {
+//     HOST_DEVICE Values<A, 2> backward(A grad_output, A a, A b) const { return {grad_output * b, grad_output * a}; }
 //   };
 #pragma once
 

@@ -9,20 +9,14 @@ const Operator kMyOp{"my_op(Tensor input, Tensor other, float alpha=1.0) -> Tens
 const Operator kMyOpBackward{
     "my_op_backward(Tensor grad_output, Tensor input, float alpha) -> Tensor", "*shape, *shape -> *shape"};
 
-// EDIT: the formula, in the type of the arithmetic: float for the half types.
+// EDIT: the formula and its derivative, in the type of the arithmetic: float for the half types.
 template <class A>
 struct MyOp {
   A alpha;
 
   HOST_DEVICE A operator()(A input, A other) const { return input * input * (A(1) + alpha) + other; }
-};
 
-// EDIT: its derivative.
-template <class A>
-struct MyOpBackward {
-  A alpha;
-
-  HOST_DEVICE A operator()(A grad_output, A input) const { return grad_output * A(2) * input * (A(1) + alpha); }
+  HOST_DEVICE A backward(A grad_output, A input) const { return grad_output * A(2) * input * (A(1) + alpha); }
 };
 
 Tensor my_op(const Tensor& input, const Tensor& other, double alpha) {
@@ -30,7 +24,7 @@ Tensor my_op(const Tensor& input, const Tensor& other, double alpha) {
 }
 
 Tensor my_op_backward(const Tensor& grad_output, const Tensor& input, double alpha) {
-  return elementwise<MyOpBackward>(kMyOpBackward, grad_output, input, alpha);
+  return elementwise<Backward<MyOp>::Formula>(kMyOpBackward, grad_output, input, alpha);
 }
 
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {

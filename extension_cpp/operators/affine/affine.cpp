@@ -14,18 +14,14 @@ const Operator kAffineBackward{
 template <class A>
 struct Affine {
   HOST_DEVICE A operator()(A a, A x, A b) const { return a * x + b; }
-};
-
-template <class A>
-struct AffineBackward {
-  HOST_DEVICE Values<A, 3> operator()(A grad_output, A a, A x) const {
+  HOST_DEVICE Values<A, 3> backward(A grad_output, A a, A x) const {
     return {grad_output * x, grad_output * a, grad_output};
   }
 };
 
 std::tuple<Tensor, Tensor, Tensor> affine_backward(
     const Tensor& grad_output, const Tensor& a, const Tensor& x, const std::optional<Tensor>& b) {
-  return elementwise_with_sums<AffineBackward, 2>(kAffineBackward, grad_output, a, x, unread(b));
+  return elementwise_with_sums<Backward<Affine>::Formula, 2>(kAffineBackward, grad_output, a, x, unread(b));
 }
 
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {

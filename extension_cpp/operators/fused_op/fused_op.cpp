@@ -18,21 +18,16 @@ struct FusedOp {
     const A x = input * scale + bias;
     return x < A(0) ? A(0) : x;  // in this order NaN stays NaN
   }
-};
 
-// The gradient of the input, and what is summed to that of the bias.
-template <class A>
-struct FusedOpBackward {
-  A scale;
-
-  HOST_DEVICE WithSums<A, 1, 1> operator()(A grad_output, A output) const {
+  // The gradient of the input, and what is summed to that of the bias.
+  HOST_DEVICE WithSums<A, 1, 1> backward(A grad_output, A output) const {
     const A grad = output <= A(0) ? A(0) : grad_output;
     return {{grad * scale}, {grad}};
   }
 };
 
 std::tuple<Tensor, Tensor> fused_op_backward(const Tensor& grad_output, const Tensor& output, double scale) {
-  return elementwise_with_column_sums<FusedOpBackward>(kFusedOpBackward, grad_output, output, scale);
+  return elementwise_with_column_sums<Backward<FusedOp>::Formula>(kFusedOpBackward, grad_output, output, scale);
 }
 
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {

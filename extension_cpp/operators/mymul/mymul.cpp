@@ -12,11 +12,7 @@ const Operator kMyMulBackward{
 template <class A>
 struct MyMul {
   HOST_DEVICE A operator()(A a, A b) const { return a * b; }
-};
-
-template <class A>
-struct MyMulBackward {
-  HOST_DEVICE Values<A, 2> operator()(A grad_output, A a, A b) const { return {grad_output * b, grad_output * a}; }
+  HOST_DEVICE Values<A, 2> backward(A grad_output, A a, A b) const { return {grad_output * b, grad_output * a}; }
 };
 
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
@@ -26,7 +22,7 @@ TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("mymul", TORCH_BOX((elementwise_kernel<kMyMul, MyMul>)));
-  m.impl("mymul_backward", TORCH_BOX((elementwise_kernel<kMyMulBackward, MyMulBackward>)));
+  m.impl("mymul_backward", TORCH_BOX((elementwise_kernel<kMyMulBackward, Backward<MyMul>::Formula>)));
 }
 
 }  // namespace

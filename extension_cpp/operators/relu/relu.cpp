@@ -12,11 +12,8 @@ struct Relu {
   HOST_DEVICE A operator()(A input) const {
     return input < A(0) ? A(0) : input;  // in this order NaN stays NaN
   }
-};
 
-template <class A>
-struct ReluBackward {
-  HOST_DEVICE A operator()(A grad_output, A output) const { return output <= A(0) ? A(0) : grad_output; }
+  HOST_DEVICE A backward(A grad_output, A output) const { return output <= A(0) ? A(0) : grad_output; }
 };
 
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
@@ -26,7 +23,7 @@ TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("relu", TORCH_BOX((elementwise_kernel<kRelu, Relu>)));
-  m.impl("relu_backward", TORCH_BOX((elementwise_kernel<kReluBackward, ReluBackward>)));
+  m.impl("relu_backward", TORCH_BOX((elementwise_kernel<kReluBackward, Backward<Relu>::Formula>)));
 }
 
 }  // namespace

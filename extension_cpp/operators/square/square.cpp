@@ -11,11 +11,7 @@ const Operator kSquareBackward{
 template <class A>
 struct Square {
   HOST_DEVICE A operator()(A input) const { return input * input; }
-};
-
-template <class A>
-struct SquareBackward {
-  HOST_DEVICE A operator()(A grad_output, A input) const { return A(2) * input * grad_output; }
+  HOST_DEVICE A backward(A grad_output, A input) const { return A(2) * input * grad_output; }
 };
 
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
@@ -25,7 +21,7 @@ TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("square", TORCH_BOX((elementwise_kernel<kSquare, Square>)));
-  m.impl("square_backward", TORCH_BOX((elementwise_kernel<kSquareBackward, SquareBackward>)));
+  m.impl("square_backward", TORCH_BOX((elementwise_kernel<kSquareBackward, Backward<Square>::Formula>)));
 }
 
 }  // namespace

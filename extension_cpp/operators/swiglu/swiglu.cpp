@@ -12,19 +12,16 @@ const Operator kSwigluBackward{
 template <class A>
 struct Swiglu {
   HOST_DEVICE A operator()(A gate, A up) const { return gate * math::sigmoid(gate) * up; }
-};
 
-// The gradients of gate and up.
-template <class A>
-struct SwigluBackward {
-  HOST_DEVICE Values<A, 2> operator()(A grad_output, A gate, A up) const {
+  // The gradients of gate and up.
+  HOST_DEVICE Values<A, 2> backward(A grad_output, A gate, A up) const {
     const A sigmoid = math::sigmoid(gate);
     return {grad_output * up * sigmoid * (A(1) + gate * (A(1) - sigmoid)), grad_output * (gate * sigmoid)};
   }
 };
 
 std::tuple<Tensor, Tensor> swiglu_backward(const Tensor& grad_output, const Tensor& gate, const Tensor& up) {
-  return elementwise_with_sums<SwigluBackward, 2>(kSwigluBackward, grad_output, gate, up);
+  return elementwise_with_sums<Backward<Swiglu>::Formula, 2>(kSwigluBackward, grad_output, gate, up);
 }
 
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
