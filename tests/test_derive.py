@@ -1055,8 +1055,7 @@ def test_names_that_mean_something_else_in_cpp(define):
 // exp of each element
 #include "elementwise.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::op_exp {
 
 const Operator kExp{"exp(Tensor x, float double, float errno) -> Tensor", "*shape -> *shape"};
 const Operator kExpBackward{
@@ -1099,8 +1098,7 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("exp_backward", TORCH_BOX(&exp_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::op_exp
 """,
     )
 
@@ -1135,8 +1133,7 @@ def test_softcap_cpp():
 // Limits x smoothly to (-cap, cap)
 #include "elementwise.h"
 
-namespace package {
-namespace {
+namespace package::softcap {
 
 const Operator kSoftcap{"softcap(Tensor x, float cap=30.0) -> Tensor", "*shape -> *shape"};
 const Operator kSoftcapBackward{
@@ -1177,8 +1174,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("softcap_backward", TORCH_BOX(&softcap_backward));
 }
 
-}  // namespace
-}  // namespace package
+}  // namespace package::softcap
 """,
     )
 
@@ -1269,8 +1265,7 @@ def test_tanh_gelu_cpp():
 // tanh_gelu of each element
 #include "elementwise.h"
 
-namespace package {
-namespace {
+namespace package::tanh_gelu {
 
 const Operator kTanhGelu{"tanh_gelu(Tensor x) -> Tensor", "*shape -> *shape"};
 const Operator kTanhGeluBackward{
@@ -1315,8 +1310,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("tanh_gelu_backward", TORCH_BOX(&tanh_gelu_backward));
 }
 
-}  // namespace
-}  // namespace package
+}  // namespace package::tanh_gelu
 """,
     )
 
@@ -1329,8 +1323,7 @@ def test_gate_cpp():
 #include "elementwise.h"
 #include "sums.h"
 
-namespace package {
-namespace {
+namespace package::swish_gate {
 
 const Operator kSwishGate{"swish_gate(Tensor gate, Tensor up) -> Tensor", "..., ... -> ..."};
 const Operator kSwishGateBackward{
@@ -1367,8 +1360,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("swish_gate_backward", TORCH_BOX(&swish_gate_backward));
 }
 
-}  // namespace
-}  // namespace package
+}  // namespace package::swish_gate
 """,
     )
 
@@ -1438,8 +1430,7 @@ def test_optional_tensor_and_switch_cpp():
 #include "elementwise.h"
 #include "sums.h"
 
-namespace package {
-namespace {
+namespace package::scaled_exp {
 
 const Operator kScaledExp{"scaled_exp(Tensor x, Tensor? scale=None, bool negative=False) -> Tensor", "..., ... -> ..."};
 const Operator kScaledExpBackward{
@@ -1536,8 +1527,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("scaled_exp_without_scale_backward", TORCH_BOX(&scaled_exp_without_scale_backward));
 }
 
-}  // namespace
-}  // namespace package
+}  // namespace package::scaled_exp
 """,
     )
 
@@ -1639,8 +1629,7 @@ def test_rms_norm_cpp():
 // Divides each row by its root mean square
 #include "rows.h"
 
-namespace package {
-namespace {
+namespace package::rms_norm {
 
 const Operator kRmsNorm{"rms_norm(Tensor x, Tensor weight, float eps=1e-06) -> Tensor", "*rows n, n -> *rows n"};
 const Operator kRmsNormBackward{
@@ -1715,8 +1704,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("rms_norm_backward", TORCH_BOX(&rms_norm_backward));
 }
 
-}  // namespace
-}  // namespace package
+}  // namespace package::rms_norm
 """,
     )
 
@@ -1838,8 +1826,7 @@ def test_tempered_softmax_cpp():
 // softmax(x / temperature, dim=-1)
 #include "rows.h"
 
-namespace package {
-namespace {
+namespace package::tempered_softmax {
 
 const Operator kTemperedSoftmax{"tempered_softmax(Tensor x, float temperature=2.0) -> Tensor", "*rows n -> *rows n"};
 const Operator kTemperedSoftmaxBackward{
@@ -1896,8 +1883,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("tempered_softmax_backward", TORCH_BOX(&tempered_softmax_backward));
 }
 
-}  // namespace
-}  // namespace package
+}  // namespace package::tempered_softmax
 """,
     )
 
@@ -2026,8 +2012,7 @@ def test_offset_rms_norm_cpp():
 // Scales by one more than a weight, or does not
 #include "rows.h"
 
-namespace package {
-namespace {
+namespace package::offset_rms_norm {
 
 const Operator kOffsetRmsNorm{
     "offset_rms_norm(Tensor x, Tensor? weight=None, *, bool plain=False, float eps=0.01) -> (Tensor, Tensor)",
@@ -2184,8 +2169,7 @@ TORCH_LIBRARY_IMPL(package, BACKEND, m) {
   m.impl("offset_rms_norm_backward", TORCH_BOX(&offset_rms_norm_backward));
 }
 
-}  // namespace
-}  // namespace package
+}  // namespace package::offset_rms_norm
 """,
     )
 

@@ -29,13 +29,13 @@ def cpp_file(plan: Plan) -> str:
     includes = [f'#include "{header}"' for header in headers]
     parts = [
         "\n".join([f"// {headline(plan)}", *includes]),
-        "namespace extension_cpp {\nnamespace {",
+        f"namespace extension_cpp::{plan.host} {{",
         "\n".join(declarations),
         *functors,
         *hosts,
         block("TORCH_LIBRARY_FRAGMENT(extension_cpp, m)", definitions),
         block("TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m)", kernels),
-        "}  // namespace\n}  // namespace extension_cpp",
+        f"}}  // namespace extension_cpp::{plan.host}",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -1,8 +1,7 @@
 // Adds a residual, then layer normalisation of the last dimension.
 #include "layer_norm.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::add_layer_norm {
 
 const Operator kAddLayerNorm{
     "add_layer_norm(Tensor input, Tensor residual, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> "
@@ -39,5 +38,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("add_layer_norm_backward", TORCH_BOX(&add_layer_norm_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::add_layer_norm

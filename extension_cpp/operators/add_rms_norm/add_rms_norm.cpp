@@ -1,8 +1,7 @@
 // Adds a residual, then divides each row by its root mean square.
 #include "norms.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::add_rms_norm {
 
 const Operator kAddRmsNorm{
     "add_rms_norm(Tensor input, Tensor residual, Tensor? weight=None, float eps=1e-06) -> (Tensor, Tensor, Tensor)",
@@ -83,5 +82,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("add_rms_norm_backward", TORCH_BOX(&add_rms_norm_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::add_rms_norm

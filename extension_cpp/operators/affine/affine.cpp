@@ -2,8 +2,7 @@
 #include "elementwise.h"
 #include "sums.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::affine {
 
 const Operator kAffine{"affine(Tensor a, Tensor x, Tensor b) -> Tensor", "..., ..., ... -> ..."};
 // b is there for its shape; None where its gradient is grad_output.
@@ -34,5 +33,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("affine_backward", TORCH_BOX(&affine_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::affine

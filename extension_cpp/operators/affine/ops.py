@@ -72,5 +72,4 @@ registration.register_fake("extension_cpp::affine", "extension_cpp::affine_backw
 registration.register_autograd("extension_cpp::affine", _backward, setup_context=_setup_context)
 registration.register_autograd("extension_cpp::affine_backward", reference=_backward_in_torch)
 registration.register_vmap("extension_cpp::affine", "extension_cpp::affine_backward")
-# As torch.addcmul, which promotes: under autocast half and float32 meet in float32.
-registration.register_autocast("extension_cpp::affine", "promote")
+registration.register_autocast("extension_cpp::affine", "promote")  # as torch.addcmul

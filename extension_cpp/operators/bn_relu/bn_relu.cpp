@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <array>
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::bn_relu {
 
 const Operator kBnRelu{
     "bn_relu(Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1e-05) "
@@ -132,5 +131,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("bn_relu_backward", TORCH_BOX(&bn_relu_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::bn_relu

@@ -1,8 +1,7 @@
 // Layer normalisation of the last dimension.
 #include "layer_norm.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::fused_layer_norm {
 
 const Operator kFusedLayerNorm{
     "fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps=1e-05) -> (Tensor, Tensor, "
@@ -37,5 +36,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("fused_layer_norm_backward", TORCH_BOX(&fused_layer_norm_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::fused_layer_norm

@@ -2,8 +2,7 @@
 #include "columns.h"
 #include "elementwise.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::fused_op {
 
 const Operator kFusedOp{"fused_op(Tensor input, Tensor bias, float scale=1.0) -> Tensor", "*rows n, n -> *rows n"};
 const Operator kFusedOpBackward{
@@ -40,5 +39,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("fused_op_backward", TORCH_BOX(&fused_op_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::fused_op

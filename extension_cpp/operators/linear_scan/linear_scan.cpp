@@ -4,8 +4,7 @@
 #include "operator.h"
 #include "scan.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::linear_scan {
 
 const Operator kLinearScan{"linear_scan(Tensor decay, Tensor input, Tensor? initial=None, int dim=-1) -> Tensor"};
 const Operator kLinearScanBackward{
@@ -112,5 +111,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("linear_scan_backward", TORCH_BOX(&linear_scan_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::linear_scan

@@ -1,8 +1,7 @@
 // out = a + b
 #include "elementwise.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::myadd_out {
 
 const Operator kMyAddOut{"myadd_out(Tensor a, Tensor b, Tensor(a!) out) -> ()", "*shape, *shape, *shape ->"};
 
@@ -32,5 +31,4 @@ TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kMyAddOut.schema()); }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("myadd_out", TORCH_BOX(&myadd_out)); }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::myadd_out

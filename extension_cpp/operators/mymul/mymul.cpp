@@ -1,8 +1,7 @@
 // a * b
 #include "elementwise.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::mymul {
 
 const Operator kMyMul{"mymul(Tensor a, Tensor b) -> Tensor", "*shape, *shape -> *shape"};
 const Operator kMyMulBackward{
@@ -25,5 +24,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("mymul_backward", TORCH_BOX((elementwise_kernel<kMyMulBackward, Backward<MyMul>::Formula>)));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::mymul

@@ -42,5 +42,4 @@ registration.register_autograd(
     "extension_cpp::mymul_backward", reference=lambda grad, a, b: (grad * b, grad * a)
 )
 registration.register_vmap("extension_cpp::mymul", "extension_cpp::mymul_backward")
-# As torch.mul, which promotes: under autocast half and float32 meet in float32.
-registration.register_autocast("extension_cpp::mymul", "promote")
+registration.register_autocast("extension_cpp::mymul", "promote")  # as torch.mul

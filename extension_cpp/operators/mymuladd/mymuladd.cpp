@@ -1,8 +1,7 @@
 // a * b + c
 #include "elementwise.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::mymuladd {
 
 const Operator kMyMulAdd{"mymuladd(Tensor a, Tensor b, float c) -> Tensor", "*shape, *shape -> *shape"};
 
@@ -19,5 +18,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("mymuladd", TORCH_BOX((elementwise_kernel<kMyMulAdd, MyMulAdd, double>)));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::mymuladd

@@ -45,5 +45,4 @@ def _backward(ctx, grad_output):
 registration.register_fake("extension_cpp::mymuladd")
 registration.register_autograd("extension_cpp::mymuladd", _backward, setup_context=_setup_context)
 registration.register_vmap("extension_cpp::mymuladd")
-# As torch.mul and torch.add, which promote: under autocast half and float32 meet in float32.
-registration.register_autocast("extension_cpp::mymuladd", "promote")
+registration.register_autocast("extension_cpp::mymuladd", "promote")  # as torch.addcmul

@@ -3,8 +3,7 @@
 #include "operator.h"
 #include "sum_dims.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::reduce_sum {
 
 const Operator kReduceSum{"reduce_sum(Tensor input, int[]? dim=None, bool keepdim=False) -> Tensor"};
 
@@ -38,5 +37,4 @@ TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kReduceSum.schema()); }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("reduce_sum", TORCH_BOX(&reduce_sum)); }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::reduce_sum

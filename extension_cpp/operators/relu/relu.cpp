@@ -1,8 +1,7 @@
 // max(input, 0)
 #include "elementwise.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::relu {
 
 const Operator kRelu{"relu(Tensor input) -> Tensor", "*shape -> *shape"};
 const Operator kReluBackward{"relu_backward(Tensor grad_output, Tensor output) -> Tensor", "*shape, *shape -> *shape"};
@@ -26,5 +25,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("relu_backward", TORCH_BOX((elementwise_kernel<kReluBackward, Backward<Relu>::Formula>)));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::relu

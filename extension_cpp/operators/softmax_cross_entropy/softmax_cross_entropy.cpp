@@ -3,8 +3,7 @@
 
 #include <limits>
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::softmax_cross_entropy {
 
 const Operator kSoftmaxCrossEntropy{
     "softmax_cross_entropy(Tensor logits, Tensor target, int ignore_index=-100) -> (Tensor, Tensor)",
@@ -276,5 +275,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("softmax_cross_entropy_backward", TORCH_BOX(&softmax_cross_entropy_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::softmax_cross_entropy

@@ -1,8 +1,7 @@
 // input * input
 #include "elementwise.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::square {
 
 const Operator kSquare{"square(Tensor input) -> Tensor", "*shape -> *shape"};
 const Operator kSquareBackward{
@@ -24,5 +23,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("square_backward", TORCH_BOX((elementwise_kernel<kSquareBackward, Backward<Square>::Formula>)));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::square

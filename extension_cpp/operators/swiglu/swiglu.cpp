@@ -2,8 +2,7 @@
 #include "elementwise.h"
 #include "sums.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::swiglu {
 
 const Operator kSwiglu{"swiglu(Tensor gate, Tensor up) -> Tensor", "..., ... -> ..."};
 const Operator kSwigluBackward{
@@ -34,5 +33,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("swiglu_backward", TORCH_BOX(&swiglu_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::swiglu

@@ -4,8 +4,7 @@
 #include "dispatch.h"
 #include "layout.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::vector_add {
 
 template <class T>
 void vector_add_kernel(
@@ -39,5 +38,4 @@ TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kVectorAdd.schema()); }
 
 TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) { m.impl("vector_add", TORCH_BOX(&vector_add_cpu)); }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::vector_add

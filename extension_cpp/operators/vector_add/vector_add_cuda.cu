@@ -5,8 +5,7 @@
 
 #include <algorithm>
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::vector_add {
 
 // Each thread adds the elements i, i + step, i + 2 * step, ... with a step of as many elements as the grid has threads
 // (a grid-stride loop): a grid of any size is right for an array of any size. Neighbouring threads take neighbouring
@@ -56,5 +55,4 @@ Tensor vector_add_cuda(const Tensor& a, const Tensor& b) {
 
 TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) { m.impl("vector_add", TORCH_BOX(&vector_add_cuda)); }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::vector_add
