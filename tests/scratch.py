@@ -137,9 +137,11 @@ def quick_compiler(folder: Path) -> Path:
     It reads that once for all of them, which takes most of the time, and neither optimises nor
     writes debug symbols.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     header, script = folder / "precompiled.h", folder / QUICK
-    header.write_text('#include "torch_abi.h"\n')
-    script.write_text(_QUICK.format(python=sys.executable, header=str(header)))
-    script.chmod(0o755)
+    # One that is new would compile all again.
+    if not script.exists():
+        folder.mkdir(parents=True)
+        header.write_text('#include "torch_abi.h"\n')
+        script.write_text(_QUICK.format(python=sys.executable, header=str(header)))
+        script.chmod(0o755)
     return script
