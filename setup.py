@@ -133,6 +133,12 @@ class Toolkit:
         numbers = sorted(map(int, re.findall(r"^compute_(\d+)$", listed, re.MULTILINE)))
         return [f"{number // 10}.{number % 10}" for number in numbers]
 
+    @functools.cached_property
+    def fast_compile(self) -> list[str]:
+        """Flags for code that nobody runs: compiled in half the time, where this nvcc can."""
+        option = "--Ofast-compile"
+        return [f"{option}=max"] if option in output_of(self.nvcc, "--help") else []
+
 
 def output_of(*command: str) -> str:
     result = subprocess.run(
@@ -574,6 +580,7 @@ class CheckCuda(Command):
             "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
             "-D__CUDA_NO_HALF2_OPERATORS__",
             *nvcc_flags(config, gencode_flags(";".join(targets))),
+            *toolkit.fast_compile,
         ]
         folder = f"{PACKAGE}/operators/{self.operator}/" if self.operator else ""
         files = [file for file in cuda_sources() if file.startswith(folder)]

@@ -348,6 +348,7 @@ def fake_toolkit(folder: Path, version: str) -> Path:
 case "$*" in
   *--version*) echo "Cuda compilation tools, release {version}, V{version}.88" ;;
   *--dryrun*) echo "#$ _SPACE_=" >&2; echo "#$ TOP={folder}/bin/.." >&2 ;;
+  *--help*) echo "--Ofast-compile <level>" ;;
   *--list-gpu-arch*) printf 'compute_75\\ncompute_80\\ncompute_90\\ncompute_100\\n' ;;
   *)
     while [ $# -gt 0 ]; do
@@ -523,6 +524,15 @@ def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
     assert message.endswith(
         "1 of 3 CUDA sources do not compile: ['extension_cpp/operators/one/one_cuda.cu']"
     )
+
+
+def test_check_cuda_compiles_fast_where_nvcc_can(setup_py: ModuleType):
+    toolkit = setup_py.Toolkit.find()
+    assert toolkit.fast_compile == ["--Ofast-compile=max"]
+    nvcc = Path(toolkit.nvcc)
+    nvcc.write_text(nvcc.read_text().replace("--Ofast-compile", "--optimize"))
+    older = setup_py.Toolkit(toolkit.nvcc, toolkit.home, "12.0")
+    assert older.fast_compile == []
 
 
 def test_check_cuda_without_nvcc(project: Path):

@@ -319,7 +319,7 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     source.write_text(KEPT + SOURCE)
     subprocess.run(
         [
-            *("c++", *FLAGS, "-fPIC", "-fvisibility=hidden", "-O1"),
+            *("c++", *FLAGS, "-fPIC", "-fvisibility=hidden", "-O0"),
             *(f"-I{path}" for path in (CSRC, *include_paths("cpu"))),
             *(source, *(CSRC / name for name in COMPILED_ONCE), "-o", library),
             *(f"-L{TORCH_LIB_PATH}", "-ltorch_cpu"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scratch import ROOT, copy_repository, git, python, run, under_git
+from scratch import ROOT, copy_repository, git, python, quick_compiler, run, under_git
 from template_cases import CASES, KINDS, NAMES, SCHEMAS, name
 
 pytestmark = pytest.mark.slow
@@ -42,6 +42,8 @@ def tool(root: Path, *requests: list[str]) -> None:
 
 def build(root: Path, **env: str) -> None:
     cuda = "1" if torch.cuda.is_available() and env.get("EXTENSION_CPP_ABI") != "aten" else "0"
+    if env.get("DEBUG"):
+        env["CXX"] = str(quick_compiler(root / "build" / "quick"))
     succeed(sys.executable, "setup.py", "build_ext", "--inplace", cwd=root, USE_CUDA=cuda, **env)
 
 

@@ -123,8 +123,10 @@ class Case:
     def layouts(self, *, each: bool = False) -> Iterator[Case]:
         """The case in every layout that applies; with `each`, also with one tensor at a time in it.
 
-        No tensor that is written to is expanded.
+        No tensor that is written to is expanded. Of layouts that are one for the shapes at hand,
+        as some are where sizes are 0 or 1, the first alone is yielded.
         """
+        seen = set()
         everything = tuple(range(len(self.tensors)))
         groups = [everything]
         if each and len(everything) > 1:
@@ -137,7 +139,9 @@ class Case:
                     if new is not None:
                         tensors[i] = new.requires_grad_(tensors[i].requires_grad)
                         changed = True
-                if changed:
+                places = tuple((t.stride(), t.storage_offset()) for t in tensors)
+                if changed and places not in seen:
+                    seen.add(places)
                     only = "" if group == everything else f", {self.names[group[0]]} only"
                     yield self.laid_out(name + only, tensors)
 

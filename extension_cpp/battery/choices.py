@@ -43,3 +43,9 @@ def small_shapes(spec: OpSpec) -> list[Shape]:
             by_kind = math.prod(shape) == 1 or (1 in shape, len(shape))
             kinds.setdefault(shape if 0 in shape else by_kind, shape)
     return list(kinds.values())
+
+
+def layout_shapes(spec: OpSpec) -> list[Shape]:
+    """Small shapes, and one that takes vectorised paths."""
+    larger = [shape for shape in spec.shapes if 1000 <= math.prod(shape) <= 10000]
+    return small_shapes(spec) + larger[:1]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,42 +14,53 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from extension_cpp.battery.calls import op_cases
 from extension_cpp.battery.case import Case
-from extension_cpp.battery.choices import default_dtype, main_shape, tiny_shapes
+from extension_cpp.battery.choices import default_dtype, layout_shapes, main_shape, tiny_shapes
 from extension_cpp.battery.failure import fail, op_name
-from extension_cpp.battery.layouts import is_dense, same_strides
+from extension_cpp.battery.layouts import ONE_OF_EACH_KIND, is_dense, same_strides
 from extension_cpp.battery.registry import register
 from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.surroundings import fresh_compiler
 from extension_cpp.battery.tensors import as_leaves, gradients, random_like
 
-_OPCHECK_TESTS = (
-    "test_schema",
-    "test_autograd_registration",
-    "test_faketensor",
-    "test_aot_dispatch_static",
-    "test_aot_dispatch_dynamic",
-)
+_UNTRACED = ("test_schema", "test_autograd_registration", "test_faketensor")
+_DYNAMIC, _STATIC = "test_aot_dispatch_dynamic", "test_aot_dispatch_static"
 
 
 @register()
-def check_opcheck(spec: OpSpec, device: str) -> None:
-    """`torch.library.opcheck`, all of it, for operator and backward, in every layout."""
+def check_opcheck(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
+    """`torch.library.opcheck`, for operator and backward, in every layout.
+
+    Its tests of traced graphs, which take nearly all of the time, see one layout of each kind, and
+    one kind of call with few elements.
+
+    Args:
+        spec: the operator.
+        device: the type of device.
+        thorough: all of its tests for every call.
+    """
     dtype, main = default_dtype(spec), main_shape(spec)
-    seen = set()
     for shape in [main, *tiny_shapes(spec)]:
+        seen = set()
         for case in op_cases(spec, device, dtype, shape):
             # Every layout for one kind of call of every operator.
-            every = shape == main and case.op not in seen
+            first = case.op not in seen
             seen.add(case.op)
             # Results are compared with NaN unequal to itself, which is what the mean of nothing is.
             with torch.no_grad():
                 comparable = not any(o.isnan().any() for o in case(*case.tensors))
-            tests = _OPCHECK_TESTS if comparable else _OPCHECK_TESTS[:3]
             if not any(case.written) and not _has_formula(case):
                 case = case.laid_out("", [t.detach() for t in case.tensors])
             for laid_out in case.layouts():
-                if laid_out.layout != "contiguous" and not every:
+                contiguous = laid_out.layout == "contiguous"
+                if not contiguous and not (first and shape == main):
                     continue
+                traced = (first or shape == main) and laid_out.layout in ONE_OF_EACH_KIND
+                tests = list(_UNTRACED)
+                if comparable and (thorough or traced):
+                    tests.append(_DYNAMIC)
+                # Sizes of 0 and 1 are constants of dynamic graphs, too.
+                if comparable and (thorough or (contiguous and shape == main)):
+                    tests.append(_STATIC)
                 sample = laid_out.bind(laid_out.tensors)
                 with (
                     fresh_compiler(),
@@ -83,14 +96,19 @@ def check_strides(spec: OpSpec, device: str) -> None:
     (elementwise operators), or freshly contiguous.
     """
     shapes = [shape for shape in spec.shapes if math.prod(shape) <= 10000]
+    alone = layout_shapes(spec)
     # By operator and output, the first call that breaks the rule.
     not_elementwise: dict[Any, str] = {}
     not_contiguous: dict[Any, str] = {}
     for dtype in dict.fromkeys([default_dtype(spec), spec.dtypes[-1]]):
         for shape in shapes:
             for case in op_cases(spec, device, dtype, shape):
-                for laid_out in case.layouts(each=True):
-                    outputs = laid_out.outputs_only(_compare_with_fake(laid_out))
+                # A tensor that stays as it is in several layouts is made fake once.
+                mode = FakeTensorMode()
+                fake_of = functools.cache(mode.from_tensor)
+                case = case.laid_out("", [t.detach() for t in case.tensors])
+                for laid_out in case.layouts(each=shape in alone):
+                    outputs = laid_out.outputs_only(_compare_with_fake(laid_out, fake_of, mode))
                     for i, output in enumerate(outputs):
                         call = f"{laid_out} gives strides {output.stride()}"
                         if not _keeps_layout(output, laid_out.tensors):
@@ -108,12 +126,13 @@ def check_strides(spec: OpSpec, device: str) -> None:
         )
 
 
-def _compare_with_fake(case: Case) -> tuple[Tensor, ...]:
+def _compare_with_fake(
+    case: Case, fake_of: Callable[[Tensor], Tensor], mode: FakeTensorMode
+) -> tuple[Tensor, ...]:
     with torch.no_grad():
         with case.explain("the kernel", see="kernel"):
             outputs = case(*case.copies(), in_place=True)
-        mode = FakeTensorMode()
-        inputs = [mode.from_tensor(t.detach()) for t in case.tensors]
+        inputs = [fake_of(t) for t in case.tensors]
         with mode, case.explain("the fake kernel", see="fake"):
             fakes = case(*inputs, in_place=True)
     if len(outputs) != len(fakes):

@@ -87,6 +87,16 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor | None]] = {
     "storage offset": _offset,
     "odd stride of a size-one dimension": _odd_stride,
 }
+# Of those which code can tell apart by what it asks a tensor: contiguous, dense in another order,
+# in that of a memory format, with gaps, overlapping, contiguous with strides that say otherwise.
+ONE_OF_EACH_KIND = (
+    "contiguous",
+    "transposed",
+    "channels-last",
+    "sliced with a step",
+    "expanded",
+    "odd stride of a size-one dimension",
+)
 
 
 def is_dense(t: Tensor) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import math
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from extension_cpp.battery.calls import cases, op_cases, samples
 from extension_cpp.battery.case import Case, op_case, public_case
-from extension_cpp.battery.choices import finest_dtype, main_shape, small_shapes
+from extension_cpp.battery.choices import finest_dtype, layout_shapes, main_shape, small_shapes
 from extension_cpp.battery.failure import fail
 from extension_cpp.battery.layouts import LAYOUTS, strided
 from extension_cpp.battery.registry import differentiable, register
@@ -103,9 +102,7 @@ def check_wanted(spec: OpSpec, device: str) -> None:
 @register(per_dtype=True)
 def check_layouts(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
     """Forward and backward for inputs, and for gradients of the outputs, in every layout."""
-    # One that takes vectorised paths is among them.
-    larger = [shape for shape in spec.shapes if 1000 <= math.prod(shape) <= 10000]
-    for shape in small_shapes(spec) + larger[:1]:
+    for shape in layout_shapes(spec):
         for case in cases(spec, device, dtype, shape):
             for laid_out in case.layouts(each=True):
                 laid_out.agree(order=case.order)
