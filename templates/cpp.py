@@ -30,17 +30,17 @@ class Cpp(Places):
             self.functor_terms,
             self.functor_parameters,
             f"{self.own_checks}return {self.host_call}",
-            "".join(f", {n.value}" for n in self.numbers) + ")",
+            "".join(f", {n.number}" for n in self.numbers) + ")",
             f"elementwise_into<{self.camel}>({self.main.name}, {self.operands})",
             self.checked("Tensor output = {}.new_output();"),
-            "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers),
+            "".join(f", {n.info.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers),
             self.kernel_numbers,
             "".join(f", {HELD[a.type][1].format(a.name)}" for a in self.others),
             "".join(", Pointers<T>()" if a.type == LIST else ", nullptr" for a in self.others),
         ]
         blocks = [
             self.checked("{};"),
-            "\n".join(f"{n.field} {n.name};" for n in self.numbers),
+            "\n".join(f"{n.info.field} {n.name};" for n in self.numbers),
             self.cpp_pointers(),
             self.cpp_pointers("__restrict__ "),
             self.cpu_terms,
@@ -106,7 +106,7 @@ class Cpp(Places):
     @property
     def kernel_numbers(self) -> str:
         wide = {True: ", static_cast<acc_t<T>>({})", False: ", {}"}
-        return "".join(wide[n.field == "A"].format(n.value) for n in self.numbers)
+        return "".join(wide[n.info.field == "A"].format(n.number) for n in self.numbers)
 
     @property
     def functor_parameters(self) -> str:
@@ -120,7 +120,7 @@ class Cpp(Places):
             f"{a.name}.value_or({main})" if a.type == "Tensor?" else a.name for a in self.tensors
         ]
         flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
-        return ", ".join([*tensors, *(n.value for n in self.numbers), *flags])
+        return ", ".join([*tensors, *(n.number for n in self.numbers), *flags])
 
     @property
     def host_call(self) -> str:
@@ -153,8 +153,6 @@ class Cpp(Places):
 
     def complete(self, file: str, text: str) -> str:
         """Adds the helpers that some types need."""
-        if self.folded and file in ("my_op.h", "my_op.cpp"):
-            text = insert_before(text, "// EDIT: the shapes", self._settings_function())
         if flags := "".join(f"\n  bool has_{a.name};" for a in self.others if a.type == "Tensor?"):
             members = rf"(?<=struct {self.camel} \{{\n)(?s:.*?)(?=\n\n  (?:HOST_DEVICE|template))"
             text = re.sub(members, lambda match: match[0] + flags, text)
@@ -181,13 +179,6 @@ struct %sOther {
             for k, a in enumerate(self.also_written)
         )
         return insert_before(text, "}\n\nTORCH_LIBRARY_FRAGMENT", calls)
-
-    def _settings_function(self) -> str:
-        parameters = ", ".join(a.cpp_parameter for a in self.folded)
-        terms = [weighted(k, a.info.cpp_number.format(a.name)) for k, a in enumerate(self.folded)]
-        comment = "// EDIT: all that is neither a tensor nor a number, folded into one number."
-        body = f"return ({' + '.join(terms)}) / 10;"
-        return f"{comment}\ninline double {self.name}_settings({parameters}) {{ {body} }}\n\n"
 
 
 def insert_before(text: str, marker: str, inserted: str) -> str:

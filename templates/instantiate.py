@@ -159,7 +159,7 @@ def adapt(file: str, text: str, options: Options) -> str:
 
 def schemas_alone(text: str) -> str:
     """A source for the CPU without its kernels: the schemas are defined there alone."""
-    kernels = r"template|Tensor|void|std::tuple|inline double|TORCH_LIBRARY_IMPL"
+    kernels = r"template|Tensor|void|std::tuple|TORCH_LIBRARY_IMPL"
     return drop_paragraphs(text, rf"^(?:{kernels}|#include \"cpu/)")
 
 

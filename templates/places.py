@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from kinds import Kind, Options
 from naming import camel, free
 from schema import Argument, Schema
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number that the kernels take.
-
-    Attributes:
-        name: of the kernels' parameter.
-        field: its C++ type.
-        value: what it is made of in the host function, C++.
-        python: the same in Python.
-    """
-
-    name: str
-    field: str
-    value: str
-    python: str
 
 
 class Places:
@@ -49,7 +31,7 @@ class Places:
         self.tensors = [a for a in schema.arguments if a.is_tensor]
         self.positional = [a for a in schema.arguments if not a.kwarg_only]
         self.others = [a for a in self.tensors if a is not schema.main]
-        self.numbers = self._numbers()
+        self.numbers = schema.settings
 
     @property
     def registered(self) -> list[str]:
@@ -61,24 +43,9 @@ class Places:
     def grad_main(self) -> str:
         return f"grad_{self.main.name}"
 
-    def _numbers(self) -> list[Number]:
-        direct = [a for a in self.schema.settings if a.info.field is not None]
-        numbers = [Number(a.name, a.info.field, a.name, a.name) for a in direct]
-        if folded := self.folded:
-            names = ", ".join(a.name for a in folded)
-            terms = [weighted(k, a.info.python_number.format(a.name)) for k, a in enumerate(folded)]
-            python = f"{terms[0] if len(terms) == 1 else '(' + ' + '.join(terms) + ')'} / 10"
-            value = f"{self.name}_settings({names})"
-            numbers.append(Number("settings", "A", value, python))
-        return numbers
-
     @property
     def also_written(self) -> list[Argument]:
         return [a for a in self.others if a.mutated]
-
-    @property
-    def folded(self) -> list[Argument]:
-        return [a for a in self.schema.settings if a.info.field is None]
 
     @property
     def led(self) -> list[Argument]:

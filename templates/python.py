@@ -31,7 +31,7 @@ class Python(Places):
         return inline, blocks
 
     def python_factor(self) -> str:
-        terms = "".join(f" + {weighted(k, n.python)}" for k, n in enumerate(self.numbers))
+        terms = "".join(f" + {weighted(k, n.python_number)}" for k, n in enumerate(self.numbers))
         return f" * (1{terms})" if terms else ""
 
     def parameters(self, spell: Callable[[Argument], str]) -> str:

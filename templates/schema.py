@@ -45,20 +45,19 @@ class Type:
     Attributes:
         cpp: the type of the C++ parameter, in both ABIs.
         hint: the type hint of the Python parameter.
-        field: what the kernels take: a type of C++ for a number, None for what is folded into a
-            number on the way.
-        cpp_number: a number made of the argument `{0}`, C++.
-        python_number: the same in Python.
-        values: Python source of the n-th of a series of distinct values.
         describe: for the docstring.
+        number: what the kernels take, a number made of the argument `{0}`, C++.
+        python_number: the same in Python.
+        field: the C++ type of that number.
+        values: Python source of the n-th of a series of distinct values.
     """
 
     cpp: str
     hint: str
     describe: str
-    field: str | None = None
-    cpp_number: str = "{0}"
+    number: str = "{0}"
     python_number: str = "{0}"
+    field: str = "A"
     values: Callable[[int], str] = repr
 
 
@@ -67,25 +66,12 @@ def one_of(*values: str) -> Callable[[int], str]:
 
 
 TENSOR = Type("const Tensor&", "Tensor", "shape, dtype and device of `{main}`.")
-INT = Type(
-    *("int64_t", "int", "an integer."),
-    field="int64_t",
-    cpp_number="static_cast<double>({0})",
-    values=lambda n: str(n + 2),
-)
-LIST_NUMBERS = {
-    "cpp_number": "std::accumulate({0}.begin(), {0}.end(), 0.0)",
-    "python_number": "sum({0})",
-}
+INT = Type("int64_t", "int", "an integer.", field="int64_t", values=lambda n: str(n + 2))
+SUM = ("std::accumulate({0}.begin(), {0}.end(), 0.0)", "sum({0})")
 INT_LIST = Type(
-    *("IntArrayRef", "Sequence[int]", "integers."),
-    **LIST_NUMBERS,
-    values=lambda n: f"[{n + 1}, {n + 3}]",
+    *("IntArrayRef", "Sequence[int]", "integers.", *SUM), values=lambda n: f"[{n + 1}, {n + 3}]"
 )
-NAMED = {
-    "cpp_number": "static_cast<double>(python_name({0}).size())",
-    "python_number": "len(str({0}))",
-}
+NAME_LENGTH = ("python_name({0}).size()", "len(str({0}))")
 
 TYPES: dict[str, Type] = {
     "Tensor": TENSOR,
@@ -93,48 +79,32 @@ TYPES: dict[str, Type] = {
     "SymInt": INT,
     "int[]": INT_LIST,
     "SymInt[]": INT_LIST,
-    "float": Type(
-        *("double", "float", "a number."),
-        field="A",
-        values=lambda n: repr(round(0.3 + 0.2 * n, 1)),
-    ),
-    "bool": Type(
-        *("bool", "bool", "a switch."),
-        field="bool",
-        cpp_number="({0} ? 1.0 : 0.0)",
-        values=one_of("True", "False"),
-    ),
+    "float": Type("double", "float", "a number.", values=lambda n: f"{0.3 + 0.2 * n:.1f}"),
+    "bool": Type("bool", "bool", "a switch.", field="bool", values=one_of("True", "False")),
     "float[]": Type(
-        *("FloatArrayRef", "Sequence[float]", "numbers."),
-        **LIST_NUMBERS,
+        *("FloatArrayRef", "Sequence[float]", "numbers.", *SUM),
         values=lambda n: f"[{0.2 + n:.1f}, {0.5 + n:.1f}]",
     ),
     "str": Type(
-        *("const String&", "str", "a string."),
-        cpp_number="static_cast<double>({0}.size())",
-        python_number="len({0})",
+        *("const String&", "str", "a string.", "{0}.size()", "len({0})"),
         values=lambda n: f'"{"abcdefghij"[: n % 9 + 2]}"',
     ),
     "ScalarType": Type(
-        *("ScalarType", "torch.dtype", "a dtype."),
-        **NAMED,
+        *("ScalarType", "torch.dtype", "a dtype.", *NAME_LENGTH),
         values=one_of("torch.bfloat16", "torch.int64", "torch.float32", "torch.int8"),
     ),
     "Device": Type(
-        *("Device", "torch.device", "a device."),
-        **NAMED,
+        *("Device", "torch.device", "a device.", *NAME_LENGTH),
         values=one_of('torch.device("cpu")', 'torch.device("meta")'),
     ),
     "Layout": Type(
         *("Layout", "torch.layout", "a layout."),
-        cpp_number="({0} == Layout::Strided ? 1.0 : 2.0)",
-        python_number="(1 if {0} == torch.strided else 2)",
+        *("({0} != Layout::Strided)", "({0} != torch.strided)"),
         values=one_of("torch.sparse_coo", "torch.strided"),
     ),
     "MemoryFormat": Type(
         *("MemoryFormat", "torch.memory_format", "a memory format."),
-        cpp_number="({0} == MemoryFormat::Contiguous ? 1.0 : 2.0)",
-        python_number="(1 if {0} == torch.contiguous_format else 2)",
+        *("({0} != MemoryFormat::Contiguous)", "({0} != torch.contiguous_format)"),
         values=one_of("torch.channels_last", "torch.contiguous_format"),
     ),
 }
@@ -142,12 +112,12 @@ TYPES: dict[str, Type] = {
 
 def optional(base: Type) -> Type:
     cpp = re.sub(r"\b(?!const\b)\w+", r"std::optional<\g<0>>", base.cpp)
-    there = re.sub(r"\{0\}(\.?)", lambda match: "{0}->" if match[1] else "*{0}", base.cpp_number)
+    there = re.sub(r"\{0\}(\.?)", lambda match: "{0}->" if match[1] else "*{0}", base.number)
     return Type(
         cpp.replace("std::optional<IntArrayRef>", "OptionalIntArrayRef"),
         *(f"{base.hint} | None", f"{base.describe[:-1]}, or None."),
-        cpp_number=f"({{0}}.has_value() ? {there} : -1.0)",
-        python_number=f"(-1 if {{0}} is None else {base.python_number})",
+        number=f"({{0}}.has_value() ? {there} : 0)",
+        python_number=f"(0 if {{0}} is None else {base.python_number})",
         values=base.values,
     )
 
@@ -252,6 +222,14 @@ class Argument:
     @property
     def cpp_parameter(self) -> str:
         return f"{'Tensor&' if self.mutated else self.info.cpp} {self.name}"
+
+    @property
+    def number(self) -> str:
+        return self.info.number.format(self.name)
+
+    @property
+    def python_number(self) -> str:
+        return self.info.python_number.format(self.name)
 
     @property
     def python_parameter(self) -> str:

@@ -130,7 +130,7 @@ def signatures(*case):
     for file, patterns in {
         f"{op}.cpp": (
             native := (
-                r"^(?:Tensor|void|std::tuple<.*?>|inline double) \w+(?<!_kernel)\((?s:.*?)\) \{",
+                r"^(?:Tensor|void|std::tuple<.*?>) \w+(?<!_kernel)\((?s:.*?)\) \{",
                 r"^(?:inline )?const Operator (?s:.*?);$",
             )
         ),
@@ -154,7 +154,6 @@ def test_signatures_of_tensors_and_numbers():
         ),
         """\
 gelu_gate.cpp
-  inline double gelu_gate_settings(IntArrayRef dims) {
   Tensor gelu_gate(const Tensor& x, const Tensor& gate, const std::optional<Tensor>& mask, double alpha, IntArrayRef dims) {
   Tensor gelu_gate_backward(const Tensor& grad_output, const Tensor& x, double alpha, IntArrayRef dims) {
   const Operator kGeluGate{"gelu_gate(Tensor x, Tensor gate, Tensor? mask, float alpha=1.0, int[] dims=[]) -> Tensor", "*shape, *shape, *shape -> *shape"};
