@@ -14,7 +14,7 @@ import re
 import runpy
 from pathlib import Path
 
-from cpp import Cpp, insert_before
+from cpp import Cpp
 from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options
 from naming import declared, spell, with_stand_ins
@@ -121,7 +121,7 @@ def take_in(path: Path, generated: str) -> str:
         raise Refusal(f"{file} has a main(): leave it out, the operator's host function is instead")
     own = source if source.endswith("\n") else source + "\n"
     own = f"// clang-format off: {file}, as it was.\n{own}// clang-format on\n\n"
-    text = insert_before(generated, "namespace extension_cpp {", own)
+    text = re.sub(r"(?m)^(?=namespace)", lambda _: own, generated, count=1)
     launches = ", ".join(f"{kernel}<<<...>>>" for kernel in kernels)
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
     call = re.search(r"^  (?:dispatch_floating\(|(?:return )?elementwise)", text, re.M)

@@ -31,7 +31,6 @@ class Places:
         self.tensors = [a for a in schema.arguments if a.is_tensor]
         self.positional = [a for a in schema.arguments if not a.kwarg_only]
         self.others = [a for a in self.tensors if a is not schema.main]
-        self.numbers = schema.settings
 
     @property
     def registered(self) -> list[str]:
@@ -55,16 +54,6 @@ class Places:
     @property
     def leader(self) -> Argument:
         return next(a for a in self.schema.arguments if a.type == "Tensor")
-
-    @property
-    def statistics(self) -> list[str]:
-        return ["mean", *(f"mean_{k}" for k in range(2, self.schema.outputs))]
-
-    def each_statistic(self, first: str, other: str = "") -> str:
-        """A line `first` for the mean; for each of the others `other`, or the same."""
-        mean, *others = self.statistics
-        lines = [(other or first).format(name=n, mean=mean, k=k) for k, n in enumerate(others, 2)]
-        return "\n".join([first.format(name=mean), *lines])
 
 
 def backward_schema(kind: Kind, schema: Schema) -> str:

@@ -14,24 +14,28 @@ class Python(Places):
     """For any schema, in the same order."""
 
     def fragments(self) -> tuple[list[str], list[str]]:
+        main, settings = self.main.name, self.schema.settings
+        position = self.positional.index(self.main)
+        takes = [main if name == "input" else name for name in self.kind.backward_takes]
+        keyword_only = any(a.kwarg_only for a in self.schema.arguments)
         inline = [
             f"({self.python_parameters})",
             self.python_call(f".{self.name}"),
             self.fake,
-            self.setup_context,
-            self.context_names,
-            self.needs_main_grad,
+            f"(ctx, inputs, {'keyword_only_inputs, ' if keyword_only else ''}output)",
+            f"inputs[{position}]",
+            "".join(f", ctx.{a.name}" for a in settings),
+            f"ctx.needs_input_grad[{position}]",
             self.input_grads,
-            self.backward_in_torch,
-            self.python_factor(),
+            f"_backward_in_torch({', '.join([*takes, *(a.name for a in settings)])})",
+            self.python_factor,
         ]
-        blocks = [self.docstring, self.number_checks]
-        if self.schema.outputs > 1:
-            inline += [self.backward_head, self.mean_gradient]
-        return inline, blocks
+        return inline, [self.docstring, self.number_checks, self.kept_settings]
 
+    @property
     def python_factor(self) -> str:
-        terms = "".join(f" + {weighted(k, n.python_number)}" for k, n in enumerate(self.numbers))
+        settings = enumerate(self.schema.settings)
+        terms = "".join(f" + {weighted(k, a.python_number)}" for k, a in settings)
         return f" * (1{terms})" if terms else ""
 
     def parameters(self, spell: Callable[[Argument], str]) -> str:
@@ -103,35 +107,15 @@ class Python(Places):
         )
 
     @property
-    def context_names(self) -> str:
-        return "".join(f", ctx.{a.name}" for a in self.schema.settings)
-
-    @property
-    def setup_context(self) -> str:
-        keyword_only = [a for a in self.schema.arguments if a.kwarg_only]
-        targets = ["_" if a.is_tensor else f"ctx.{a.name}" for a in self.positional]
-        if "input" in self.kind.backward_takes:
-            targets[self.positional.index(self.main)] = self.main.name
-        lines = []
-        if self.schema.outputs > 1:
-            lines.append(f"_, mean{', _' * (self.schema.outputs - 2)} = output")
-        if set(targets) != {"_"}:
-            target = f"({targets[0]},)" if len(targets) == 1 else ", ".join(targets)
-            lines.append(f"{target} = inputs")
-        lines += [f'ctx.{a.name} = keyword_only_inputs["{a.name}"]' for a in keyword_only]
-        extra = "keyword_only_inputs, " if keyword_only else ""
-        body = "".join(f"\n    {line}" for line in lines or ["pass"])
-        return f"def _setup_context(ctx, inputs, {extra}output):{body}"
-
-    @property
-    def needs_main_grad(self) -> str:
-        return f"ctx.needs_input_grad[{self.positional.index(self.main)}]"
-
-    @property
-    def backward_in_torch(self) -> str:
-        takes = [self.main.name if name == "input" else name for name in self.kind.backward_takes]
-        names = [*takes, *(a.name for a in self.schema.settings)]
-        return f"_backward_in_torch({', '.join(names)})"
+    def kept_settings(self) -> str:
+        lines = [
+            f"ctx.{a.name} = "
+            + (f'keyword_only_inputs["{a.name}"]' if a.kwarg_only else f"inputs[{k}]")
+            for k, a in enumerate(self.schema.arguments)
+            if not a.is_tensor
+        ]
+        nothing = "" if "input" in self.kind.backward_takes else "pass"
+        return "\n".join(lines) or nothing
 
     @property
     def input_grads(self) -> str:
@@ -139,7 +123,7 @@ class Python(Places):
         for position, a in enumerate(self.positional):
             needed = f"ctx.needs_input_grad[{position}]"
             if a is self.main:
-                grads.append(self.grad_main)
+                grads.append(f"grad_{a.name}")
             elif a.type == LIST:
                 weight = weighted(self.others.index(a), "(j + 1) * grad_output")
                 grads.append(f"[{weight} if needed else None for j, needed in enumerate({needed})]")
@@ -150,23 +134,6 @@ class Python(Places):
             else:
                 grads.append("None")
         return f"return ({', '.join(grads)})"
-
-    @property
-    def backward_head(self) -> str:
-        names = ["grad_output", *(f"grad_{name}" for name in self.statistics)]
-        return f"def _backward(ctx, {', '.join(names)}):"
-
-    @property
-    def mean_gradient(self) -> str:
-        mean, *others = self.statistics
-        lines = []
-        for k, name in enumerate(others, 2):
-            before = f"(0 if grad_{mean} is None else grad_{mean})"
-            lines += [
-                f"if grad_{name} is not None:",
-                f"    grad_{mean} = {k} * grad_{name} + {before}",
-            ]
-        return "\n".join([*lines, f"if grad_{mean} is not None:"])
 
     def complete(self, file: str, text: str) -> str:
         """Imports all that any type or check needs; formatting takes out what is not used."""

@@ -18,16 +18,11 @@ class Spec(Python):
             self.reference_parameters("reference"),
             self.reference_parameters("op_reference"),
             self.python_call("op_reference"),
-            self.python_factor(),
+            self.python_factor,
             self.python_terms,
+            f"return output{', mean' * (self.schema.outputs - 1)}",
         ]
-        blocks = [self.calls]
-        if self.schema.outputs > 1:
-            inline.append(f"return {', '.join(['output', *self.statistics])}")
-            blocks.append(
-                self.each_statistic("{name} = {name}.squeeze(-1)", "{name} = {k} * {mean}")
-            )
-        return inline, blocks
+        return inline, [self.calls]
 
     @property
     def python_terms(self) -> str:
@@ -109,6 +104,6 @@ class Spec(Python):
 
     def complete(self, file: str, text: str) -> str:
         """Has the reference write what the operator writes besides, and imports what is used."""
-        writes = "".join(f"\n    {a.name}.mul_({k + 2})" for k, a in enumerate(self.also_written))
+        writes = "".join(f"\n    {a.name}.copy_({self.main.name})" for a in self.also_written)
         text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
         return "import torch\nfrom extension_cpp.testing import Sample\n" + text

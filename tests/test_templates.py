@@ -136,7 +136,7 @@ def signatures(*case):
         ),
         f"{op}_cpu.cpp": native,
         f"{op}_cuda.cu": native,
-        "ops.py": (r"^def \w+\((?s:.*?)\).*?:$", r"^    .* = (?:inputs|keyword_only_inputs.*)$"),
+        "ops.py": (r"^def \w+\((?s:.*?)\).*?:$", r"^    ctx\..* = \w*inputs\[.*\]$"),
         "spec.py": (r"^def reference\((?s:.*?)\):$", r"^    yield Sample\((?s:.*?)\)$"),
     }.items():
         lines = [m for p in patterns for m in re.findall(p, files.get(file, ""), re.M)]
@@ -163,7 +163,8 @@ ops.py
   def _setup_context(ctx, inputs, output):
   def _backward(ctx, grad_output):
   def _backward_in_torch(grad_output, x, alpha, dims):
-  x, _, _, ctx.alpha, ctx.dims = inputs
+  ctx.alpha = inputs[3]
+  ctx.dims = inputs[4]
 spec.py
   def reference(x, gate, mask, alpha=1.0, dims=()):
   yield Sample(make(shape), make(shape), make(shape), 0.3, [1, 3])
@@ -181,9 +182,11 @@ def test_signatures_of_other_types():
         ),
         """\
 f_cpu.cpp
+  void launch_f(const Tensor& q, TensorList rest, Tensor& output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
   Tensor f_cpu(const Tensor& q, TensorList rest, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
   Tensor f_backward_cpu(const Tensor& grad_output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
 f_cuda.cu
+  void launch_f(const Tensor& q, TensorList rest, Tensor& output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
   Tensor f_cuda(const Tensor& q, TensorList rest, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
   Tensor f_backward_cuda(const Tensor& grad_output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
 ops.py
@@ -192,7 +195,12 @@ ops.py
   def _backward(ctx, grad_output):
   def _backward_in_torch(grad_output, n, flag, mode, dtype, device, scales, layout, format, other, dims):
   def _fake(q: Tensor, rest: Sequence[Tensor], n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], *, layout: torch.layout = torch.strided, format: torch.memory_format | None = None, other: str | None = None, dims: Sequence[int] | None = None) -> Tensor:
-  _, _, ctx.n, ctx.flag, ctx.mode, ctx.dtype, ctx.device, ctx.scales = inputs
+  ctx.n = inputs[2]
+  ctx.flag = inputs[3]
+  ctx.mode = inputs[4]
+  ctx.dtype = inputs[5]
+  ctx.device = inputs[6]
+  ctx.scales = inputs[7]
   ctx.layout = keyword_only_inputs["layout"]
   ctx.format = keyword_only_inputs["format"]
   ctx.other = keyword_only_inputs["other"]
@@ -217,9 +225,9 @@ f_cpu.cpp
 ops.py
   def f(x: Tensor, eps: float = 1e-05) -> Tensor:
   def _setup_context(ctx, inputs, output):
-  def _backward(ctx, grad_output, grad_mean, grad_mean_2):
+  def _backward(ctx, grad_output, *grad_means):
   def _backward_in_torch(grad_output, x, mean, eps):
-  x, ctx.eps = inputs
+  ctx.eps = inputs[1]
 spec.py
   def reference(x, eps=1e-05):
 """,
