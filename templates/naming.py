@@ -28,7 +28,10 @@ MACRO = re.compile(r"(?:[A-Z][A-Z0-9]+|[A-Z][A-Z0-9]*_\w*|cuda\w*|Cub\w*)(?<!_)"
 # What the macros that the templates call expand to.
 EXPANDED = frozenset(["c10", "int32_t", "torch", "uint32_t"])
 
-PYTHON_TEXT = re.compile(r'"""(?s:.*?)"""|"(?:\\.|[^"\\\n])*"|#[^\n]*')
+# Besides strings and comments a function whose arguments torch passes by keyword.
+PYTHON_TEXT = re.compile(
+    r'"""(?s:.*?)"""|"(?:\\.|[^"\\\n])*"|#[^\n]*|^def _setup_context\((?s:.*?)\n\n', re.M
+)
 CPP_TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.S)
 
 
@@ -135,46 +138,33 @@ def by_parts(
 
 
 def spell_python(file: str, text: str, names: dict[str, str], operator: str) -> str:
-    """Arguments have their names; what else a function calls by one of these gives way."""
+    """Arguments have their names; what else goes by one of these in a function gives way."""
     tree = ast.parse(text)
-    imported = {
-        alias.name
-        for statement in tree.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-    # What is imported under the operator's name gives way, too.
-    aliases = {operator: f"{operator}_"} if operator in imported else {}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    imported = {alias.name for node in imports for alias in node.names}
     if operator not in imported and operator in compile(tree, file, "exec").co_names:
         raise Refusal(f"{file} uses the name '{operator}' for something else: choose another")
-    lines = text.splitlines(keepends=True)
-    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
-        nodes = [n for s in function.body for n in ast.walk(s) if isinstance(n, ast.Name)]
-        bound = parameters | {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
-        used = parameters | {node.id for node in nodes}
-        own = {name for name in used - parameters if replace_all(name, names) != name}
-        arguments = {names[p] for p in parameters & set(names)}
-        taken = arguments | (used - own)
-        spelled = {}
-        for name in sorted(arguments & used):
-            if name not in bound | imported:
-                raise Refusal(
-                    f"the argument's name '{name}' is used by the generated code: choose another"
-                )
-            here = spelled if name in bound else aliases
-            here[name] = free(name, taken | set(names.values()))
-        for name in sorted(own):
-            spelled[name] = free(replace_all(name, names), taken)
-            taken.add(spelled[name])
-        body = slice(function.lineno - 1, function.end_lineno)
-        lines[body] = [respell("".join(lines[body]), spelled)] + [""] * (body.stop - body.start - 1)
-    text = respell("".join(lines), aliases)
-    for name, alias in aliases.items():
-        text = re.sub(rf"(?m)^(from .* import .*?)\b{alias}\b", rf"\1{name} as {alias}", text)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    nodes = [node for f in functions for part in f.body for node in ast.walk(part)]
+    variables = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.arg for f in functions for node in ast.walk(f.args) if isinstance(node, ast.arg)}
+    bound |= {node.id for node in variables if isinstance(node.ctx, ast.Store)}
+    used = bound | {node.id for node in variables}
+    own = {replace_all(name, names) for name in used if replace_all(name, names) != name}
+    spelled: dict[str, str] = {}
+    for name in sorted(own & used | imported & {operator}):
+        if name not in bound | imported:
+            raise Refusal(
+                f"the argument's name '{name}' is used by the generated code: choose another"
+            )
+        spelled[name] = free(f"{name}_", used | own | set(spelled.values()))
     # A number that the context of autograd keeps: beside what it has itself.
     attributes = {f"ctx.{k}": f"ctx.{free(n, dir(BackwardCFunction))}" for k, n in names.items()}
-    return replace_all(text, attributes | names)
+    text = respell(replace_all(text, attributes), spelled)
+    for name in sorted(imported & set(spelled)):
+        alias = spelled[name]
+        text = re.sub(rf"(?m)^(from .* import .*?)\b{alias}\b", rf"\1{name} as {alias}", text)
+    return replace_all(text, names)
 
 
 def respell(text: str, spelled: dict[str, str]) -> str:
