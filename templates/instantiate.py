@@ -17,7 +17,7 @@ from pathlib import Path
 from cpp import Cpp
 from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options
-from naming import declared, spell, with_stand_ins
+from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, backward_shapes, shapes
 from python import Python
 from schema import Refusal, Schema
@@ -216,12 +216,6 @@ def replace(text: str, old: Places, new: Places) -> str:
         old.grad_main: new.grad_main,
         f"contiguous_{old.main.name}": f"contiguous_{new.main.name}",
     }
-    text = rename(text, names)
+    text = re.sub(whole_words(names), lambda match: names[match[0]], text)
     text = text.replace(old.name, new.name).replace(old.camel, new.camel)
     return re.sub(r"\0(\d+)\0", lambda match: found[int(match[1])], text)
-
-
-def rename(text: str, names: dict[str, str]) -> str:
-    """Replaces whole words that are neither members nor methods."""
-    words = "|".join(map(re.escape, names))
-    return re.sub(rf"(?<![\w.>:])({words})(?!\w)", lambda match: names[match[1]], text)

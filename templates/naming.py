@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from schema import CPP_KEYWORDS, Refusal, Schema, words
 from torch.autograd.function import BackwardCFunction
@@ -29,10 +29,8 @@ MACRO = re.compile(r"(?:[A-Z][A-Z0-9]+|[A-Z][A-Z0-9]*_\w*|cuda\w*|Cub\w*)(?<!_)"
 EXPANDED = frozenset(["c10", "int32_t", "torch", "uint32_t"])
 
 # Besides strings and comments a function whose arguments torch passes by keyword.
-PYTHON_TEXT = re.compile(
-    r'"""(?s:.*?)"""|"(?:\\.|[^"\\\n])*"|#[^\n]*|^def _setup_context\((?s:.*?)\n\n', re.M
-)
-CPP_TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.S)
+PYTHON_TEXT = r'"""(?s:.*?)"""|"(?:\\.|[^"\\\n])*"|#[^\n]*|\ndef _setup_context\((?s:.*?)\n\n'
+CPP_TEXT = r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*(?s:.*?)\*/'
 
 
 def is_macro(name: str) -> bool:
@@ -41,7 +39,7 @@ def is_macro(name: str) -> bool:
 
 def identifiers(source: str) -> set[str]:
     """The names in C++ that a variable may hide: all but members and qualified ones."""
-    code = CPP_TEXT.sub(" ", source)
+    code = re.sub(CPP_TEXT, " ", source)
     return set(re.findall(r"(?<![\w.])(?<!->)(?<!::)[A-Za-z_]\w*", code))
 
 
@@ -87,9 +85,8 @@ def spell(
     names = names | operator
     public = next(iter(operator.values()))
     # Messages and comments speak of arguments as the schema does.
-    pieces = (lambda code: replace_all(code, spelled), lambda rest: replace_all(rest, names))
     return {
-        file: by_parts(CPP_TEXT, text, *pieces)
+        file: replace_all(respell(text, CPP_TEXT, "|".join(spelled), spelled), names)
         if file in cpp
         else spell_python(file, text, names, public)
         for file, text in files.items()
@@ -97,7 +94,17 @@ def spell(
 
 
 def replace_all(text: str, names: dict[str, str]) -> str:
-    return re.sub("|".join(names), lambda match: names[match[0]], text) if names else text
+    return re.sub("|".join(names), lambda match: names[match[0]], text)
+
+
+def respell(text: str, kept: str, pattern: str, spelled: dict[str, str]) -> str:
+    """Replaces what is found of a pattern in code; strings and comments are kept."""
+    return re.sub(f"({kept})|{pattern}", lambda m: m[1] or spelled.get(m[0], ""), text)
+
+
+def whole_words(names: Iterable[str]) -> str:
+    """A pattern for names that are neither members nor methods."""
+    return rf"(?<![\w.>:])(?:{'|'.join(map(re.escape, names))})(?!\w)"
 
 
 def declared(source: str) -> set[str]:
@@ -123,20 +130,6 @@ def cpp_names(used: Iterable[str], names: dict[str, str], other: str) -> dict[st
     return spelled
 
 
-def by_parts(
-    strings: re.Pattern[str],
-    text: str,
-    on_code: Callable[[str], str],
-    on_rest: Callable[[str], str] = str,
-) -> str:
-    """A text with one function applied to its code, another to strings and comments."""
-    result, end = "", 0
-    for match in strings.finditer(text):
-        result += on_code(text[end : match.start()]) + on_rest(match[0])
-        end = match.end()
-    return result + on_code(text[end:])
-
-
 def spell_python(file: str, text: str, names: dict[str, str], operator: str) -> str:
     """Arguments have their names; what else goes by one of these in a function gives way."""
     tree = ast.parse(text)
@@ -160,19 +153,11 @@ def spell_python(file: str, text: str, names: dict[str, str], operator: str) -> 
         spelled[name] = free(f"{name}_", used | own | set(spelled.values()))
     # A number that the context of autograd keeps: beside what it has itself.
     attributes = {f"ctx.{k}": f"ctx.{free(n, dir(BackwardCFunction))}" for k, n in names.items()}
-    text = respell(replace_all(text, attributes), spelled)
+    text = respell(replace_all(text, attributes), PYTHON_TEXT, whole_words(spelled), spelled)
     for name in sorted(imported & set(spelled)):
         alias = spelled[name]
         text = re.sub(rf"(?m)^(from .* import .*?)\b{alias}\b", rf"\1{name} as {alias}", text)
     return replace_all(text, names)
-
-
-def respell(text: str, spelled: dict[str, str]) -> str:
-    """Replaces names in Python that are no attributes."""
-    words = re.compile(rf"(?<![\w.])(?:{'|'.join(spelled)})(?!\w)")
-    if not spelled:
-        return text
-    return by_parts(PYTHON_TEXT, text, lambda code: words.sub(lambda m: spelled[m[0]], code))
 
 
 def free(name: str, taken: Iterable[str]) -> str:
