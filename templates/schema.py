@@ -49,7 +49,7 @@ class Type:
         number: what the kernels take, a number made of the argument `{0}`, C++.
         python_number: the same in Python.
         field: the C++ type of that number.
-        values: Python source of the n-th of a series of distinct values.
+        values: Python source of the n-th of a series of values, distinct but for tensors.
     """
 
     cpp: str
@@ -58,14 +58,17 @@ class Type:
     number: str = "{0}"
     python_number: str = "{0}"
     field: str = "A"
-    values: Callable[[int], str] = repr
+    values: Callable[[int], str] = str
 
 
 def one_of(*values: str) -> Callable[[int], str]:
     return lambda n: values[n % len(values)]
 
 
-TENSOR = Type("const Tensor&", "Tensor", "shape, dtype and device of `{main}`.")
+TENSOR = Type(
+    *("const Tensor&", "Tensor", "shape, dtype and device of `{main}`."),
+    values=one_of("make(shape)"),
+)
 INT = Type("int64_t", "int", "an integer.", field="int64_t", values=lambda n: str(n + 2))
 SUM = ("std::accumulate({0}.begin(), {0}.end(), 0.0)", "sum({0})")
 INT_LIST = Type(
@@ -123,7 +126,10 @@ def optional(base: Type) -> Type:
 
 
 TYPES |= {f"{name}?": optional(base) for name, base in TYPES.items()}
-TYPES["Tensor[]"] = Type("TensorList", "Sequence[Tensor]", "tensors like `{main}`.")
+TYPES["Tensor[]"] = Type(
+    *("TensorList", "Sequence[Tensor]", "tensors like `{main}`."),
+    values=one_of("[make(shape), make(shape)]"),
+)
 
 # What torch's parser takes and the ABIs do not carry, or not alike.
 INSTEAD = {
@@ -299,10 +305,13 @@ def parse(text: str) -> Schema:
             "dtype. Make the first tensor of a list, or an optional one, an argument of its own"
         )
     names = [a.name for a in arguments]
-    for argument in arguments:
+    for k, argument in enumerate(arguments):
         name = argument.name
         if names.count(name) > 1:
             raise Refusal(f"two arguments are called '{name}'")
+        needed = argument.default is None and not argument.kwarg_only
+        if needed and any(a.default is not None for a in arguments[:k]):
+            raise Refusal(f"{name} needs a default, as an argument before it has one")
         if argument.kwarg_only and argument.is_tensor:
             raise Refusal(
                 f"{name} is a tensor that can only be passed by keyword, for which autograd and "

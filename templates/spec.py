@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from kinds import LIST
 from places import weighted
 from python import Python
-from schema import Argument
 
 
 class Spec(Python):
@@ -39,21 +39,10 @@ class Spec(Python):
         given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)
         return f"{function}({given})"
 
-    def _value(self, a: Argument, n: int) -> str:
-        if a.type == LIST:
-            return "[make(shape), make(shape)]"
-        return "make(shape)" if a.is_tensor else a.info.values(n)
-
-    def _sample(self, arguments: list[Argument], values: dict[str, str]) -> str:
-        parts, by_name = [], False
-        for a in self.schema.arguments:
-            if a not in arguments:
-                by_name = True
-            elif a.kwarg_only or by_name:
-                parts.append(f"{a.name}={values[a.name]}")
-            else:
-                parts.append(values[a.name])
-        return f"Sample({', '.join(parts)})"
+    def _sample(self, values: dict[str, str]) -> str:
+        given = [a for a in self.schema.arguments if a.name in values]
+        parts = [f"{a.name}={values[a.name]}" if a.kwarg_only else values[a.name] for a in given]
+        return f"yield Sample({', '.join(parts)})"
 
     @property
     def calls(self) -> str:
@@ -81,26 +70,24 @@ class Spec(Python):
     @property
     def samples(self) -> list[str]:
         arguments = self.schema.arguments
-        counts: dict[object, int] = {}
+        counts: Counter[str] = Counter()
         values = {}
         for a in arguments:
             # Distinct within each type; int and int? share a series.
             series = a.type.rstrip("?").replace("SymInt", "int")
-            values[a.name] = self._value(a, counts.setdefault(series, 0))
+            values[a.name] = a.info.values(counts[series])
             counts[series] += 1
         # Of switches there are two values only: so many calls that each differs from each somewhere.
         switches = [a.name for a in arguments if a.type == "bool"]
         lines = []
         for bit in range(max(1, (len(switches) - 1).bit_length())):
             values |= {name: str(not n >> bit & 1) for n, name in enumerate(switches)}
-            lines.append(f"yield {self._sample(arguments, values)}")
-        required = [a for a in arguments if a.default is None]
-        bare = {a.name: "None" if a.type.endswith("?") else values[a.name] for a in required}
-        bare |= {a.name: "[]" for a in required if a.type == LIST}
-        second = f"yield {self._sample(required, bare)}"
-        if second not in lines:
-            lines.append(second)
-        return lines
+            lines.append(self._sample(values))
+        # And one without what may be left out.
+        bare = {a.name: values[a.name] for a in arguments if a.default is None}
+        bare |= {a.name: "None" for a in arguments if a.name in bare and a.type.endswith("?")}
+        bare |= {a.name: "[]" for a in arguments if a.name in bare and a.type == LIST}
+        return list(dict.fromkeys([*lines, self._sample(bare)]))
 
     def complete(self, file: str, text: str) -> str:
         """Has the reference write what the operator writes besides, and imports what is used."""

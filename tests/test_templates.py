@@ -292,6 +292,7 @@ REFUSED = [
     (f"{'a' * 46}(Tensor x) -> Tensor", f"the operator's name '{'a' * 46}' is longer than 45"),
     ("_f(Tensor x) -> Tensor", "the operator's name '_f': a name starts with a letter"),
     ("f(Tensor x, Tensor x) -> Tensor", "two arguments are called 'x'"),
+    ("f(Tensor x, int n=3, int[] k) -> Tensor", "k needs a default, as an argument before it has"),
     ("f(Tensor x, int torch) -> Tensor", "the argument's name 'torch' is used by the generated"),
     ("f(Tensor x, str len='a') -> Tensor", "the argument's name 'len' is used by the generated"),
     ("name(Tensor x) -> Tensor", "the operator's name 'name' is an attribute that torch.ops gives"),
