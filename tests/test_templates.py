@@ -270,7 +270,7 @@ def test_gradients_have_one_entry_per_argument(kind):
 REFUSED = [
     ("f(Tensor x", "torch cannot read the schema: expected ) but found"),
     ("f(Tensor x, Foo y) -> Tensor", "torch cannot read the schema: unknown type specifier"),
-    ("fused_op(Tensor x) -> Tensor", "the operator 'fused_op' exists. To take it out: --remove"),
+    ("fused_op(Tensor x) -> Tensor", "the operator 'fused_op' exists: its folder and its import"),
     (
         "fused_op_backward(Tensor x) -> Tensor",
         "the operator 'fused_op_backward' exists already, as a",
@@ -687,14 +687,13 @@ def test_a_half_made_operator_is_refused_and_can_be_removed(checkout):
     new_op.main([request], checkout)
     shutil.rmtree(checkout / "extension_cpp/operators/halved")
     assert refusal(checkout, request) == (
-        "there is a half-made operator 'halved': its import in ops.py exists, the rest does not. "
-        "Complete it by hand, or take it out: --remove halved"
+        "the operator 'halved' exists: its import in ops.py. To take it out: --remove halved"
     )
     new_op.main(["--remove", "halved"], checkout)
     assert git(checkout, "status", "--porcelain") == ""
     (checkout / "extension_cpp/operators/halved").mkdir()
-    assert refusal(checkout, request).startswith(
-        "there is a half-made operator 'halved': the folder"
+    assert refusal(checkout, request) == (
+        "the operator 'halved' exists: its folder. To take it out: --remove halved"
     )
     new_op.main(["--remove", "halved"], checkout)
     assert not (checkout / "extension_cpp/operators/halved").exists()
@@ -704,26 +703,26 @@ def test_a_half_made_operator_is_refused_and_can_be_removed(checkout):
 @pytest.mark.parametrize("fails_at", range(6))
 def test_nothing_is_left_behind_on_failure(error, fails_at, checkout, monkeypatch):
     calls = 0
-    original = os.replace
+    original = Path.write_text
 
-    def replace(*arguments):
+    def write_text(path, *arguments, **options):
         nonlocal calls
         calls += 1
+        original(path, *arguments, **options)
         if calls == fails_at + 1:
             raise error("in the middle")
-        return original(*arguments)
 
-    monkeypatch.setattr(repository.os, "replace", replace)
+    monkeypatch.setattr(repository.Path, "write_text", write_text)
     with pytest.raises((SystemExit, OSError)):
         new_op.main(["f(Tensor x, float a) -> Tensor"], checkout)
     assert git(checkout, "status", "--porcelain", "--ignored") == ""
 
 
 def test_a_removal_that_fails_is_undone(checkout, monkeypatch):
-    def replace(*_):
+    def write_text(*_, **__):
         raise OSError("in the middle")
 
-    monkeypatch.setattr(repository.os, "replace", replace)
+    monkeypatch.setattr(repository.Path, "write_text", write_text)
     with pytest.raises(OSError, match="in the middle"):
         new_op.main(["--remove", "fused_op"], checkout)
     assert git(checkout, "status", "--porcelain", "--ignored") == ""
@@ -732,14 +731,15 @@ def test_a_removal_that_fails_is_undone(checkout, monkeypatch):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("os.rename", "stopped; nothing was changed"),
-        ("os.replace", "stopped; nothing was changed"),
-        ("shutil.rmtree", None),  # when all is done
+        ("Repository.remove", "stopped; nothing was changed"),
+        ("os.rename", None),  # when it is as good as done
+        ("shutil.rmtree", None),
         ("print", "stopped; the changes were made"),
     ],
 )
 def test_an_interrupted_removal_says_what_it_did(function, message, checkout, monkeypatch, request):
-    module = {"os": os, "shutil": shutil}.get(function.partition(".")[0], new_op)
+    owners = {"os": os, "shutil": shutil, "Repository": repository.Repository}
+    module = owners.get(function.partition(".")[0], new_op)
     name = function.rpartition(".")[2]
     original = getattr(module, name, print)
 
@@ -757,6 +757,7 @@ def test_an_interrupted_removal_says_what_it_did(function, message, checkout, mo
     else:
         with pytest.raises(SystemExit, match=message):
             new_op.main(["--remove", "fused_op"], checkout)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     changed = git(checkout, "status", "--porcelain", "--ignored")
     assert ".new_op-" not in changed
     assert ("operators/fused_op" in changed) == (message != "stopped; nothing was changed")
