@@ -52,19 +52,21 @@ def parse_arguments(argv: list[str] | None) -> Options:
         description="Makes an operator from a function or a schema, or takes one out again.",
         epilog="More in templates/README.md.",
     )
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
         "schema",
         nargs="?",
         default="",
         help='"name(Tensor x, float alpha=1.0) -> Tensor", as in torch.library',
     )
-    parser.add_argument(
+    what.add_argument(
         "--from",
         dest="source",
         metavar="FILE.py:FUNCTION",
         help="derive all of it from a function of tensors in PyTorch; with --template all but the "
         "kernel",
     )
+    what.add_argument("--remove", metavar="NAME", help="take an operator out, whole")
     parser.add_argument(
         "--template",
         choices=sorted(KINDS),
@@ -76,42 +78,30 @@ def parse_arguments(argv: list[str] | None) -> Options:
     parser.add_argument(
         "--cuda", metavar="FILE.cu", type=Path, help="an existing kernel source for the CUDA side"
     )
-    parser.add_argument("--no-cuda", action="store_true", help="for the CPU alone")
-    parser.add_argument("--no-cpu", action="store_true", help="for CUDA alone")
-    parser.add_argument(
+    backend = parser.add_mutually_exclusive_group()
+    backend.add_argument("--no-cuda", action="store_true", help="for the CPU alone")
+    backend.add_argument("--no-cpu", action="store_true", help="for CUDA alone")
+    gradient = parser.add_mutually_exclusive_group()
+    gradient.add_argument(
         "--no-grad", action="store_true", help="without derivatives; asking for one is an error"
     )
-    parser.add_argument(
+    gradient.add_argument(
         "--backward",
         choices=("operator", "torch"),
         help="a registered operator with kernels of its own (default), or made of torch calls",
     )
-    parser.add_argument("--remove", metavar="NAME", help="take an operator out, whole")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     options = parser.parse_args(argv, Options())
-    # Not None: `make new-op` without SCHEMA passes an empty one.
-    if [bool(options.schema), bool(options.remove), bool(options.source)].count(True) != 1:
-        parser.error(
-            'give a schema, "name(Tensor x) -> Tensor", --from FILE.py:FUNCTION, or --remove NAME'
-        )
-    if (
-        options.source
-        and not options.template
-        and options
-        != Options(source=options.source, shapes=options.shapes, dry_run=options.dry_run)
-    ):
+    derived = Options(source=options.source, shapes=options.shapes, dry_run=options.dry_run)
+    if options.source and not options.template and options != derived:
         parser.error(
             "--from derives all of an operator, and takes --shapes and --dry-run alone, or "
             "--template for a kernel of your own"
         )
     if options.source and options.backward != "operator":
         parser.error("--from and --backward exclude each other: the derivative is the function's")
-    if options.no_cuda and options.no_cpu:
-        parser.error("--no-cuda and --no-cpu together leave no backend")
     if options.no_cuda and options.cuda:
         parser.error("--no-cuda and --cuda exclude each other")
-    if options.no_grad and options.backward == "torch":
-        parser.error("--no-grad and --backward exclude each other")
     return options
 
 

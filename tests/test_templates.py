@@ -338,11 +338,20 @@ REFUSED = [
 ]
 
 
-def test_no_schema(capsys):
-    for arguments in [], [""], ["f(Tensor x) -> Tensor", "--remove", "f"]:
+def test_what_options_exclude(capsys):
+    schema = "f(Tensor x) -> Tensor"
+    for arguments, message in (
+        ([], "one of the arguments schema --from --remove is required"),
+        ([""], "one of the arguments schema --from --remove is required"),
+        ([schema, "--remove", "f"], "argument --remove: not allowed with argument schema"),
+        ([schema, "--from", "f.py:f"], "argument --from: not allowed with argument schema"),
+        ([schema, "--no-cuda", "--no-cpu"], "--no-cpu: not allowed with argument --no-cuda"),
+        ([schema, "--no-cuda", "--cuda", "f.cu"], "--no-cuda and --cuda exclude each other"),
+        ([schema, "--no-grad", "--backward", "torch"], "--backward: not allowed with argument"),
+    ):
         with pytest.raises(SystemExit):
             new_op.parse_arguments(arguments)
-        assert "give a schema" in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     # As `make new-op OPTIONS="--remove f"` calls it.
     assert new_op.parse_arguments(["", "--remove", "f"]).remove == "f"
 
@@ -716,6 +725,7 @@ def test_nothing_is_left_behind_on_failure(error, fails_at, checkout, monkeypatc
     with pytest.raises((SystemExit, OSError)):
         new_op.main(["f(Tensor x, float a) -> Tensor"], checkout)
     assert git(checkout, "status", "--porcelain", "--ignored") == ""
+    assert not (checkout / "extension_cpp/operators/f").exists()
 
 
 def test_a_removal_that_fails_is_undone(checkout, monkeypatch):
