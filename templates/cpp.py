@@ -25,6 +25,7 @@ class Cpp(Places):
             self.cpp_factor,
             self.functor_terms,
             f"({', '.join(taken)})",
+            "".join(f", {parameter}" for parameter in taken) + ")",
             f"{self.own_checks}return {call}",
             "".join(f", {a.number}" for a in settings) + ")",
             ";\n".join([into, *(f"copy_into({a.name}, {main})" for a in self.also_written)]),

@@ -12,16 +12,7 @@ templates/README.md says more.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-
-try:
-    import torch  # noqa: F401
-except ImportError:
-    raise SystemExit(
-        f"new_op.py: {sys.executable} has no torch, whose parser reads the schema. "
-        'Use an interpreter that has, or `make new-op SCHEMA="..."`'
-    ) from None
 
 from instantiate import instantiate
 from kinds import KINDS, TEMPLATES, Options

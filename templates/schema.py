@@ -16,9 +16,16 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
-import torch
+try:
+    import torch
+except ImportError:
+    raise SystemExit(
+        f"{Path(sys.argv[0]).name}: {sys.executable} has no torch, whose parser reads the schemas. "
+        "Use an interpreter that has: `make build` sets up .venv/bin/python"
+    ) from None
 
 
 class Refusal(Exception):

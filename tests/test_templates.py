@@ -941,24 +941,27 @@ The end.
     ("arguments", "message"),
     [
         (["My-Kernels", "{}"], "'My-Kernels' is no name for a package"),
-        (["extension_cpp", "{}"], "'extension_cpp' is this package"),
-        (["json", "{}"], "'json' is a keyword or a module of Python"),
-        (["torch", "{}"], "'torch' is used by the sources for something else"),
-        (["numpy", "{}"], "'numpy' is a package that is installed already"),
+        *(
+            ([name, "{}"], f"'{name}' is used by the sources for something else")
+            for name in ("extension_cpp", "my_op", "torch", "detail")
+        ),
         *(
             ([name, "{}"], f"'{name}' is a file or a folder beside the package")
             for name in ("tests", "templates", "benchmarks", "examples", "setup", "build")
         ),
         *(
+            ([name, "{}"], f"'{name}' is a keyword or a module of Python")
+            for name in ("lambda", "json", "numpy", "winreg")
+        ),
+        *(
             ([name, "{}"], f"'{name}' is a name of C++ or its library")
             for name in ("int", "namespace", "double", "linux", "printf")
         ),
-        (["detail", "{}"], "'detail' is used by the sources for something else"),
         (["aten", "{}"], "'aten' is a namespace of torch's"),
         (["loaded_libraries", "{}"], "'loaded_libraries' is a namespace of torch's"),
         (["mine", "{}/full"], "exists and is not an empty folder"),
         (["mine", "{}", "--ops", "nothing"], "there is no operator 'nothing'; there are: "),
-        (["mine", "{}", "--ops", ""], "--ops names no operator"),
+        (["mine", "{}", "--ops", ""], "there is no operator ''; there are: "),
         (["--update", "{}"], "it was not made by new_project.py"),
     ],
 )
