@@ -11,6 +11,17 @@ from places import Places, backward_shapes, shapes, weighted
 class Cpp(Places):
     """For any schema, in the same order."""
 
+    short = (
+        "check(static_cast<int64_t>({a}.size()) <= kMaxPointers, "
+        '"{op}: {a} must hold at most ", kMaxPointers, " tensors, got ", '
+        "static_cast<int64_t>({a}.size()));\n"
+    )
+    alike = 'if ({a}.has_value()) {{\n  check_same_dtype("{op}", "{a}", *{a}, "{x}", {x});\n}}\n'
+    all_alike = (
+        "for (const Tensor& element : {a}) {{\n"
+        '  check_same_dtype("{op}", "{a}", element, "{x}", {x});\n}}\n'
+    )
+
     def fragments(self) -> tuple[list[str], list[str]]:
         main, outputs, settings = self.main.name, self.schema.outputs, self.schema.settings
         taken = [f"A {a.name}" for a in self.tensors]
@@ -128,24 +139,6 @@ class Cpp(Places):
         names = ", ".join(a.name for a in self.tensors)
         call = f"k{self.camel}.check({names})"
         return self.own_checks + statement.format(call)
-
-    @property
-    def own_checks(self) -> str:
-        """What the line of shapes does not say, of lists and of what comes before the leader."""
-        lines = []
-        for a in self.others:
-            like = f'"{self.leader.name}", {self.leader.name}'
-            if a.type == LIST:
-                length = f"static_cast<int64_t>({a.name}.size())"
-                text = f'"{self.name}: {a.name} must hold at most ", kMaxPointers, " tensors, got "'
-                lines.append(f"check({length} <= kMaxPointers, {text}, {length});")
-            if a in self.led:
-                value = "element" if a.type == LIST else f"*{a.name}"
-                each = f"for (const Tensor& element : {a.name})"
-                head = each if a.type == LIST else f"if ({a.name}.has_value())"
-                check = f'check_same_dtype("{self.name}", "{a.name}", {value}, {like});'
-                lines.append(f"{head} {{\n  {check}\n}}")
-        return "".join(f"{line}\n" for line in lines)
 
     def complete(self, file: str, text: str) -> str:
         """Adds what some types need besides."""

@@ -157,12 +157,10 @@ def remove(repository: Repository, options: Options) -> tuple[Changes, str]:
     """The changes, and what to say when they are made."""
     name = options.remove.removesuffix("/")  # as a shell completes it
     changes = repository.remove(name)
-    closing = ""
-    if uses := repository.uses(name):
-        closing += "\n".join([f"\nStill using {name}:", *(f"    {use}" for use in uses)])
-    if not options.dry_run:
-        closing += "\nNext: make build" if not closing else "\n\nNext: make build"
-    return changes, closing
+    uses = [f"    {use}" for use in repository.uses(name)]
+    closing = [f"\nStill using {name}:", *uses] if uses else []
+    closing += [] if options.dry_run else ["\nNext: make build"]
+    return changes, "\n".join(closing)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from kinds import Kind, Options
+from kinds import LIST, Kind, Options
 from naming import camel, free
 from schema import Argument, Schema
 
@@ -16,9 +16,16 @@ class Places:
     block is empty, its lines are gone.
 
     Attributes:
+        short: a check that a list `a` of the operator `op` is no longer than a kernel takes.
+        alike: a check that an optional tensor `a` has the dtype of `x`.
+        all_alike: the same of a list.
         schema: it may have stand-ins for its arguments' names.
         backward_schema: that of the backward operator, with the names themselves.
     """
+
+    short: str
+    alike: str
+    all_alike: str
 
     def __init__(self, schema: Schema, kind: Kind, options: Options, backward_schema: str) -> None:
         self.schema = schema
@@ -47,13 +54,17 @@ class Places:
         return [a for a in self.others if a.mutated]
 
     @property
-    def led(self) -> list[Argument]:
-        """The tensors that come before the first that is always there, which gives the dtype."""
-        return self.tensors[: self.tensors.index(self.leader)]
+    def leader(self) -> Argument:
+        """The first tensor that is always there, which gives the dtype."""
+        return next(a for a in self.schema.arguments if a.type == "Tensor")
 
     @property
-    def leader(self) -> Argument:
-        return next(a for a in self.schema.arguments if a.type == "Tensor")
+    def own_checks(self) -> str:
+        """What the line of shapes does not say, of lists and of what comes before the leader."""
+        led = self.tensors[: self.tensors.index(self.leader)]
+        texts = [(self.short, a) for a in self.others if a.type == LIST]
+        texts += [(self.all_alike if a.type == LIST else self.alike, a) for a in led]
+        return "".join(text.format(op=self.name, a=a.name, x=self.leader.name) for text, a in texts)
 
 
 def backward_schema(kind: Kind, schema: Schema) -> str:

@@ -13,6 +13,15 @@ from schema import Argument
 class Python(Places):
     """For any schema, in the same order."""
 
+    short = (
+        "torch._check(len({a}) <= 64, "
+        'lambda: f"{op}: {a} must hold at most 64 tensors, got {{len({a})}}")\n'
+    )
+    alike = 'if {a} is not None:\n    checks.check_same_dtype("{op}", "{a}", {a}, "{x}", {x})\n'
+    all_alike = (
+        'for element in {a}:\n    checks.check_same_dtype("{op}", "{a}", element, "{x}", {x})\n'
+    )
+
     def fragments(self) -> tuple[list[str], list[str]]:
         main, settings = self.main.name, self.schema.settings
         position = self.positional.index(self.main)
@@ -73,24 +82,6 @@ class Python(Places):
         count = self.schema.outputs
         several = f"tuple[{', '.join(['Tensor'] * count)}]"
         return {0: "None", 1: "Tensor"}.get(count, several)
-
-    @property
-    def own_checks(self) -> str:
-        """What the line of shapes does not say, as in C++."""
-        lines = []
-        for a in self.others:
-            if a.type == LIST:
-                text = f"{self.name}: {a.name} must hold at most 64 tensors, got {{len({a.name})}}"
-                lines.append(f'torch._check(len({a.name}) <= 64, lambda: f"{text}")')
-            if a in self.led:
-                head = (
-                    f"for element in {a.name}:" if a.type == LIST else f"if {a.name} is not None:"
-                )
-                value = "element" if a.type == LIST else a.name
-                like = f'"{self.leader.name}", {self.leader.name}'
-                check = f'checks.check_same_dtype("{self.name}", "{a.name}", {value}, {like})'
-                lines += [head, f"    {check}"]
-        return "".join(f"{line}\n" for line in lines)
 
     @property
     def docstring(self) -> str:

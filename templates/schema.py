@@ -184,10 +184,7 @@ def check_name(what: str, name: str) -> None:
         f"{what} '{name}'",
         (name in ("l", "I", "O"), " looks like a digit, which linters refuse: choose another name"),
         (keyword.iskeyword(name), " is a keyword of Python: choose another name"),
-        (
-            not is_word,
-            ": a name starts with a letter and goes on with letters, digits and single underscores",
-        ),
+        (not is_word, ": a name starts with a letter, then letters, digits, single underscores"),
         (len(name) > MAX_NAME, f" is longer than {MAX_NAME} characters"),
     )
 
@@ -196,16 +193,13 @@ def check_operator_name(name: str) -> None:
     check_name("the operator's name", name)
     # Of the object through which operators are called, torch.ops.extension_cpp.
     namespace = torch._ops._OpNamespace("")
+    given = {*dir(type(namespace)), *vars(namespace)}
     refuse(
         f"the operator's name '{name}'",
         (name != name.lower(), ": operators are written in lower case"),
         (name in dir(builtins), " is a built-in of Python: choose another name"),
-        (
-            hasattr(type(namespace), name) or name in vars(namespace),
-            " is an attribute that torch.ops gives every namespace: choose another name",
-        ),
-        (name == "extension_cpp", " is that of the package: choose another"),
-        (name == "my_op", " is that of the templates: choose another"),
+        (name in given, " is an attribute that torch.ops gives every namespace: choose another"),
+        (name in ("extension_cpp", "my_op"), " is the package's or the templates': choose another"),
     )
 
 

@@ -285,7 +285,7 @@ REFUSED = [
     ("f(Tensor x, int lambda) -> Tensor", "the argument's name 'lambda' is a keyword of Python"),
     ("Gelu(Tensor x) -> Tensor", "the operator's name 'Gelu': operators are written in lower case"),
     ("sum(Tensor x) -> Tensor", "the operator's name 'sum' is a built-in of Python"),
-    ("my_op(Tensor x) -> Tensor", "the operator's name 'my_op' is that of the templates"),
+    ("my_op(Tensor x) -> Tensor", "the operator's name 'my_op' is the package's or the temp"),
     ("reference(Tensor x) -> Tensor", "spec.py uses the name 'reference' for something else"),
     ("samples(Tensor x, str s) -> Tensor", "spec.py uses the name 'samples' for something else"),
     ("max_tensors(Tensor x) -> Tensor", None),
