@@ -28,7 +28,7 @@ class Python(Places):
         takes = [main if name == "input" else name for name in self.kind.backward_takes]
         keyword_only = any(a.kwarg_only for a in self.schema.arguments)
         inline = [
-            f"({self.python_parameters})",
+            f"({self.parameters(lambda a: a.python_parameter)})",
             self.python_call(f".{self.name}"),
             self.fake,
             f"(ctx, inputs, {'keyword_only_inputs, ' if keyword_only else ''}output)",
@@ -53,9 +53,9 @@ class Python(Places):
             parts.insert([a.kwarg_only for a in self.schema.arguments].index(True), "*")
         return ", ".join(parts)
 
-    @property
-    def python_parameters(self) -> str:
-        return self.parameters(lambda a: a.python_parameter)
+    def without_types(self, function: str) -> str:
+        given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)
+        return f"{function}({given})"
 
     def python_call(self, function: str) -> str:
         arguments = [
@@ -73,15 +73,9 @@ class Python(Places):
         call = self.python_call(f'operator("extension_cpp::{self.name}").fake')
         ops[0] += ", _fake"
         return (
-            f"def _fake({self.python_parameters}) -> {self.returned}:\n"
+            f"def {self.without_types('_fake')}:\n"
             f"    {checks}    return {call}\n\n\n" + "\n".join(map(register.format, ops))
         )
-
-    @property
-    def returned(self) -> str:
-        count = self.schema.outputs
-        several = f"tuple[{', '.join(['Tensor'] * count)}]"
-        return {0: "None", 1: "Tensor"}.get(count, several)
 
     @property
     def docstring(self) -> str:

@@ -15,8 +15,8 @@ class Spec(Python):
 
     def fragments(self) -> tuple[list[str], list[str]]:
         inline = [
-            self.reference_parameters("reference"),
-            self.reference_parameters("op_reference"),
+            self.without_types("reference"),
+            self.without_types("op_reference"),
             self.python_call("op_reference"),
             self.python_factor,
             self.python_terms,
@@ -34,10 +34,6 @@ class Spec(Python):
                 f" + (0 if {a.name} is None else {term})" if a.type == "Tensor?" else f" + {term}"
             )
         return terms
-
-    def reference_parameters(self, function: str) -> str:
-        given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)
-        return f"{function}({given})"
 
     def _sample(self, values: dict[str, str]) -> str:
         given = [a for a in self.schema.arguments if a.name in values]

@@ -194,7 +194,7 @@ ops.py
   def _setup_context(ctx, inputs, keyword_only_inputs, output):
   def _backward(ctx, grad_output):
   def _backward_in_torch(grad_output, n, flag, mode, dtype, device, scales, layout, format, other, dims):
-  def _fake(q: Tensor, rest: Sequence[Tensor], n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], *, layout: torch.layout = torch.strided, format: torch.memory_format | None = None, other: str | None = None, dims: Sequence[int] | None = None) -> Tensor:
+  def _fake(q, rest, n, flag, mode, dtype, device, scales, *, layout=torch.strided, format=None, other=None, dims=None):
   ctx.n = inputs[2]
   ctx.flag = inputs[3]
   ctx.mode = inputs[4]
