@@ -19,7 +19,7 @@ struct MyOp {
   A alpha;
 
   HOST_DEVICE A factor(A input, A other) const { return A(1); }
-  HOST_DEVICE A next(A state, A input, A other) const { return state + input * input * (A(1) + alpha) + other; }
+  HOST_DEVICE A next(A state, A input, A other) const { return state + (input * input * (A(1) + alpha) + other); }
   HOST_DEVICE A results(A before, A after, A input, A other) const { return after; }
 };
 
