@@ -126,11 +126,9 @@ class Cpp(Places):
 
     @property
     def operands(self) -> str:
-        """The first tensor stands in for one that is not there."""
-        main = self.leader.name
-        tensors = [
-            f"{a.name}.value_or({main})" if a.type == "Tensor?" else a.name for a in self.tensors
-        ]
+        """The main tensor stands in for one that is not there."""
+        there = {"Tensor?": f"{{}}.value_or({self.main.name})"}
+        tensors = [there.get(a.type, "{}").format(a.name) for a in self.tensors]
         flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
         return ", ".join([*tensors, *(a.number for a in self.schema.settings), *flags])
 

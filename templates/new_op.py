@@ -103,8 +103,7 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
     schemas = [schema.text]
     if options.own_backward and not schema.mutates:
         schemas.append(backward_schema(KINDS[kind], schema))
-    names = [text.partition("(")[0] for text in schemas]
-    repository.check_free(names)
+    repository.check_free(schemas)
     files = instantiate(kind, schema, options)
     return repository.add(schema.name, files, schemas), next_steps(repository, schema.name, options)
 
@@ -124,7 +123,7 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
     else:
         derived = assemble(definition)
         files, schemas = derived.files, derived.schemas
-        repository.check_free([schema.partition("(")[0] for schema in schemas])
+        repository.check_free(schemas)
     return repository.add(name, files, schemas), next_steps(repository, name, options)
 
 

@@ -54,17 +54,12 @@ class Places:
         return [a for a in self.others if a.mutated]
 
     @property
-    def leader(self) -> Argument:
-        """The first tensor that is always there, which gives the dtype."""
-        return next(a for a in self.schema.arguments if a.type == "Tensor")
-
-    @property
     def own_checks(self) -> str:
-        """What the line of shapes does not say, of lists and of what comes before the leader."""
-        led = self.tensors[: self.tensors.index(self.leader)]
+        """What the line of shapes does not say: of lists, and of what is `:any` there."""
+        led = self.tensors[: [a.type for a in self.tensors].index("Tensor")]
         texts = [(self.short, a) for a in self.others if a.type == LIST]
         texts += [(self.all_alike if a.type == LIST else self.alike, a) for a in led]
-        return "".join(text.format(op=self.name, a=a.name, x=self.leader.name) for text, a in texts)
+        return "".join(text.format(op=self.name, a=a.name, x=self.main.name) for text, a in texts)
 
 
 def backward_schema(kind: Kind, schema: Schema) -> str:

@@ -48,10 +48,9 @@ class Python(Places):
         return f" * (1{terms})" if terms else ""
 
     def parameters(self, spell: Callable[[Argument], str]) -> str:
-        parts = [spell(a) for a in self.schema.arguments]
-        if any(a.kwarg_only for a in self.schema.arguments):
-            parts.insert([a.kwarg_only for a in self.schema.arguments].index(True), "*")
-        return ", ".join(parts)
+        by_keyword = [spell(a) for a in self.schema.arguments if a.kwarg_only]
+        star = ["*"] if by_keyword else []
+        return ", ".join([*map(spell, self.positional), *star, *by_keyword])
 
     def without_types(self, function: str) -> str:
         given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)

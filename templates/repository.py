@@ -115,8 +115,9 @@ class Repository:
 
     # What is added
 
-    def check_free(self, names: list[str]) -> None:
-        """Refuses names that exist, in whole or in part."""
+    def check_free(self, schemas: list[str]) -> None:
+        """Refuses an operator that exists, in whole or in part."""
+        names = [schema.partition("(")[0] for schema in schemas]
         name, folder = names[0], self.folder(names[0])
         for wanted in names:
             if owner := self._owner(wanted, besides=name):
