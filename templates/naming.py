@@ -81,7 +81,8 @@ def spell(
     used = set().union(*map(identifiers, cpp.values()))
     spelled = cpp_names(used, names, "{}_")
     for (stand_in, name), other in zip(operator.items(), ("op_{}", "Op{}"), strict=True):
-        spelled |= cpp_names(used | set(shared), {stand_in: name}, other)
+        # By itself the operator's is that of its namespace.
+        spelled |= cpp_names({*used, *shared, stand_in}, {stand_in: name}, other)
     names = names | operator
     public = next(iter(operator.values()))
     # Messages and comments speak of arguments as the schema does.

@@ -658,6 +658,8 @@ def test_the_operators_own_names_give_way():
         text = generate(f"{op}(Tensor x) -> Tensor")[f"{op}.cpp"]
         assert f"Tensor op_{op}(const Tensor& x) {{ return elementwise<" in text
         assert f'm.impl("{op}", TORCH_BOX(&op_{op}));' in text
+        text = generate(f"{op}(Tensor x) -> Tensor", "--template", "kernel")[f"{op}_cpu.cpp"]
+        assert f"namespace extension_cpp::op_{op} {{" in text
     ops = generate("registration(Tensor x) -> Tensor")["ops.py"]
     assert "from extension_cpp import registration as registration_\n" in ops
     assert '\nregistration_.register_fake("extension_cpp::registration", ' in ops

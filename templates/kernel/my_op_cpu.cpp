@@ -4,8 +4,7 @@
 #include "cpu/elementwise.h"
 #include "dispatch.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::my_op {
 
 // EDIT: the kernel. This one adds each element of a row to its neighbours, zeros beyond the ends. It is symmetric: of
 // gradients, and without the other tensors, it is the kernel of the backward.
@@ -63,5 +62,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) {
   m.impl("my_op_backward", TORCH_BOX(&my_op_backward_cpu));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::my_op

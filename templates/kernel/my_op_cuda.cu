@@ -6,8 +6,7 @@
 
 #include <torch/headeronly/core/TensorAccessor.h>
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::my_op {
 
 // EDIT: the launch configuration, for all kernels of this file.
 constexpr int kThreads = 256;
@@ -112,5 +111,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) {
   m.impl("my_op_backward", TORCH_BOX(&my_op_backward_cuda));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::my_op
