@@ -42,7 +42,6 @@ class Cpp(Places):
             ";\n".join([into, *(f"copy_into({a.name}, {main})" for a in self.also_written)]),
             self.checked("Tensor output = {}.new_output();"),
             "".join(f", {a.info.field.replace('A', 'acc_t<T>')} {a.name}" for a in settings),
-            self.kernel_numbers,
             "".join(
                 f", {'TensorList' if a.type == LIST else 'const std::optional<Tensor>&'} {a.name}"
                 for a in self.others
@@ -112,13 +111,6 @@ class Cpp(Places):
         lines = {LIST: "const Pointers<T> {},  // [rows, cols] each"}
         line = "const T* __restrict__ {},  // [rows, cols], or null"
         return "\n".join(lines.get(a.type, line).format(a.name) for a in self.others)
-
-    @property
-    def kernel_numbers(self) -> str:
-        wide = {"A": ", static_cast<acc_t<T>>({})"}
-        return "".join(
-            wide.get(a.info.field, ", {}").format(a.number) for a in self.schema.settings
-        )
 
     def launch(self, *tensors: str) -> str:
         arguments = [*tensors, *(a.name for a in self.schema.settings)]

@@ -36,7 +36,7 @@ void launch_my_op(const Tensor& input, const std::optional<Tensor>& other, Tenso
     using T = typename decltype(tag)::type;
     my_op_kernel<T>(
         contiguous_input.const_data_ptr<T>(), data_of<T>(contiguous_other), output.mutable_data_ptr<T>(), rows, cols,
-        static_cast<acc_t<T>>(alpha));
+        alpha);
   });
 }
 

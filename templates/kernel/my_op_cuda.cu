@@ -89,7 +89,7 @@ void launch_my_op(const Tensor& input, const std::optional<Tensor>& other, Tenso
     using T = typename decltype(tag)::type;
     my_op_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(input)>>>(
         as_matrix<T>(contiguous_input, rows, cols), data_of<T>(contiguous_other), output.mutable_data_ptr<T>(), cols,
-        tiles_per_row(cols), tiles, static_cast<acc_t<T>>(alpha));
+        tiles_per_row(cols), tiles, alpha);
     CUDA_LAUNCH_CHECK();
   });
 }
