@@ -211,11 +211,8 @@ def replace(text: str, old: Places, new: Places) -> str:
 
     text = expression.sub(keep, text)
     # Names, outside of what was just written.
-    names = {
-        old.main.name: new.main.name,
-        old.grad_main: new.grad_main,
-        f"contiguous_{old.main.name}": f"contiguous_{new.main.name}",
-    }
+    prefixes = ("", "grad_", "contiguous_")
+    names = {f"{prefix}{old.main.name}": f"{prefix}{new.main.name}" for prefix in prefixes}
     text = re.sub(whole_words(names), lambda match: names[match[0]], text)
     text = text.replace(old.name, new.name).replace(old.camel, new.camel)
     return re.sub(r"\0(\d+)\0", lambda match: found[int(match[1])], text)

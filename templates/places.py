@@ -40,16 +40,6 @@ class Places:
         self.others = [a for a in self.tensors if a is not schema.main]
 
     @property
-    def registered(self) -> list[str]:
-        """The names of the operators."""
-        backward = self.options.own_backward and not self.schema.mutates
-        return [self.name, *([f"{self.name}_backward"] if backward else [])]
-
-    @property
-    def grad_main(self) -> str:
-        return f"grad_{self.main.name}"
-
-    @property
     def also_written(self) -> list[Argument]:
         return [a for a in self.others if a.mutated]
 

@@ -64,7 +64,9 @@ class Python(Places):
 
     @property
     def fake(self) -> str:
-        ops = [f'"extension_cpp::{name}"' for name in self.registered]
+        backward = self.options.own_backward and not self.schema.mutates
+        names = [self.name, f"{self.name}_backward"][: 1 + backward]
+        ops = [f'"extension_cpp::{name}"' for name in names]
         register = "registration.register_fake({})"
         if not self.own_checks:
             return register.format(", ".join(ops))
