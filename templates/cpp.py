@@ -7,56 +7,71 @@ import re
 from kinds import LIST
 from places import Places, backward_shapes, shapes, weighted
 
-# What a host function holds of a tensor, and gives to a kernel of one's own.
-HELD = {
-    type_: (f"const {cpp} contiguous_{{0}} = as_contiguous({{0}});", data)
-    for type_, cpp, data in (
-        ("Tensor", "Tensor", "contiguous_{}.const_data_ptr<T>()"),
-        ("Tensor?", "std::optional<Tensor>", "data_of<T>(contiguous_{})"),
-        (LIST, "std::vector<Tensor>", "Pointers<T>(contiguous_{})"),
-    )
-}
-
 
 class Cpp(Places):
     """For any schema, in the same order."""
 
+    short = (
+        "check(static_cast<int64_t>({a}.size()) <= kMaxPointers, "
+        '"{op}: {a} must hold at most ", kMaxPointers, " tensors, got ", '
+        "static_cast<int64_t>({a}.size()));\n"
+    )
+    alike = 'if ({a}.has_value()) {{\n  check_same_dtype("{op}", "{a}", *{a}, "{x}", {x});\n}}\n'
+    all_alike = (
+        "for (const Tensor& element : {a}) {{\n"
+        '  check_same_dtype("{op}", "{a}", element, "{x}", {x});\n}}\n'
+    )
+
     def fragments(self) -> tuple[list[str], list[str]]:
+        main, outputs, settings = self.main.name, self.schema.outputs, self.schema.settings
+        taken = [f"A {a.name}" for a in self.tensors]
+        into = f"elementwise_into<{self.camel}>({main}, {self.operands})"
+        count = f", {outputs}" if outputs > 1 else ""
+        call = f"{self.kind.host}<{self.camel}{count}>(k{self.camel}, {self.operands})"
+        held = {LIST: "Pointers<T>(contiguous_{})"}
         inline = [
             self.declaration("", self.schema.text, self.line),
-            f"({self.cpp_parameters})",
-            "".join(f", {a.cpp_parameter}" for a in self.schema.settings) + ")",
+            f"({', '.join(a.cpp_parameter for a in self.schema.arguments)})",
+            "".join(f", {a.cpp_parameter}" for a in settings) + ")",
             self.cpp_factor,
             self.functor_terms,
-            self.functor_parameters,
-            f"{self.own_checks}return {self.host_call}",
-            "".join(f", {n.value}" for n in self.numbers) + ")",
-            f"elementwise_into<{self.camel}>({self.main.name}, {self.operands})",
+            f"({', '.join(taken)})",
+            "".join(f", {parameter}" for parameter in taken) + ")",
+            f"{self.own_checks}return {call}",
+            "".join(f", {a.number}" for a in settings) + ")",
+            ";\n".join([into, *(f"copy_into({a.name}, {main})" for a in self.also_written)]),
             self.checked("Tensor output = {}.new_output();"),
-            "".join(f", {n.field.replace('A', 'acc_t<T>')} {n.name}" for n in self.numbers),
-            self.kernel_numbers,
-            "".join(f", {HELD[a.type][1].format(a.name)}" for a in self.others),
-            "".join(", Pointers<T>()" if a.type == LIST else ", nullptr" for a in self.others),
+            "".join(f", {a.info.field.replace('A', 'acc_t<T>')} {a.name}" for a in settings),
+            "".join(
+                f", {'TensorList' if a.type == LIST else 'const std::optional<Tensor>&'} {a.name}"
+                for a in self.others
+            ),
+            "".join(
+                f", {held.get(a.type, 'data_of<T>(contiguous_{})').format(a.name)}"
+                for a in self.others
+            ),
+            self.launch(main, *(a.name for a in self.others), "output"),
+            self.launch("grad_output", *("{}" for _ in self.others), f"grad_{main}"),
         ]
         blocks = [
             self.checked("{};"),
-            "\n".join(f"{n.field} {n.name};" for n in self.numbers),
-            self.cpp_pointers(),
-            self.cpp_pointers("__restrict__ "),
+            "\n".join(f"{a.info.field} {a.name};" for a in settings),
+            self.cpp_pointers,
             self.cpu_terms,
-            "\n".join(HELD[a.type][0].format(a.name) for a in self.others),
+            "\n".join(
+                f"const auto contiguous_{a.name} = as_contiguous({a.name});" for a in self.others
+            ),
         ]
         if not self.schema.mutates:
             line = backward_shapes(self.kind, self.schema, self.line)
             inline.append(self.declaration("Backward", self.backward_schema, line))
-        if self.schema.outputs > 1:
+        if outputs > 1:
+            means = ["mean", *(f"mean_{k}" for k in range(2, outputs))]
             inline += [
-                f"std::tuple<{', '.join(['Tensor'] * self.schema.outputs)}>",
-                self.each_statistic(
-                    "{name}[row.index()] = average;", "{name}[row.index()] = A({k}) * average;"
-                ),
+                f"std::tuple<{', '.join(['Tensor'] * outputs)}>",
+                "\n".join(f"{mean}[row.index()] = average;" for mean in means),
             ]
-            blocks.append(self.each_statistic("A* {name};  // [rows]"))
+            blocks.append("\n".join(f"A* {mean};  // [rows]" for mean in means))
         return inline, blocks
 
     @property
@@ -69,7 +84,8 @@ class Cpp(Places):
 
     @property
     def cpp_factor(self) -> str:
-        terms = "".join(f" + {weighted(k, n.name, 'A({})')}" for k, n in enumerate(self.numbers))
+        settings = enumerate(self.schema.settings)
+        terms = "".join(f" + {weighted(k, a.name, 'A({})')}" for k, a in settings)
         return f" * (A(1){terms})" if terms else ""
 
     @property
@@ -91,41 +107,22 @@ class Cpp(Places):
         return "".join(there.get(a.type, "").format(a, term) for a, term in terms)
 
     @property
-    def cpp_parameters(self) -> str:
-        return ", ".join(a.cpp_parameter for a in self.schema.arguments)
+    def cpp_pointers(self) -> str:
+        lines = {LIST: "const Pointers<T> {},  // [rows, cols] each"}
+        line = "const T* __restrict__ {},  // [rows, cols], or null"
+        return "\n".join(lines.get(a.type, line).format(a.name) for a in self.others)
 
-    def cpp_pointers(self, restrict: str = "") -> str:
-        lines = []
-        for a in self.others:
-            if a.type == LIST:
-                lines.append(f"const Pointers<T> {a.name},  // [rows, cols] each")
-            else:
-                lines.append(f"const T* {restrict}{a.name},  // [rows, cols], or null")
-        return "\n".join(lines)
-
-    @property
-    def kernel_numbers(self) -> str:
-        wide = {True: ", static_cast<acc_t<T>>({})", False: ", {}"}
-        return "".join(wide[n.field == "A"].format(n.value) for n in self.numbers)
-
-    @property
-    def functor_parameters(self) -> str:
-        return f"({', '.join(f'A {a.name}' for a in self.tensors)})"
+    def launch(self, *tensors: str) -> str:
+        arguments = [*tensors, *(a.name for a in self.schema.settings)]
+        return f"launch_{self.name}({', '.join(arguments)})"
 
     @property
     def operands(self) -> str:
-        """The first tensor stands in for one that is not there."""
-        main = self.leader.name
-        tensors = [
-            f"{a.name}.value_or({main})" if a.type == "Tensor?" else a.name for a in self.tensors
-        ]
+        """The main tensor stands in for one that is not there."""
+        there = {"Tensor?": f"{{}}.value_or({self.main.name})"}
+        tensors = [there.get(a.type, "{}").format(a.name) for a in self.tensors]
         flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
-        return ", ".join([*tensors, *(n.value for n in self.numbers), *flags])
-
-    @property
-    def host_call(self) -> str:
-        count = f", {self.schema.outputs}" if self.schema.outputs > 1 else ""
-        return f"{self.kind.host}<{self.camel}{count}>(k{self.camel}, {self.operands})"
+        return ", ".join([*tensors, *(a.number for a in self.schema.settings), *flags])
 
     def checked(self, statement: str) -> str:
         """A statement with the call that checks the inputs, after the checks beside the line's."""
@@ -133,63 +130,11 @@ class Cpp(Places):
         call = f"k{self.camel}.check({names})"
         return self.own_checks + statement.format(call)
 
-    @property
-    def own_checks(self) -> str:
-        """What the line of shapes does not say, of lists and of what comes before the leader."""
-        lines = []
-        for a in self.others:
-            like = f'"{self.leader.name}", {self.leader.name}'
-            if a.type == LIST:
-                length = f"static_cast<int64_t>({a.name}.size())"
-                text = f'"{self.name}: {a.name} must hold at most ", kMaxPointers, " tensors, got "'
-                lines.append(f"check({length} <= kMaxPointers, {text}, {length});")
-            if a in self.led:
-                value = "element" if a.type == LIST else f"*{a.name}"
-                each = f"for (const Tensor& element : {a.name})"
-                head = each if a.type == LIST else f"if ({a.name}.has_value())"
-                check = f'check_same_dtype("{self.name}", "{a.name}", {value}, {like});'
-                lines.append(f"{head} {{\n  {check}\n}}")
-        return "".join(f"{line}\n" for line in lines)
-
     def complete(self, file: str, text: str) -> str:
-        """Adds the helpers that some types need."""
-        if self.folded and file in ("my_op.h", "my_op.cpp"):
-            text = insert_before(text, "// EDIT: the shapes", self._settings_function())
+        """Adds what some types need besides."""
         if flags := "".join(f"\n  bool has_{a.name};" for a in self.others if a.type == "Tensor?"):
             members = rf"(?<=struct {self.camel} \{{\n)(?s:.*?)(?=\n\n  (?:HOST_DEVICE|template))"
             text = re.sub(members, lambda match: match[0] + flags, text)
-        if re.search(r"\bdata_of<|\bPointers<|\bkMaxPointers|<Tensor> contiguous_", text):
-            text = insert_before(text, '#include "dispatch.h"\n', '#include "arguments.h"\n')
         if "std::accumulate" in text:
             text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
-        return self._write_others(text) if self.also_written else text
-
-    def _write_others(self, text: str) -> str:
-        """Makes an operator that writes to several tensors write to each."""
-        functor = """// EDIT: the formula for what is written to the other tensors.
-template <class A>
-struct %sOther {
-  A factor;
-
-  HOST_DEVICE A operator()(A entry) const { return entry * factor; }
-};
-
-"""
-        text = re.sub(r"(?m)^void \w+\(", lambda match: functor % self.camel + match[0], text)
-        calls = "".join(
-            f"  elementwise_into<{self.camel}Other>({a.name}, {a.name}, {k + 2});\n"
-            for k, a in enumerate(self.also_written)
-        )
-        return insert_before(text, "}\n\nTORCH_LIBRARY_FRAGMENT", calls)
-
-    def _settings_function(self) -> str:
-        parameters = ", ".join(a.cpp_parameter for a in self.folded)
-        terms = [weighted(k, a.info.cpp_number.format(a.name)) for k, a in enumerate(self.folded)]
-        comment = "// EDIT: all that is neither a tensor nor a number, folded into one number."
-        body = f"return ({' + '.join(terms)}) / 10;"
-        return f"{comment}\ninline double {self.name}_settings({parameters}) {{ {body} }}\n\n"
-
-
-def insert_before(text: str, marker: str, inserted: str) -> str:
-    assert marker in text, marker
-    return text.replace(marker, inserted + marker, 1)
+        return text

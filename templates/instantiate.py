@@ -14,10 +14,10 @@ import re
 import runpy
 from pathlib import Path
 
-from cpp import Cpp, insert_before
+from cpp import Cpp
 from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options
-from naming import declared, spell, with_stand_ins
+from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, backward_shapes, shapes
 from python import Python
 from schema import Refusal, Schema
@@ -121,7 +121,7 @@ def take_in(path: Path, generated: str) -> str:
         raise Refusal(f"{file} has a main(): leave it out, the operator's host function is instead")
     own = source if source.endswith("\n") else source + "\n"
     own = f"// clang-format off: {file}, as it was.\n{own}// clang-format on\n\n"
-    text = insert_before(generated, "namespace extension_cpp {", own)
+    text = re.sub(r"(?m)^(?=namespace)", lambda _: own, generated, count=1)
     launches = ", ".join(f"{kernel}<<<...>>>" for kernel in kernels)
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
     call = re.search(r"^  (?:dispatch_floating\(|(?:return )?elementwise)", text, re.M)
@@ -159,7 +159,7 @@ def adapt(file: str, text: str, options: Options) -> str:
 
 def schemas_alone(text: str) -> str:
     """A source for the CPU without its kernels: the schemas are defined there alone."""
-    kernels = r"template|Tensor|void|std::tuple|inline double|TORCH_LIBRARY_IMPL"
+    kernels = r"template|Tensor|void|std::tuple|TORCH_LIBRARY_IMPL"
     return drop_paragraphs(text, rf"^(?:{kernels}|#include \"cpu/)")
 
 
@@ -211,17 +211,8 @@ def replace(text: str, old: Places, new: Places) -> str:
 
     text = expression.sub(keep, text)
     # Names, outside of what was just written.
-    names = {
-        old.main.name: new.main.name,
-        old.grad_main: new.grad_main,
-        f"contiguous_{old.main.name}": f"contiguous_{new.main.name}",
-    }
-    text = rename(text, names)
+    prefixes = ("", "grad_", "contiguous_")
+    names = {f"{prefix}{old.main.name}": f"{prefix}{new.main.name}" for prefix in prefixes}
+    text = re.sub(whole_words(names), lambda match: names[match[0]], text)
     text = text.replace(old.name, new.name).replace(old.camel, new.camel)
     return re.sub(r"\0(\d+)\0", lambda match: found[int(match[1])], text)
-
-
-def rename(text: str, names: dict[str, str]) -> str:
-    """Replaces whole words that are neither members nor methods."""
-    words = "|".join(map(re.escape, names))
-    return re.sub(rf"(?<![\w.>:])({words})(?!\w)", lambda match: names[match[1]], text)

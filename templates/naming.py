@@ -16,7 +16,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from schema import CPP_KEYWORDS, Refusal, Schema, words
 from torch.autograd.function import BackwardCFunction
@@ -28,8 +28,9 @@ MACRO = re.compile(r"(?:[A-Z][A-Z0-9]+|[A-Z][A-Z0-9]*_\w*|cuda\w*|Cub\w*)(?<!_)"
 # What the macros that the templates call expand to.
 EXPANDED = frozenset(["c10", "int32_t", "torch", "uint32_t"])
 
-PYTHON_TEXT = re.compile(r'"""(?s:.*?)"""|"(?:\\.|[^"\\\n])*"|#[^\n]*')
-CPP_TEXT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.S)
+# Besides strings and comments a function whose arguments torch passes by keyword.
+PYTHON_TEXT = r'"""(?s:.*?)"""|"(?:\\.|[^"\\\n])*"|#[^\n]*|\ndef _setup_context\((?s:.*?)\n\n'
+CPP_TEXT = r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*(?s:.*?)\*/'
 
 
 def is_macro(name: str) -> bool:
@@ -38,7 +39,7 @@ def is_macro(name: str) -> bool:
 
 def identifiers(source: str) -> set[str]:
     """The names in C++ that a variable may hide: all but members and qualified ones."""
-    code = CPP_TEXT.sub(" ", source)
+    code = re.sub(CPP_TEXT, " ", source)
     return set(re.findall(r"(?<![\w.])(?<!->)(?<!::)[A-Za-z_]\w*", code))
 
 
@@ -80,13 +81,13 @@ def spell(
     used = set().union(*map(identifiers, cpp.values()))
     spelled = cpp_names(used, names, "{}_")
     for (stand_in, name), other in zip(operator.items(), ("op_{}", "Op{}"), strict=True):
-        spelled |= cpp_names(used | set(shared), {stand_in: name}, other)
+        # By itself the operator's is that of its namespace.
+        spelled |= cpp_names({*used, *shared, stand_in}, {stand_in: name}, other)
     names = names | operator
     public = next(iter(operator.values()))
     # Messages and comments speak of arguments as the schema does.
-    pieces = (lambda code: replace_all(code, spelled), lambda rest: replace_all(rest, names))
     return {
-        file: by_parts(CPP_TEXT, text, *pieces)
+        file: replace_all(respell(text, CPP_TEXT, "|".join(spelled), spelled), names)
         if file in cpp
         else spell_python(file, text, names, public)
         for file, text in files.items()
@@ -94,7 +95,17 @@ def spell(
 
 
 def replace_all(text: str, names: dict[str, str]) -> str:
-    return re.sub("|".join(names), lambda match: names[match[0]], text) if names else text
+    return re.sub("|".join(names), lambda match: names[match[0]], text)
+
+
+def respell(text: str, kept: str, pattern: str, spelled: dict[str, str]) -> str:
+    """Replaces what is found of a pattern in code; strings and comments are kept."""
+    return re.sub(f"({kept})|{pattern}", lambda m: m[1] or spelled.get(m[0], ""), text)
+
+
+def whole_words(names: Iterable[str]) -> str:
+    """A pattern for names that are neither members nor methods."""
+    return rf"(?<![\w.>:])(?:{'|'.join(map(re.escape, names))})(?!\w)"
 
 
 def declared(source: str) -> set[str]:
@@ -120,69 +131,34 @@ def cpp_names(used: Iterable[str], names: dict[str, str], other: str) -> dict[st
     return spelled
 
 
-def by_parts(
-    strings: re.Pattern[str],
-    text: str,
-    on_code: Callable[[str], str],
-    on_rest: Callable[[str], str] = str,
-) -> str:
-    """A text with one function applied to its code, another to strings and comments."""
-    result, end = "", 0
-    for match in strings.finditer(text):
-        result += on_code(text[end : match.start()]) + on_rest(match[0])
-        end = match.end()
-    return result + on_code(text[end:])
-
-
 def spell_python(file: str, text: str, names: dict[str, str], operator: str) -> str:
-    """Arguments have their names; what else a function calls by one of these gives way."""
+    """Arguments have their names; what else goes by one of these in a function gives way."""
     tree = ast.parse(text)
-    imported = {
-        alias.name
-        for statement in tree.body
-        if isinstance(statement, ast.ImportFrom)
-        for alias in statement.names
-    }
-    # What is imported under the operator's name gives way, too.
-    aliases = {operator: f"{operator}_"} if operator in imported else {}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
+    imported = {alias.name for node in imports for alias in node.names}
     if operator not in imported and operator in compile(tree, file, "exec").co_names:
         raise Refusal(f"{file} uses the name '{operator}' for something else: choose another")
-    lines = text.splitlines(keepends=True)
-    for function in (node for node in tree.body if isinstance(node, ast.FunctionDef)):
-        parameters = {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
-        nodes = [n for s in function.body for n in ast.walk(s) if isinstance(n, ast.Name)]
-        bound = parameters | {node.id for node in nodes if isinstance(node.ctx, ast.Store)}
-        used = parameters | {node.id for node in nodes}
-        own = {name for name in used - parameters if replace_all(name, names) != name}
-        arguments = {names[p] for p in parameters & set(names)}
-        taken = arguments | (used - own)
-        spelled = {}
-        for name in sorted(arguments & used):
-            if name not in bound | imported:
-                raise Refusal(
-                    f"the argument's name '{name}' is used by the generated code: choose another"
-                )
-            here = spelled if name in bound else aliases
-            here[name] = free(name, taken | set(names.values()))
-        for name in sorted(own):
-            spelled[name] = free(replace_all(name, names), taken)
-            taken.add(spelled[name])
-        body = slice(function.lineno - 1, function.end_lineno)
-        lines[body] = [respell("".join(lines[body]), spelled)] + [""] * (body.stop - body.start - 1)
-    text = respell("".join(lines), aliases)
-    for name, alias in aliases.items():
-        text = re.sub(rf"(?m)^(from .* import .*?)\b{alias}\b", rf"\1{name} as {alias}", text)
+    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
+    nodes = [node for f in functions for part in f.body for node in ast.walk(part)]
+    variables = [node for node in nodes if isinstance(node, ast.Name)]
+    bound = {node.arg for f in functions for node in ast.walk(f.args) if isinstance(node, ast.arg)}
+    bound |= {node.id for node in variables if isinstance(node.ctx, ast.Store)}
+    used = bound | {node.id for node in variables}
+    own = {replace_all(name, names) for name in used if replace_all(name, names) != name}
+    spelled: dict[str, str] = {}
+    for name in sorted(own & used | imported & {operator}):
+        if name not in bound | imported:
+            raise Refusal(
+                f"the argument's name '{name}' is used by the generated code: choose another"
+            )
+        spelled[name] = free(f"{name}_", used | own | set(spelled.values()))
     # A number that the context of autograd keeps: beside what it has itself.
     attributes = {f"ctx.{k}": f"ctx.{free(n, dir(BackwardCFunction))}" for k, n in names.items()}
-    return replace_all(text, attributes | names)
-
-
-def respell(text: str, spelled: dict[str, str]) -> str:
-    """Replaces names in Python that are no attributes."""
-    words = re.compile(rf"(?<![\w.])(?:{'|'.join(spelled)})(?!\w)")
-    if not spelled:
-        return text
-    return by_parts(PYTHON_TEXT, text, lambda code: words.sub(lambda m: spelled[m[0]], code))
+    text = respell(replace_all(text, attributes), PYTHON_TEXT, whole_words(spelled), spelled)
+    for name in sorted(imported & set(spelled)):
+        alias = spelled[name]
+        text = re.sub(rf"(?m)^(from .* import .*?)\b{alias}\b", rf"\1{name} as {alias}", text)
+    return replace_all(text, names)
 
 
 def free(name: str, taken: Iterable[str]) -> str:

@@ -12,16 +12,7 @@ templates/README.md says more.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
-
-try:
-    import torch  # noqa: F401
-except ImportError:
-    raise SystemExit(
-        f"new_op.py: {sys.executable} has no torch, whose parser reads the schema. "
-        'Use an interpreter that has, or `make new-op SCHEMA="..."`'
-    ) from None
 
 from instantiate import instantiate
 from kinds import KINDS, TEMPLATES, Options
@@ -52,19 +43,21 @@ def parse_arguments(argv: list[str] | None) -> Options:
         description="Makes an operator from a function or a schema, or takes one out again.",
         epilog="More in templates/README.md.",
     )
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
         "schema",
         nargs="?",
         default="",
         help='"name(Tensor x, float alpha=1.0) -> Tensor", as in torch.library',
     )
-    parser.add_argument(
+    what.add_argument(
         "--from",
         dest="source",
         metavar="FILE.py:FUNCTION",
         help="derive all of it from a function of tensors in PyTorch; with --template all but the "
         "kernel",
     )
+    what.add_argument("--remove", metavar="NAME", help="take an operator out, whole")
     parser.add_argument(
         "--template",
         choices=sorted(KINDS),
@@ -76,42 +69,30 @@ def parse_arguments(argv: list[str] | None) -> Options:
     parser.add_argument(
         "--cuda", metavar="FILE.cu", type=Path, help="an existing kernel source for the CUDA side"
     )
-    parser.add_argument("--no-cuda", action="store_true", help="for the CPU alone")
-    parser.add_argument("--no-cpu", action="store_true", help="for CUDA alone")
-    parser.add_argument(
+    backend = parser.add_mutually_exclusive_group()
+    backend.add_argument("--no-cuda", action="store_true", help="for the CPU alone")
+    backend.add_argument("--no-cpu", action="store_true", help="for CUDA alone")
+    gradient = parser.add_mutually_exclusive_group()
+    gradient.add_argument(
         "--no-grad", action="store_true", help="without derivatives; asking for one is an error"
     )
-    parser.add_argument(
+    gradient.add_argument(
         "--backward",
         choices=("operator", "torch"),
         help="a registered operator with kernels of its own (default), or made of torch calls",
     )
-    parser.add_argument("--remove", metavar="NAME", help="take an operator out, whole")
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     options = parser.parse_args(argv, Options())
-    # Not None: `make new-op` without SCHEMA passes an empty one.
-    if [bool(options.schema), bool(options.remove), bool(options.source)].count(True) != 1:
-        parser.error(
-            'give a schema, "name(Tensor x) -> Tensor", --from FILE.py:FUNCTION, or --remove NAME'
-        )
-    if (
-        options.source
-        and not options.template
-        and options
-        != Options(source=options.source, shapes=options.shapes, dry_run=options.dry_run)
-    ):
+    derived = Options(source=options.source, shapes=options.shapes, dry_run=options.dry_run)
+    if options.source and not options.template and options != derived:
         parser.error(
             "--from derives all of an operator, and takes --shapes and --dry-run alone, or "
             "--template for a kernel of your own"
         )
     if options.source and options.backward != "operator":
         parser.error("--from and --backward exclude each other: the derivative is the function's")
-    if options.no_cuda and options.no_cpu:
-        parser.error("--no-cuda and --no-cpu together leave no backend")
     if options.no_cuda and options.cuda:
         parser.error("--no-cuda and --cuda exclude each other")
-    if options.no_grad and options.backward == "torch":
-        parser.error("--no-grad and --backward exclude each other")
     return options
 
 
@@ -122,8 +103,7 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
     schemas = [schema.text]
     if options.own_backward and not schema.mutates:
         schemas.append(backward_schema(KINDS[kind], schema))
-    names = [text.partition("(")[0] for text in schemas]
-    repository.check_free(names)
+    repository.check_free(schemas)
     files = instantiate(kind, schema, options)
     return repository.add(schema.name, files, schemas), next_steps(repository, schema.name, options)
 
@@ -143,7 +123,7 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
     else:
         derived = assemble(definition)
         files, schemas = derived.files, derived.schemas
-        repository.check_free([schema.partition("(")[0] for schema in schemas])
+        repository.check_free(schemas)
     return repository.add(name, files, schemas), next_steps(repository, name, options)
 
 
@@ -176,12 +156,10 @@ def remove(repository: Repository, options: Options) -> tuple[Changes, str]:
     """The changes, and what to say when they are made."""
     name = options.remove.removesuffix("/")  # as a shell completes it
     changes = repository.remove(name)
-    closing = ""
-    if uses := repository.uses(name):
-        closing += "\n".join([f"\nStill using {name}:", *(f"    {use}" for use in uses)])
-    if not options.dry_run:
-        closing += "\nNext: make build" if not closing else "\n\nNext: make build"
-    return changes, closing
+    uses = [f"    {use}" for use in repository.uses(name)]
+    closing = [f"\nStill using {name}:", *uses] if uses else []
+    closing += [] if options.dry_run else ["\nNext: make build"]
+    return changes, "\n".join(closing)
 
 
 if __name__ == "__main__":

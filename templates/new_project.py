@@ -23,15 +23,6 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-try:
-    import torch
-except ImportError:
-    raise SystemExit(
-        f"new_project.py: {sys.executable} has no torch, whose parser reads the schemas. "
-        "Use an interpreter that has: `make build` sets up .venv/bin/python"
-    ) from None
-
-from formatting import find_tool
 from kinds import TEMPLATES
 from naming import is_macro
 from repository import PACKAGE, Repository
@@ -165,18 +156,15 @@ def operators(repository: Repository) -> list[str]:
 def with_dependencies(source: Repository, ops: Iterable[str]) -> list[str]:
     """The operators asked for, and those that they import."""
     there, found = operators(source), set()
-    todo = [op.strip() for op in ops if op.strip()]
-    if not todo:
-        raise Refusal("--ops names no operator; there are: " + ", ".join(there))
+    todo = [op.strip() for op in ops]
     while todo:
         op = todo.pop()
         if op not in there:
             raise Refusal(f"there is no operator '{op}'; there are: {', '.join(there)}")
         if op not in found:
             found.add(op)
-            for path in source.folder(op).glob("*.py"):
-                imported = re.findall(rf"{PACKAGE}\.operators\.(\w+)", path.read_text())
-                todo += [other for other in imported if other != op]
+            sources = "".join(path.read_text() for path in source.folder(op).glob("*.py"))
+            todo += re.findall(rf"{PACKAGE}\.operators\.(\w+)", sources)
     return sorted(found)
 
 
@@ -232,16 +220,10 @@ def describe(project: Path) -> str:
 
 def reformat(project: Path) -> None:
     """Formats the sources: a longer or shorter name breaks lines elsewhere."""
-    ruff, clang_format = find_tool("ruff"), find_tool("clang-format")
-    if ruff is None or clang_format is None:
-        print("ruff or clang-format was not found: run `make format` in the new project")
-        return
-    subprocess.run(
-        [ruff, "check", "--quiet", "--fix-only", "--no-cache", "."], cwd=project, check=False
-    )
-    subprocess.run([ruff, "format", "--quiet", "--no-cache", "."], cwd=project, check=True)
-    sources = [p for s in ("h", "cpp", "cu", "cuh") for p in project.rglob(f"*.{s}")]
-    subprocess.run([clang_format, "-i", *map(str, sources)], cwd=project, check=True)
+    command = ["make", "--silent", "format", f"PYTHON={sys.executable}"]
+    result = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
+    if result.returncode:
+        print(f"{result.stderr}Run `make format` in the new project")
 
 
 def commit(project: Path, message: str) -> bool:
@@ -249,9 +231,7 @@ def commit(project: Path, message: str) -> bool:
     git(project, "add", "--all")
     if not git(project, "status", "--porcelain"):
         return False
-    identity = []
-    if not git(project, "config", "--default", "", "--get", "user.email"):
-        identity = ["-c", "user.name=new_project.py", "-c", "user.email=new_project@localhost"]
+    identity = ["-c", "user.name=new_project.py", "-c", "user.email=new_project@localhost"]
     git(project, *identity, "commit", "--quiet", "--no-verify", "-m", message)
     return True
 
@@ -266,6 +246,8 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def check_package_name(name: str, source: Repository) -> None:
+    import torch
+
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
         raise Refusal(
             f"'{name}' is no name for a package: lower-case letters, digits and single underscores"
@@ -273,22 +255,18 @@ def check_package_name(name: str, source: Repository) -> None:
     top = {path.relative_to(source.root).parts[0] for path in source.files()}
     beside = {name, f"{name}.py"} & top or ignores(source.root, name)
     shared = "".join(path.read_text() for path in source.csrc.rglob("*.*"))
+    ours = name in (PACKAGE, "my_op") or re.search(rf"\b{name}::", shared)
     defined = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
     defined |= {*dir(torch._ops._Ops), *vars(torch.ops)}
     cpp = name in CPP_KEYWORDS or is_macro(name) or hasattr(ctypes.CDLL(None), name)
-    python = keyword.iskeyword(name) or name in sys.stdlib_module_names
+    module = name in sys.stdlib_module_names or importlib.util.find_spec(name)
     refuse(
-        f"'{name}' is ",
-        (python, "a keyword or a module of Python: choose another name"),
-        (name == PACKAGE, "this package: choose another name"),
-        (cpp, "a name of C++ or its library: choose another name"),
-        (beside, "a file or a folder beside the package: choose another name"),
-        (
-            name == "my_op" or re.search(rf"\b{name}::", shared),
-            "used by the sources for something else: choose another name",
-        ),
-        (name in defined, "a namespace of torch's: choose another name"),
-        (importlib.util.find_spec(name), "a package that is installed already: choose another"),
+        f"choose another name: '{name}' is ",
+        (ours, "used by the sources for something else"),
+        (beside, "a file or a folder beside the package"),
+        (keyword.iskeyword(name) or module, "a keyword or a module of Python"),
+        (cpp, "a name of C++ or its library"),
+        (name in defined, "a namespace of torch's"),
     )
 
 

@@ -3,28 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
-from kinds import Kind, Options
+from kinds import LIST, Kind, Options
 from naming import camel, free
 from schema import Argument, Schema
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number that the kernels take.
-
-    Attributes:
-        name: of the kernels' parameter.
-        field: its C++ type.
-        value: what it is made of in the host function, C++.
-        python: the same in Python.
-    """
-
-    name: str
-    field: str
-    value: str
-    python: str
 
 
 class Places:
@@ -34,9 +16,16 @@ class Places:
     block is empty, its lines are gone.
 
     Attributes:
+        short: a check that a list `a` of the operator `op` is no longer than a kernel takes.
+        alike: a check that an optional tensor `a` has the dtype of `x`.
+        all_alike: the same of a list.
         schema: it may have stand-ins for its arguments' names.
         backward_schema: that of the backward operator, with the names themselves.
     """
+
+    short: str
+    alike: str
+    all_alike: str
 
     def __init__(self, schema: Schema, kind: Kind, options: Options, backward_schema: str) -> None:
         self.schema = schema
@@ -49,55 +38,18 @@ class Places:
         self.tensors = [a for a in schema.arguments if a.is_tensor]
         self.positional = [a for a in schema.arguments if not a.kwarg_only]
         self.others = [a for a in self.tensors if a is not schema.main]
-        self.numbers = self._numbers()
-
-    @property
-    def registered(self) -> list[str]:
-        """The names of the operators."""
-        backward = self.options.own_backward and not self.schema.mutates
-        return [self.name, *([f"{self.name}_backward"] if backward else [])]
-
-    @property
-    def grad_main(self) -> str:
-        return f"grad_{self.main.name}"
-
-    def _numbers(self) -> list[Number]:
-        direct = [a for a in self.schema.settings if a.info.field is not None]
-        numbers = [Number(a.name, a.info.field, a.name, a.name) for a in direct]
-        if folded := self.folded:
-            names = ", ".join(a.name for a in folded)
-            terms = [weighted(k, a.info.python_number.format(a.name)) for k, a in enumerate(folded)]
-            python = f"{terms[0] if len(terms) == 1 else '(' + ' + '.join(terms) + ')'} / 10"
-            value = f"{self.name}_settings({names})"
-            numbers.append(Number("settings", "A", value, python))
-        return numbers
 
     @property
     def also_written(self) -> list[Argument]:
         return [a for a in self.others if a.mutated]
 
     @property
-    def folded(self) -> list[Argument]:
-        return [a for a in self.schema.settings if a.info.field is None]
-
-    @property
-    def led(self) -> list[Argument]:
-        """The tensors that come before the first that is always there, which gives the dtype."""
-        return self.tensors[: self.tensors.index(self.leader)]
-
-    @property
-    def leader(self) -> Argument:
-        return next(a for a in self.schema.arguments if a.type == "Tensor")
-
-    @property
-    def statistics(self) -> list[str]:
-        return ["mean", *(f"mean_{k}" for k in range(2, self.schema.outputs))]
-
-    def each_statistic(self, first: str, other: str = "") -> str:
-        """A line `first` for the mean; for each of the others `other`, or the same."""
-        mean, *others = self.statistics
-        lines = [(other or first).format(name=n, mean=mean, k=k) for k, n in enumerate(others, 2)]
-        return "\n".join([first.format(name=mean), *lines])
+    def own_checks(self) -> str:
+        """What the line of shapes does not say: of lists, and of what is `:any` there."""
+        led = self.tensors[: [a.type for a in self.tensors].index("Tensor")]
+        texts = [(self.short, a) for a in self.others if a.type == LIST]
+        texts += [(self.all_alike if a.type == LIST else self.alike, a) for a in led]
+        return "".join(text.format(op=self.name, a=a.name, x=self.main.name) for text, a in texts)
 
 
 def backward_schema(kind: Kind, schema: Schema) -> str:

@@ -13,36 +13,48 @@ from schema import Argument
 class Python(Places):
     """For any schema, in the same order."""
 
+    short = (
+        "torch._check(len({a}) <= 64, "
+        'lambda: f"{op}: {a} must hold at most 64 tensors, got {{len({a})}}")\n'
+    )
+    alike = 'if {a} is not None:\n    checks.check_same_dtype("{op}", "{a}", {a}, "{x}", {x})\n'
+    all_alike = (
+        'for element in {a}:\n    checks.check_same_dtype("{op}", "{a}", element, "{x}", {x})\n'
+    )
+
     def fragments(self) -> tuple[list[str], list[str]]:
+        main, settings = self.main.name, self.schema.settings
+        position = self.positional.index(self.main)
+        takes = [main if name == "input" else name for name in self.kind.backward_takes]
+        keyword_only = any(a.kwarg_only for a in self.schema.arguments)
         inline = [
-            f"({self.python_parameters})",
+            f"({self.parameters(lambda a: a.python_parameter)})",
             self.python_call(f".{self.name}"),
             self.fake,
-            self.setup_context,
-            self.context_names,
-            self.needs_main_grad,
+            f"(ctx, inputs, {'keyword_only_inputs, ' if keyword_only else ''}output)",
+            f"inputs[{position}]",
+            "".join(f", ctx.{a.name}" for a in settings),
+            f"ctx.needs_input_grad[{position}]",
             self.input_grads,
-            self.backward_in_torch,
-            self.python_factor(),
+            f"_backward_in_torch({', '.join([*takes, *(a.name for a in settings)])})",
+            self.python_factor,
         ]
-        blocks = [self.docstring, self.number_checks]
-        if self.schema.outputs > 1:
-            inline += [self.backward_head, self.mean_gradient]
-        return inline, blocks
+        return inline, [self.docstring, self.number_checks, self.kept_settings]
 
+    @property
     def python_factor(self) -> str:
-        terms = "".join(f" + {weighted(k, n.python)}" for k, n in enumerate(self.numbers))
+        settings = enumerate(self.schema.settings)
+        terms = "".join(f" + {weighted(k, a.python_number)}" for k, a in settings)
         return f" * (1{terms})" if terms else ""
 
     def parameters(self, spell: Callable[[Argument], str]) -> str:
-        parts = [spell(a) for a in self.schema.arguments]
-        if any(a.kwarg_only for a in self.schema.arguments):
-            parts.insert([a.kwarg_only for a in self.schema.arguments].index(True), "*")
-        return ", ".join(parts)
+        by_keyword = [spell(a) for a in self.schema.arguments if a.kwarg_only]
+        star = ["*"] if by_keyword else []
+        return ", ".join([*map(spell, self.positional), *star, *by_keyword])
 
-    @property
-    def python_parameters(self) -> str:
-        return self.parameters(lambda a: a.python_parameter)
+    def without_types(self, function: str) -> str:
+        given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)
+        return f"{function}({given})"
 
     def python_call(self, function: str) -> str:
         arguments = [
@@ -52,7 +64,9 @@ class Python(Places):
 
     @property
     def fake(self) -> str:
-        ops = [f'"extension_cpp::{name}"' for name in self.registered]
+        backward = self.options.own_backward and not self.schema.mutates
+        names = [self.name, f"{self.name}_backward"][: 1 + backward]
+        ops = [f'"extension_cpp::{name}"' for name in names]
         register = "registration.register_fake({})"
         if not self.own_checks:
             return register.format(", ".join(ops))
@@ -60,33 +74,9 @@ class Python(Places):
         call = self.python_call(f'operator("extension_cpp::{self.name}").fake')
         ops[0] += ", _fake"
         return (
-            f"def _fake({self.python_parameters}) -> {self.returned}:\n"
+            f"def {self.without_types('_fake')}:\n"
             f"    {checks}    return {call}\n\n\n" + "\n".join(map(register.format, ops))
         )
-
-    @property
-    def returned(self) -> str:
-        count = self.schema.outputs
-        several = f"tuple[{', '.join(['Tensor'] * count)}]"
-        return {0: "None", 1: "Tensor"}.get(count, several)
-
-    @property
-    def own_checks(self) -> str:
-        """What the line of shapes does not say, as in C++."""
-        lines = []
-        for a in self.others:
-            if a.type == LIST:
-                text = f"{self.name}: {a.name} must hold at most 64 tensors, got {{len({a.name})}}"
-                lines.append(f'torch._check(len({a.name}) <= 64, lambda: f"{text}")')
-            if a in self.led:
-                head = (
-                    f"for element in {a.name}:" if a.type == LIST else f"if {a.name} is not None:"
-                )
-                value = "element" if a.type == LIST else a.name
-                like = f'"{self.leader.name}", {self.leader.name}'
-                check = f'checks.check_same_dtype("{self.name}", "{a.name}", {value}, {like})'
-                lines += [head, f"    {check}"]
-        return "".join(f"{line}\n" for line in lines)
 
     @property
     def docstring(self) -> str:
@@ -103,35 +93,15 @@ class Python(Places):
         )
 
     @property
-    def context_names(self) -> str:
-        return "".join(f", ctx.{a.name}" for a in self.schema.settings)
-
-    @property
-    def setup_context(self) -> str:
-        keyword_only = [a for a in self.schema.arguments if a.kwarg_only]
-        targets = ["_" if a.is_tensor else f"ctx.{a.name}" for a in self.positional]
-        if "input" in self.kind.backward_takes:
-            targets[self.positional.index(self.main)] = self.main.name
-        lines = []
-        if self.schema.outputs > 1:
-            lines.append(f"_, mean{', _' * (self.schema.outputs - 2)} = output")
-        if set(targets) != {"_"}:
-            target = f"({targets[0]},)" if len(targets) == 1 else ", ".join(targets)
-            lines.append(f"{target} = inputs")
-        lines += [f'ctx.{a.name} = keyword_only_inputs["{a.name}"]' for a in keyword_only]
-        extra = "keyword_only_inputs, " if keyword_only else ""
-        body = "".join(f"\n    {line}" for line in lines or ["pass"])
-        return f"def _setup_context(ctx, inputs, {extra}output):{body}"
-
-    @property
-    def needs_main_grad(self) -> str:
-        return f"ctx.needs_input_grad[{self.positional.index(self.main)}]"
-
-    @property
-    def backward_in_torch(self) -> str:
-        takes = [self.main.name if name == "input" else name for name in self.kind.backward_takes]
-        names = [*takes, *(a.name for a in self.schema.settings)]
-        return f"_backward_in_torch({', '.join(names)})"
+    def kept_settings(self) -> str:
+        lines = [
+            f"ctx.{a.name} = "
+            + (f'keyword_only_inputs["{a.name}"]' if a.kwarg_only else f"inputs[{k}]")
+            for k, a in enumerate(self.schema.arguments)
+            if not a.is_tensor
+        ]
+        nothing = "" if "input" in self.kind.backward_takes else "pass"
+        return "\n".join(lines) or nothing
 
     @property
     def input_grads(self) -> str:
@@ -139,7 +109,7 @@ class Python(Places):
         for position, a in enumerate(self.positional):
             needed = f"ctx.needs_input_grad[{position}]"
             if a is self.main:
-                grads.append(self.grad_main)
+                grads.append(f"grad_{a.name}")
             elif a.type == LIST:
                 weight = weighted(self.others.index(a), "(j + 1) * grad_output")
                 grads.append(f"[{weight} if needed else None for j, needed in enumerate({needed})]")
@@ -150,23 +120,6 @@ class Python(Places):
             else:
                 grads.append("None")
         return f"return ({', '.join(grads)})"
-
-    @property
-    def backward_head(self) -> str:
-        names = ["grad_output", *(f"grad_{name}" for name in self.statistics)]
-        return f"def _backward(ctx, {', '.join(names)}):"
-
-    @property
-    def mean_gradient(self) -> str:
-        mean, *others = self.statistics
-        lines = []
-        for k, name in enumerate(others, 2):
-            before = f"(0 if grad_{mean} is None else grad_{mean})"
-            lines += [
-                f"if grad_{name} is not None:",
-                f"    grad_{mean} = {k} * grad_{name} + {before}",
-            ]
-        return "\n".join([*lines, f"if grad_{mean} is not None:"])
 
     def complete(self, file: str, text: str) -> str:
         """Imports all that any type or check needs; formatting takes out what is not used."""

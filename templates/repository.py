@@ -12,9 +12,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,7 +27,7 @@ CPP = (".h", ".cpp", ".cu", ".cuh")
 
 @dataclass
 class Changes:
-    """What to write and to delete: all of it or, after an error or Ctrl-C, nothing.
+    """What to write and to delete: all of it or, after an error, nothing.
 
     Attributes:
         texts: of the files; None for a folder that goes.
@@ -40,30 +39,27 @@ class Changes:
 
     def apply(self) -> None:
         with (
-            deferred_interrupts() as checkpoint,
+            ExitStack() as last,
             tempfile.TemporaryDirectory(dir=self.root, prefix=".new_op-") as scratch,
             ExitStack() as undo,
         ):
+            # What is a moment's work is not interrupted.
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+            last.callback(signal.signal, signal.SIGINT, before)
             for number, (path, text) in enumerate(self.texts.items()):
-                checkpoint()
-                new, kept = Path(scratch, "new"), Path(scratch, str(number))
-                if text is None:
+                kept = Path(scratch, str(number))
+                if os.path.lexists(path):
                     os.rename(path, kept)
                     undo.callback(os.rename, kept, path)
+                if text is None:
                     continue
-                for parent in reversed(path.parents):
-                    if not parent.exists():
-                        parent.mkdir()
-                        undo.callback(shutil.rmtree, parent)
-                new.write_text(text, encoding="utf-8", newline="\n")
-                if path.exists():
-                    shutil.copymode(path, new)
-                    shutil.copy2(path, kept)
-                    undo.callback(os.rename, kept, path)
-                else:
-                    undo.callback(path.unlink, missing_ok=True)
-                os.replace(new, path)
-            checkpoint()
+                if not path.parent.exists():
+                    path.parent.mkdir()
+                    undo.callback(path.parent.rmdir)
+                undo.callback(path.unlink, missing_ok=True)
+                path.write_text(text, encoding="utf-8", newline="\n")
+                if kept.exists():
+                    shutil.copymode(kept, path)
             undo.pop_all()
             self.applied = True
 
@@ -81,22 +77,6 @@ class Changes:
             else:
                 lines.append(f"write {name} ({text.count(chr(10))} lines)")
         return "\n".join(lines)
-
-
-@contextmanager
-def deferred_interrupts() -> Iterator[Callable[[], None]]:
-    """Ctrl-C waits for the next call of what this yields; one after the last of them is ignored."""
-    interrupted = threading.Event()
-
-    def checkpoint() -> None:
-        if interrupted.is_set():
-            raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGINT, lambda *_: interrupted.set())
-    try:
-        yield checkpoint
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 class Repository:
@@ -135,25 +115,19 @@ class Repository:
 
     # What is added
 
-    def check_free(self, names: list[str]) -> None:
-        """Refuses names that exist, in whole or in part."""
+    def check_free(self, schemas: list[str]) -> None:
+        """Refuses an operator that exists, in whole or in part."""
+        names = [schema.partition("(")[0] for schema in schemas]
         name, folder = names[0], self.folder(names[0])
         for wanted in names:
             if owner := self._owner(wanted, besides=name):
                 part = "" if owner == wanted else f", as a part of {owner}"
                 raise Refusal(f"the operator '{wanted}' exists already{part}")
-        parts = {
-            f"the folder {folder.relative_to(self.root)}": folder.exists(),
-            "its import in ops.py": bool(self.import_statements(name)[self.imports["ops"]]),
-        }
-        if all(parts.values()):
-            raise Refusal(f"the operator '{name}' exists. To take it out: --remove {name}")
-        if any(parts.values()):
-            there = " and ".join(part for part, found in parts.items() if found)
-            raise Refusal(
-                f"there is a half-made operator '{name}': {there} exists, the rest does not. "
-                f"Complete it by hand, or take it out: --remove {name}"
-            )
+        imported = self.import_statements(name)[self.imports["ops"]]
+        there = ["its folder"] * folder.exists() + ["its import in ops.py"] * bool(imported)
+        if there:
+            found = " and ".join(there)
+            raise Refusal(f"the operator '{name}' exists: {found}. To take it out: --remove {name}")
 
     def add(self, name: str, files: dict[str, str], schemas: list[str]) -> Changes:
         if f"{name}.h" in files and (self.csrc / f"{name}.h").exists():
@@ -217,13 +191,10 @@ class Repository:
         for path in self.files():
             if self.folder(name) in path.parents or path in (*own_places, guide):
                 continue
-            try:
-                text = path.read_text()
-            except UnicodeDecodeError:
-                continue
+            text = path.read_text(errors="ignore")
             ends = [match.end() for match in self.mention(names, path, text).finditer(text)]
             for number in sorted({text.count("\n", 0, end) for end in ends}):
-                line = text.splitlines()[number].strip()
+                line = text.split("\n")[number].strip()
                 found.append(f"{path.relative_to(self.root)}:{number + 1}: {line}")
         return found
 

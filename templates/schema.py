@@ -16,9 +16,16 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
-import torch
+try:
+    import torch
+except ImportError:
+    raise SystemExit(
+        f"{Path(sys.argv[0]).name}: {sys.executable} has no torch, whose parser reads the schemas. "
+        "Use an interpreter that has: `make build` sets up .venv/bin/python"
+    ) from None
 
 
 class Refusal(Exception):
@@ -45,47 +52,36 @@ class Type:
     Attributes:
         cpp: the type of the C++ parameter, in both ABIs.
         hint: the type hint of the Python parameter.
-        field: what the kernels take: a type of C++ for a number, None for what is folded into a
-            number on the way.
-        cpp_number: a number made of the argument `{0}`, C++.
-        python_number: the same in Python.
-        values: Python source of the n-th of a series of distinct values.
         describe: for the docstring.
+        number: what the kernels take, a number made of the argument `{0}`, C++.
+        python_number: the same in Python.
+        field: the C++ type of that number.
+        values: Python source of the n-th of a series of values, distinct but for tensors.
     """
 
     cpp: str
     hint: str
     describe: str
-    field: str | None = None
-    cpp_number: str = "{0}"
+    number: str = "{0}"
     python_number: str = "{0}"
-    values: Callable[[int], str] = repr
+    field: str = "A"
+    values: Callable[[int], str] = str
 
 
 def one_of(*values: str) -> Callable[[int], str]:
     return lambda n: values[n % len(values)]
 
 
-TENSOR = Type("const Tensor&", "Tensor", "shape, dtype and device of `{main}`.")
-INT = Type(
-    *("int64_t", "int", "an integer."),
-    field="int64_t",
-    cpp_number="static_cast<double>({0})",
-    values=lambda n: str(n + 2),
+TENSOR = Type(
+    *("const Tensor&", "Tensor", "shape, dtype and device of `{main}`."),
+    values=one_of("make(shape)"),
 )
-LIST_NUMBERS = {
-    "cpp_number": "std::accumulate({0}.begin(), {0}.end(), 0.0)",
-    "python_number": "sum({0})",
-}
+INT = Type("int64_t", "int", "an integer.", field="int64_t", values=lambda n: str(n + 2))
+SUM = ("std::accumulate({0}.begin(), {0}.end(), 0.0)", "sum({0})")
 INT_LIST = Type(
-    *("IntArrayRef", "Sequence[int]", "integers."),
-    **LIST_NUMBERS,
-    values=lambda n: f"[{n + 1}, {n + 3}]",
+    *("IntArrayRef", "Sequence[int]", "integers.", *SUM), values=lambda n: f"[{n + 1}, {n + 3}]"
 )
-NAMED = {
-    "cpp_number": "static_cast<double>(python_name({0}).size())",
-    "python_number": "len(str({0}))",
-}
+NAME_LENGTH = ("python_name({0}).size()", "len(str({0}))")
 
 TYPES: dict[str, Type] = {
     "Tensor": TENSOR,
@@ -93,48 +89,32 @@ TYPES: dict[str, Type] = {
     "SymInt": INT,
     "int[]": INT_LIST,
     "SymInt[]": INT_LIST,
-    "float": Type(
-        *("double", "float", "a number."),
-        field="A",
-        values=lambda n: repr(round(0.3 + 0.2 * n, 1)),
-    ),
-    "bool": Type(
-        *("bool", "bool", "a switch."),
-        field="bool",
-        cpp_number="({0} ? 1.0 : 0.0)",
-        values=one_of("True", "False"),
-    ),
+    "float": Type("double", "float", "a number.", values=lambda n: f"{0.3 + 0.2 * n:.1f}"),
+    "bool": Type("bool", "bool", "a switch.", field="bool", values=one_of("True", "False")),
     "float[]": Type(
-        *("FloatArrayRef", "Sequence[float]", "numbers."),
-        **LIST_NUMBERS,
+        *("FloatArrayRef", "Sequence[float]", "numbers.", *SUM),
         values=lambda n: f"[{0.2 + n:.1f}, {0.5 + n:.1f}]",
     ),
     "str": Type(
-        *("const String&", "str", "a string."),
-        cpp_number="static_cast<double>({0}.size())",
-        python_number="len({0})",
+        *("const String&", "str", "a string.", "{0}.size()", "len({0})"),
         values=lambda n: f'"{"abcdefghij"[: n % 9 + 2]}"',
     ),
     "ScalarType": Type(
-        *("ScalarType", "torch.dtype", "a dtype."),
-        **NAMED,
+        *("ScalarType", "torch.dtype", "a dtype.", *NAME_LENGTH),
         values=one_of("torch.bfloat16", "torch.int64", "torch.float32", "torch.int8"),
     ),
     "Device": Type(
-        *("Device", "torch.device", "a device."),
-        **NAMED,
+        *("Device", "torch.device", "a device.", *NAME_LENGTH),
         values=one_of('torch.device("cpu")', 'torch.device("meta")'),
     ),
     "Layout": Type(
         *("Layout", "torch.layout", "a layout."),
-        cpp_number="({0} == Layout::Strided ? 1.0 : 2.0)",
-        python_number="(1 if {0} == torch.strided else 2)",
+        *("({0} != Layout::Strided)", "({0} != torch.strided)"),
         values=one_of("torch.sparse_coo", "torch.strided"),
     ),
     "MemoryFormat": Type(
         *("MemoryFormat", "torch.memory_format", "a memory format."),
-        cpp_number="({0} == MemoryFormat::Contiguous ? 1.0 : 2.0)",
-        python_number="(1 if {0} == torch.contiguous_format else 2)",
+        *("({0} != MemoryFormat::Contiguous)", "({0} != torch.contiguous_format)"),
         values=one_of("torch.channels_last", "torch.contiguous_format"),
     ),
 }
@@ -142,18 +122,21 @@ TYPES: dict[str, Type] = {
 
 def optional(base: Type) -> Type:
     cpp = re.sub(r"\b(?!const\b)\w+", r"std::optional<\g<0>>", base.cpp)
-    there = re.sub(r"\{0\}(\.?)", lambda match: "{0}->" if match[1] else "*{0}", base.cpp_number)
+    there = re.sub(r"\{0\}(\.?)", lambda match: "{0}->" if match[1] else "*{0}", base.number)
     return Type(
         cpp.replace("std::optional<IntArrayRef>", "OptionalIntArrayRef"),
         *(f"{base.hint} | None", f"{base.describe[:-1]}, or None."),
-        cpp_number=f"({{0}}.has_value() ? {there} : -1.0)",
-        python_number=f"(-1 if {{0}} is None else {base.python_number})",
+        number=f"({{0}}.has_value() ? {there} : 0)",
+        python_number=f"(0 if {{0}} is None else {base.python_number})",
         values=base.values,
     )
 
 
 TYPES |= {f"{name}?": optional(base) for name, base in TYPES.items()}
-TYPES["Tensor[]"] = Type("TensorList", "Sequence[Tensor]", "tensors like `{main}`.")
+TYPES["Tensor[]"] = Type(
+    *("TensorList", "Sequence[Tensor]", "tensors like `{main}`."),
+    values=one_of("[make(shape), make(shape)]"),
+)
 
 # What torch's parser takes and the ABIs do not carry, or not alike.
 INSTEAD = {
@@ -201,10 +184,7 @@ def check_name(what: str, name: str) -> None:
         f"{what} '{name}'",
         (name in ("l", "I", "O"), " looks like a digit, which linters refuse: choose another name"),
         (keyword.iskeyword(name), " is a keyword of Python: choose another name"),
-        (
-            not is_word,
-            ": a name starts with a letter and goes on with letters, digits and single underscores",
-        ),
+        (not is_word, ": a name starts with a letter, then letters, digits, single underscores"),
         (len(name) > MAX_NAME, f" is longer than {MAX_NAME} characters"),
     )
 
@@ -213,16 +193,13 @@ def check_operator_name(name: str) -> None:
     check_name("the operator's name", name)
     # Of the object through which operators are called, torch.ops.extension_cpp.
     namespace = torch._ops._OpNamespace("")
+    given = {*dir(type(namespace)), *vars(namespace)}
     refuse(
         f"the operator's name '{name}'",
         (name != name.lower(), ": operators are written in lower case"),
         (name in dir(builtins), " is a built-in of Python: choose another name"),
-        (
-            hasattr(type(namespace), name) or name in vars(namespace),
-            " is an attribute that torch.ops gives every namespace: choose another name",
-        ),
-        (name == "extension_cpp", " is that of the package: choose another"),
-        (name == "my_op", " is that of the templates: choose another"),
+        (name in given, " is an attribute that torch.ops gives every namespace: choose another"),
+        (name in ("extension_cpp", "my_op"), " is the package's or the templates': choose another"),
     )
 
 
@@ -252,6 +229,14 @@ class Argument:
     @property
     def cpp_parameter(self) -> str:
         return f"{'Tensor&' if self.mutated else self.info.cpp} {self.name}"
+
+    @property
+    def number(self) -> str:
+        return self.info.number.format(self.name)
+
+    @property
+    def python_number(self) -> str:
+        return self.info.python_number.format(self.name)
 
     @property
     def python_parameter(self) -> str:
@@ -321,10 +306,13 @@ def parse(text: str) -> Schema:
             "dtype. Make the first tensor of a list, or an optional one, an argument of its own"
         )
     names = [a.name for a in arguments]
-    for argument in arguments:
+    for k, argument in enumerate(arguments):
         name = argument.name
         if names.count(name) > 1:
             raise Refusal(f"two arguments are called '{name}'")
+        needed = argument.default is None and not argument.kwarg_only
+        if needed and any(a.default is not None for a in arguments[:k]):
+            raise Refusal(f"{name} needs a default, as an argument before it has one")
         if argument.kwarg_only and argument.is_tensor:
             raise Refusal(
                 f"{name} is a tensor that can only be passed by keyword, for which autograd and "

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 from kinds import LIST
 from places import weighted
 from python import Python
-from schema import Argument
 
 
 class Spec(Python):
@@ -15,19 +15,14 @@ class Spec(Python):
 
     def fragments(self) -> tuple[list[str], list[str]]:
         inline = [
-            self.reference_parameters("reference"),
-            self.reference_parameters("op_reference"),
+            self.without_types("reference"),
+            self.without_types("op_reference"),
             self.python_call("op_reference"),
-            self.python_factor(),
+            self.python_factor,
             self.python_terms,
+            f"return output{', mean' * (self.schema.outputs - 1)}",
         ]
-        blocks = [self.calls]
-        if self.schema.outputs > 1:
-            inline.append(f"return {', '.join(['output', *self.statistics])}")
-            blocks.append(
-                self.each_statistic("{name} = {name}.squeeze(-1)", "{name} = {k} * {mean}")
-            )
-        return inline, blocks
+        return inline, [self.calls]
 
     @property
     def python_terms(self) -> str:
@@ -40,25 +35,10 @@ class Spec(Python):
             )
         return terms
 
-    def reference_parameters(self, function: str) -> str:
-        given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)
-        return f"{function}({given})"
-
-    def _value(self, a: Argument, n: int) -> str:
-        if a.type == LIST:
-            return "[make(shape), make(shape)]"
-        return "make(shape)" if a.is_tensor else a.info.values(n)
-
-    def _sample(self, arguments: list[Argument], values: dict[str, str]) -> str:
-        parts, by_name = [], False
-        for a in self.schema.arguments:
-            if a not in arguments:
-                by_name = True
-            elif a.kwarg_only or by_name:
-                parts.append(f"{a.name}={values[a.name]}")
-            else:
-                parts.append(values[a.name])
-        return f"Sample({', '.join(parts)})"
+    def _sample(self, values: dict[str, str]) -> str:
+        given = [a for a in self.schema.arguments if a.name in values]
+        parts = [f"{a.name}={values[a.name]}" if a.kwarg_only else values[a.name] for a in given]
+        return f"yield Sample({', '.join(parts)})"
 
     @property
     def calls(self) -> str:
@@ -86,29 +66,27 @@ class Spec(Python):
     @property
     def samples(self) -> list[str]:
         arguments = self.schema.arguments
-        counts: dict[object, int] = {}
+        counts: Counter[str] = Counter()
         values = {}
         for a in arguments:
             # Distinct within each type; int and int? share a series.
             series = a.type.rstrip("?").replace("SymInt", "int")
-            values[a.name] = self._value(a, counts.setdefault(series, 0))
+            values[a.name] = a.info.values(counts[series])
             counts[series] += 1
         # Of switches there are two values only: so many calls that each differs from each somewhere.
         switches = [a.name for a in arguments if a.type == "bool"]
         lines = []
         for bit in range(max(1, (len(switches) - 1).bit_length())):
             values |= {name: str(not n >> bit & 1) for n, name in enumerate(switches)}
-            lines.append(f"yield {self._sample(arguments, values)}")
-        required = [a for a in arguments if a.default is None]
-        bare = {a.name: "None" if a.type.endswith("?") else values[a.name] for a in required}
-        bare |= {a.name: "[]" for a in required if a.type == LIST}
-        second = f"yield {self._sample(required, bare)}"
-        if second not in lines:
-            lines.append(second)
-        return lines
+            lines.append(self._sample(values))
+        # And one without what may be left out.
+        bare = {a.name: values[a.name] for a in arguments if a.default is None}
+        bare |= {a.name: "None" for a in arguments if a.name in bare and a.type.endswith("?")}
+        bare |= {a.name: "[]" for a in arguments if a.name in bare and a.type == LIST}
+        return list(dict.fromkeys([*lines, self._sample(bare)]))
 
     def complete(self, file: str, text: str) -> str:
         """Has the reference write what the operator writes besides, and imports what is used."""
-        writes = "".join(f"\n    {a.name}.mul_({k + 2})" for k, a in enumerate(self.also_written))
+        writes = "".join(f"\n    {a.name}.copy_({self.main.name})" for a in self.also_written)
         text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
         return "import torch\nfrom extension_cpp.testing import Sample\n" + text

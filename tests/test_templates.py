@@ -130,13 +130,13 @@ def signatures(*case):
     for file, patterns in {
         f"{op}.cpp": (
             native := (
-                r"^(?:Tensor|void|std::tuple<.*?>|inline double) \w+(?<!_kernel)\((?s:.*?)\) \{",
+                r"^(?:Tensor|void|std::tuple<.*?>) \w+(?<!_kernel)\((?s:.*?)\) \{",
                 r"^(?:inline )?const Operator (?s:.*?);$",
             )
         ),
         f"{op}_cpu.cpp": native,
         f"{op}_cuda.cu": native,
-        "ops.py": (r"^def \w+\((?s:.*?)\).*?:$", r"^    .* = (?:inputs|keyword_only_inputs.*)$"),
+        "ops.py": (r"^def \w+\((?s:.*?)\).*?:$", r"^    ctx\..* = \w*inputs\[.*\]$"),
         "spec.py": (r"^def reference\((?s:.*?)\):$", r"^    yield Sample\((?s:.*?)\)$"),
     }.items():
         lines = [m for p in patterns for m in re.findall(p, files.get(file, ""), re.M)]
@@ -154,7 +154,6 @@ def test_signatures_of_tensors_and_numbers():
         ),
         """\
 gelu_gate.cpp
-  inline double gelu_gate_settings(IntArrayRef dims) {
   Tensor gelu_gate(const Tensor& x, const Tensor& gate, const std::optional<Tensor>& mask, double alpha, IntArrayRef dims) {
   Tensor gelu_gate_backward(const Tensor& grad_output, const Tensor& x, double alpha, IntArrayRef dims) {
   const Operator kGeluGate{"gelu_gate(Tensor x, Tensor gate, Tensor? mask, float alpha=1.0, int[] dims=[]) -> Tensor", "*shape, *shape, *shape -> *shape"};
@@ -164,7 +163,8 @@ ops.py
   def _setup_context(ctx, inputs, output):
   def _backward(ctx, grad_output):
   def _backward_in_torch(grad_output, x, alpha, dims):
-  x, _, _, ctx.alpha, ctx.dims = inputs
+  ctx.alpha = inputs[3]
+  ctx.dims = inputs[4]
 spec.py
   def reference(x, gate, mask, alpha=1.0, dims=()):
   yield Sample(make(shape), make(shape), make(shape), 0.3, [1, 3])
@@ -182,9 +182,11 @@ def test_signatures_of_other_types():
         ),
         """\
 f_cpu.cpp
+  void launch_f(const Tensor& q, TensorList rest, Tensor& output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
   Tensor f_cpu(const Tensor& q, TensorList rest, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
   Tensor f_backward_cpu(const Tensor& grad_output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
 f_cuda.cu
+  void launch_f(const Tensor& q, TensorList rest, Tensor& output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
   Tensor f_cuda(const Tensor& q, TensorList rest, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
   Tensor f_backward_cuda(const Tensor& grad_output, int64_t n, bool flag, const String& mode, ScalarType dtype, Device device, FloatArrayRef scales, Layout layout, std::optional<MemoryFormat> format, const std::optional<String>& other, OptionalIntArrayRef dims) {
 ops.py
@@ -192,8 +194,13 @@ ops.py
   def _setup_context(ctx, inputs, keyword_only_inputs, output):
   def _backward(ctx, grad_output):
   def _backward_in_torch(grad_output, n, flag, mode, dtype, device, scales, layout, format, other, dims):
-  def _fake(q: Tensor, rest: Sequence[Tensor], n: int, flag: bool, mode: str, dtype: torch.dtype, device: torch.device, scales: Sequence[float], *, layout: torch.layout = torch.strided, format: torch.memory_format | None = None, other: str | None = None, dims: Sequence[int] | None = None) -> Tensor:
-  _, _, ctx.n, ctx.flag, ctx.mode, ctx.dtype, ctx.device, ctx.scales = inputs
+  def _fake(q, rest, n, flag, mode, dtype, device, scales, *, layout=torch.strided, format=None, other=None, dims=None):
+  ctx.n = inputs[2]
+  ctx.flag = inputs[3]
+  ctx.mode = inputs[4]
+  ctx.dtype = inputs[5]
+  ctx.device = inputs[6]
+  ctx.scales = inputs[7]
   ctx.layout = keyword_only_inputs["layout"]
   ctx.format = keyword_only_inputs["format"]
   ctx.other = keyword_only_inputs["other"]
@@ -218,9 +225,9 @@ f_cpu.cpp
 ops.py
   def f(x: Tensor, eps: float = 1e-05) -> Tensor:
   def _setup_context(ctx, inputs, output):
-  def _backward(ctx, grad_output, grad_mean, grad_mean_2):
+  def _backward(ctx, grad_output, *grad_means):
   def _backward_in_torch(grad_output, x, mean, eps):
-  x, ctx.eps = inputs
+  ctx.eps = inputs[1]
 spec.py
   def reference(x, eps=1e-05):
 """,
@@ -263,7 +270,7 @@ def test_gradients_have_one_entry_per_argument(kind):
 REFUSED = [
     ("f(Tensor x", "torch cannot read the schema: expected ) but found"),
     ("f(Tensor x, Foo y) -> Tensor", "torch cannot read the schema: unknown type specifier"),
-    ("fused_op(Tensor x) -> Tensor", "the operator 'fused_op' exists. To take it out: --remove"),
+    ("fused_op(Tensor x) -> Tensor", "the operator 'fused_op' exists: its folder and its import"),
     (
         "fused_op_backward(Tensor x) -> Tensor",
         "the operator 'fused_op_backward' exists already, as a",
@@ -278,13 +285,14 @@ REFUSED = [
     ("f(Tensor x, int lambda) -> Tensor", "the argument's name 'lambda' is a keyword of Python"),
     ("Gelu(Tensor x) -> Tensor", "the operator's name 'Gelu': operators are written in lower case"),
     ("sum(Tensor x) -> Tensor", "the operator's name 'sum' is a built-in of Python"),
-    ("my_op(Tensor x) -> Tensor", "the operator's name 'my_op' is that of the templates"),
+    ("my_op(Tensor x) -> Tensor", "the operator's name 'my_op' is the package's or the temp"),
     ("reference(Tensor x) -> Tensor", "spec.py uses the name 'reference' for something else"),
     ("samples(Tensor x, str s) -> Tensor", "spec.py uses the name 'samples' for something else"),
     ("max_tensors(Tensor x) -> Tensor", None),
     (f"{'a' * 46}(Tensor x) -> Tensor", f"the operator's name '{'a' * 46}' is longer than 45"),
     ("_f(Tensor x) -> Tensor", "the operator's name '_f': a name starts with a letter"),
     ("f(Tensor x, Tensor x) -> Tensor", "two arguments are called 'x'"),
+    ("f(Tensor x, int n=3, int[] k) -> Tensor", "k needs a default, as an argument before it has"),
     ("f(Tensor x, int torch) -> Tensor", "the argument's name 'torch' is used by the generated"),
     ("f(Tensor x, str len='a') -> Tensor", "the argument's name 'len' is used by the generated"),
     ("name(Tensor x) -> Tensor", "the operator's name 'name' is an attribute that torch.ops gives"),
@@ -330,11 +338,20 @@ REFUSED = [
 ]
 
 
-def test_no_schema(capsys):
-    for arguments in [], [""], ["f(Tensor x) -> Tensor", "--remove", "f"]:
+def test_what_options_exclude(capsys):
+    schema = "f(Tensor x) -> Tensor"
+    for arguments, message in (
+        ([], "one of the arguments schema --from --remove is required"),
+        ([""], "one of the arguments schema --from --remove is required"),
+        ([schema, "--remove", "f"], "argument --remove: not allowed with argument schema"),
+        ([schema, "--from", "f.py:f"], "argument --from: not allowed with argument schema"),
+        ([schema, "--no-cuda", "--no-cpu"], "--no-cpu: not allowed with argument --no-cuda"),
+        ([schema, "--no-cuda", "--cuda", "f.cu"], "--no-cuda and --cuda exclude each other"),
+        ([schema, "--no-grad", "--backward", "torch"], "--backward: not allowed with argument"),
+    ):
         with pytest.raises(SystemExit):
             new_op.parse_arguments(arguments)
-        assert "give a schema" in capsys.readouterr().err
+        assert message in capsys.readouterr().err
     # As `make new-op OPTIONS="--remove f"` calls it.
     assert new_op.parse_arguments(["", "--remove", "f"]).remove == "f"
 
@@ -641,6 +658,8 @@ def test_the_operators_own_names_give_way():
         text = generate(f"{op}(Tensor x) -> Tensor")[f"{op}.cpp"]
         assert f"Tensor op_{op}(const Tensor& x) {{ return elementwise<" in text
         assert f'm.impl("{op}", TORCH_BOX(&op_{op}));' in text
+        text = generate(f"{op}(Tensor x) -> Tensor", "--template", "kernel")[f"{op}_cpu.cpp"]
+        assert f"namespace extension_cpp::op_{op} {{" in text
     ops = generate("registration(Tensor x) -> Tensor")["ops.py"]
     assert "from extension_cpp import registration as registration_\n" in ops
     assert '\nregistration_.register_fake("extension_cpp::registration", ' in ops
@@ -679,14 +698,13 @@ def test_a_half_made_operator_is_refused_and_can_be_removed(checkout):
     new_op.main([request], checkout)
     shutil.rmtree(checkout / "extension_cpp/operators/halved")
     assert refusal(checkout, request) == (
-        "there is a half-made operator 'halved': its import in ops.py exists, the rest does not. "
-        "Complete it by hand, or take it out: --remove halved"
+        "the operator 'halved' exists: its import in ops.py. To take it out: --remove halved"
     )
     new_op.main(["--remove", "halved"], checkout)
     assert git(checkout, "status", "--porcelain") == ""
     (checkout / "extension_cpp/operators/halved").mkdir()
-    assert refusal(checkout, request).startswith(
-        "there is a half-made operator 'halved': the folder"
+    assert refusal(checkout, request) == (
+        "the operator 'halved' exists: its folder. To take it out: --remove halved"
     )
     new_op.main(["--remove", "halved"], checkout)
     assert not (checkout / "extension_cpp/operators/halved").exists()
@@ -696,26 +714,27 @@ def test_a_half_made_operator_is_refused_and_can_be_removed(checkout):
 @pytest.mark.parametrize("fails_at", range(6))
 def test_nothing_is_left_behind_on_failure(error, fails_at, checkout, monkeypatch):
     calls = 0
-    original = os.replace
+    original = Path.write_text
 
-    def replace(*arguments):
+    def write_text(path, *arguments, **options):
         nonlocal calls
         calls += 1
+        original(path, *arguments, **options)
         if calls == fails_at + 1:
             raise error("in the middle")
-        return original(*arguments)
 
-    monkeypatch.setattr(repository.os, "replace", replace)
+    monkeypatch.setattr(repository.Path, "write_text", write_text)
     with pytest.raises((SystemExit, OSError)):
         new_op.main(["f(Tensor x, float a) -> Tensor"], checkout)
     assert git(checkout, "status", "--porcelain", "--ignored") == ""
+    assert not (checkout / "extension_cpp/operators/f").exists()
 
 
 def test_a_removal_that_fails_is_undone(checkout, monkeypatch):
-    def replace(*_):
+    def write_text(*_, **__):
         raise OSError("in the middle")
 
-    monkeypatch.setattr(repository.os, "replace", replace)
+    monkeypatch.setattr(repository.Path, "write_text", write_text)
     with pytest.raises(OSError, match="in the middle"):
         new_op.main(["--remove", "fused_op"], checkout)
     assert git(checkout, "status", "--porcelain", "--ignored") == ""
@@ -724,14 +743,15 @@ def test_a_removal_that_fails_is_undone(checkout, monkeypatch):
 @pytest.mark.parametrize(
     ("function", "message"),
     [
-        ("os.rename", "stopped; nothing was changed"),
-        ("os.replace", "stopped; nothing was changed"),
-        ("shutil.rmtree", None),  # when all is done
+        ("Repository.remove", "stopped; nothing was changed"),
+        ("os.rename", None),  # when it is as good as done
+        ("shutil.rmtree", None),
         ("print", "stopped; the changes were made"),
     ],
 )
 def test_an_interrupted_removal_says_what_it_did(function, message, checkout, monkeypatch, request):
-    module = {"os": os, "shutil": shutil}.get(function.partition(".")[0], new_op)
+    owners = {"os": os, "shutil": shutil, "Repository": repository.Repository}
+    module = owners.get(function.partition(".")[0], new_op)
     name = function.rpartition(".")[2]
     original = getattr(module, name, print)
 
@@ -749,6 +769,7 @@ def test_an_interrupted_removal_says_what_it_did(function, message, checkout, mo
     else:
         with pytest.raises(SystemExit, match=message):
             new_op.main(["--remove", "fused_op"], checkout)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     changed = git(checkout, "status", "--porcelain", "--ignored")
     assert ".new_op-" not in changed
     assert ("operators/fused_op" in changed) == (message != "stopped; nothing was changed")
@@ -922,24 +943,27 @@ The end.
     ("arguments", "message"),
     [
         (["My-Kernels", "{}"], "'My-Kernels' is no name for a package"),
-        (["extension_cpp", "{}"], "'extension_cpp' is this package"),
-        (["json", "{}"], "'json' is a keyword or a module of Python"),
-        (["torch", "{}"], "'torch' is used by the sources for something else"),
-        (["numpy", "{}"], "'numpy' is a package that is installed already"),
+        *(
+            ([name, "{}"], f"'{name}' is used by the sources for something else")
+            for name in ("extension_cpp", "my_op", "torch", "detail")
+        ),
         *(
             ([name, "{}"], f"'{name}' is a file or a folder beside the package")
             for name in ("tests", "templates", "benchmarks", "examples", "setup", "build")
         ),
         *(
+            ([name, "{}"], f"'{name}' is a keyword or a module of Python")
+            for name in ("lambda", "json", "numpy", "winreg")
+        ),
+        *(
             ([name, "{}"], f"'{name}' is a name of C++ or its library")
             for name in ("int", "namespace", "double", "linux", "printf")
         ),
-        (["detail", "{}"], "'detail' is used by the sources for something else"),
         (["aten", "{}"], "'aten' is a namespace of torch's"),
         (["loaded_libraries", "{}"], "'loaded_libraries' is a namespace of torch's"),
         (["mine", "{}/full"], "exists and is not an empty folder"),
         (["mine", "{}", "--ops", "nothing"], "there is no operator 'nothing'; there are: "),
-        (["mine", "{}", "--ops", ""], "--ops names no operator"),
+        (["mine", "{}", "--ops", ""], "there is no operator ''; there are: "),
         (["--update", "{}"], "it was not made by new_project.py"),
     ],
 )

@@ -1,8 +1,7 @@
 // EDIT: my_op, in one line.
 #include "elementwise.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::my_op {
 
 // EDIT: the shapes; csrc/notation.h explains the line.
 const Operator kMyOp{"my_op(Tensor(a!) input, Tensor other, float alpha=1.0) -> ()", "*shape, *shape ->"};
@@ -24,5 +23,4 @@ TORCH_LIBRARY_FRAGMENT(extension_cpp, m) { m.def(kMyOp.schema()); }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) { m.impl("my_op", TORCH_BOX(&my_op)); }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::my_op

@@ -1,18 +1,18 @@
 #include "my_op.h"
 
+#include "arguments.h"
 #include "cpu/elementwise.h"
 #include "dispatch.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::my_op {
 
 // EDIT: the kernel. This one adds each element of a row to its neighbours, zeros beyond the ends. It is symmetric: of
 // gradients, and without the other tensors, it is the kernel of the backward.
 template <class T>
 void my_op_kernel(
-    const T* input,  // [rows, cols]
-    const T* other,  // [rows, cols], or null
-    T* output,       // [rows, cols]
+    const T* __restrict__ input,  // [rows, cols]
+    const T* __restrict__ other,  // [rows, cols], or null
+    T* __restrict__ output,       // [rows, cols]
     int64_t rows, int64_t cols, acc_t<T> alpha) {
   using A = acc_t<T>;
   cpu::for_each_element(rows, cols, [=](int64_t i, int64_t col) {
@@ -26,32 +26,29 @@ void my_op_kernel(
   });
 }
 
-Tensor my_op_cpu(const Tensor& input, const Tensor& other, double alpha) {
-  Tensor output = kMyOp.check(input, other).new_output();
+// EDIT: what the kernel is called with.
+void launch_my_op(const Tensor& input, const std::optional<Tensor>& other, Tensor& output, double alpha) {
   const Tensor contiguous_input = as_contiguous(input);
-  const Tensor contiguous_other = as_contiguous(other);
+  const auto contiguous_other = as_contiguous(other);
   const int64_t cols = input.size(input.dim() - 1);
   const int64_t rows = cols == 0 ? 0 : input.numel() / cols;
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     my_op_kernel<T>(
-        contiguous_input.const_data_ptr<T>(), contiguous_other.const_data_ptr<T>(), output.mutable_data_ptr<T>(), rows,
-        cols, static_cast<acc_t<T>>(alpha));
+        contiguous_input.const_data_ptr<T>(), data_of<T>(contiguous_other), output.mutable_data_ptr<T>(), rows, cols,
+        alpha);
   });
+}
+
+Tensor my_op_cpu(const Tensor& input, const Tensor& other, double alpha) {
+  Tensor output = kMyOp.check(input, other).new_output();
+  launch_my_op(input, other, output, alpha);
   return output;
 }
 
 Tensor my_op_backward_cpu(const Tensor& grad_output, double alpha) {
   Tensor grad_input = kMyOpBackward.check(grad_output).new_output();
-  const Tensor contiguous_grad_output = as_contiguous(grad_output);
-  const int64_t cols = grad_output.size(grad_output.dim() - 1);
-  const int64_t rows = cols == 0 ? 0 : grad_output.numel() / cols;
-  dispatch_floating(grad_output.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    my_op_kernel<T>(
-        contiguous_grad_output.const_data_ptr<T>(), nullptr, grad_input.mutable_data_ptr<T>(), rows, cols,
-        static_cast<acc_t<T>>(alpha));
-  });
+  launch_my_op(grad_output, {}, grad_input, alpha);
   return grad_input;
 }
 
@@ -65,5 +62,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, CPU, m) {
   m.impl("my_op_backward", TORCH_BOX(&my_op_backward_cpu));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::my_op

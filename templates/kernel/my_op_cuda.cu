@@ -1,12 +1,12 @@
 #include "my_op.h"
 
+#include "arguments.h"
 #include "cuda/launch.cuh"
 #include "dispatch.h"
 
 #include <torch/headeronly/core/TensorAccessor.h>
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::my_op {
 
 // EDIT: the launch configuration, for all kernels of this file.
 constexpr int kThreads = 256;
@@ -74,13 +74,13 @@ __global__ void __launch_bounds__(kThreads) my_op_kernel(
   }
 }
 
-Tensor my_op_cuda(const Tensor& input, const Tensor& other, double alpha) {
-  Tensor output = kMyOp.check(input, other).new_output();
+// EDIT: what the kernel is called with.
+void launch_my_op(const Tensor& input, const std::optional<Tensor>& other, Tensor& output, double alpha) {
   const DeviceGuard guard(input);
   const Tensor contiguous_input = as_contiguous(input);
-  const Tensor contiguous_other = as_contiguous(other);
+  const auto contiguous_other = as_contiguous(other);
   if (output.numel() == 0) {
-    return output;  // a grid of no blocks would be an error
+    return;  // a grid of no blocks would be an error
   }
   const int64_t cols = input.size(input.dim() - 1);
   const int64_t rows = input.numel() / cols;
@@ -88,30 +88,21 @@ Tensor my_op_cuda(const Tensor& input, const Tensor& other, double alpha) {
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
     my_op_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(input)>>>(
-        as_matrix<T>(contiguous_input, rows, cols), contiguous_other.const_data_ptr<T>(), output.mutable_data_ptr<T>(),
-        cols, tiles_per_row(cols), tiles, static_cast<acc_t<T>>(alpha));
+        as_matrix<T>(contiguous_input, rows, cols), data_of<T>(contiguous_other), output.mutable_data_ptr<T>(), cols,
+        tiles_per_row(cols), tiles, alpha);
     CUDA_LAUNCH_CHECK();
   });
+}
+
+Tensor my_op_cuda(const Tensor& input, const Tensor& other, double alpha) {
+  Tensor output = kMyOp.check(input, other).new_output();
+  launch_my_op(input, other, output, alpha);
   return output;
 }
 
 Tensor my_op_backward_cuda(const Tensor& grad_output, double alpha) {
   Tensor grad_input = kMyOpBackward.check(grad_output).new_output();
-  const DeviceGuard guard(grad_output);
-  const Tensor contiguous_grad_output = as_contiguous(grad_output);
-  if (grad_input.numel() == 0) {
-    return grad_input;
-  }
-  const int64_t cols = grad_output.size(grad_output.dim() - 1);
-  const int64_t rows = grad_output.numel() / cols;
-  const int64_t tiles = rows * tiles_per_row(cols);
-  dispatch_floating(grad_output.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    my_op_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(grad_output)>>>(
-        as_matrix<T>(contiguous_grad_output, rows, cols), nullptr, grad_input.mutable_data_ptr<T>(), cols,
-        tiles_per_row(cols), tiles, static_cast<acc_t<T>>(alpha));
-    CUDA_LAUNCH_CHECK();
-  });
+  launch_my_op(grad_output, {}, grad_input, alpha);
   return grad_input;
 }
 
@@ -120,5 +111,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, CUDA, m) {
   m.impl("my_op_backward", TORCH_BOX(&my_op_backward_cuda));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::my_op

@@ -1,8 +1,7 @@
 // EDIT: my_op, in one line.
 #include "rows.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::my_op {
 
 // EDIT: the shapes; csrc/notation.h explains the lines. The mean has the type of the arithmetic.
 const Operator kMyOp{
@@ -72,5 +71,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("my_op_backward", TORCH_BOX(&my_op_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::my_op

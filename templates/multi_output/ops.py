@@ -29,20 +29,19 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
 
 # EDIT: what the backward needs, and no more.
 def _setup_context(ctx, inputs, output):
-    _, mean = output
-    input, _, ctx.alpha = inputs
+    ctx.alpha = inputs[2]
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(input, mean)
+    ctx.save_for_backward(inputs[0], output[1])
 
 
-# EDIT: the gradient of each argument, None for those that have none. The gradient of the mean is
-# None but in the derivative of the derivative.
-def _backward(ctx, grad_output, grad_mean):
+# EDIT: the gradient of each argument, None for those that have none. Those of the mean, and of what
+# is returned after it, are None but in the derivative of the derivative.
+def _backward(ctx, grad_output, *grad_means):
     input, mean = ctx.saved_tensors
     grad_input = None
     if grad_output is not None and ctx.needs_input_grad[0]:
         grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, input, mean, ctx.alpha)
-    if grad_mean is not None:
+    for grad_mean in (grad for grad in grad_means if grad is not None):
         spread = (grad_mean.unsqueeze(-1).expand(input.shape) / input.shape[-1]).to(input.dtype)
         grad_input = spread if grad_input is None else grad_input + spread
     return (

@@ -1,8 +1,7 @@
 // EDIT: my_op, in one line.
 #include "rows.h"
 
-namespace extension_cpp {
-namespace {
+namespace extension_cpp::my_op {
 
 // EDIT: the shapes; csrc/notation.h explains the lines.
 const Operator kMyOp{"my_op(Tensor input, Tensor other, float alpha=1.0) -> Tensor", "*rows n, *rows n -> *rows"};
@@ -60,5 +59,4 @@ TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("my_op_backward", TORCH_BOX(&my_op_backward));
 }
 
-}  // namespace
-}  // namespace extension_cpp
+}  // namespace extension_cpp::my_op
