@@ -231,7 +231,9 @@ def commit(project: Path, message: str) -> bool:
     git(project, "add", "--all")
     if not git(project, "status", "--porcelain"):
         return False
-    identity = ["-c", "user.name=new_project.py", "-c", "user.email=new_project@localhost"]
+    identity = []
+    if not git(project, "config", "--default", "", "--get", "user.email"):
+        identity = ["-c", "user.name=new_project.py", "-c", "user.email=new_project@localhost"]
     git(project, *identity, "commit", "--quiet", "--no-verify", "-m", message)
     return True
 

@@ -142,7 +142,7 @@ struct Softmax {
 
 // grad_x = x - sum(w x y) y + sum(x), and over the rows the sums of sum(w x y) x and of y.
 template <class T>
-struct Backward {
+struct RowsAndColumns {
   using A = acc_t<T>;
   T* output;
   backend::Parameter<T> weight;
@@ -179,7 +179,7 @@ Results run(const Tensor& x, const Tensor& y, const std::optional<Tensor>& w) {
         x, Softmax<T>{softmax.mutable_data_ptr<T>()}, std::array{data}, rows, cols);
     done = backend::launch_rows_and_column_sums<T>(
         x,
-        Backward<T>{
+        RowsAndColumns<T>{
             grad.mutable_data_ptr<T>(), backend::Parameter<T>(w, 1, cols), w.has_value()},
         std::array{data, y.const_data_ptr<T>()}, rows, cols,
         std::array{a.mutable_data_ptr<T>(), b.mutable_data_ptr<T>()});

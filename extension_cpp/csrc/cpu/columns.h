@@ -25,8 +25,24 @@ namespace detail {
 
 using extension_cpp::detail::call_with_row_values;
 
-// Columns of a tile, at most.
-constexpr int64_t kTileCols = 512;
+// Columns of a tile, at most, whose sums stay in the L1 cache: rows that are read whole, or in long pieces, the
+// processor reads ahead. Of Half the cache has to hold copies besides.
+template <class T>
+constexpr int64_t kTileCols = std::is_same_v<T, Half> ? 512 : 8192 / sizeof(acc_t<T>);
+
+// Tiles of about the same width; none where there are no columns.
+struct ColumnTiles {
+  int64_t count;
+  int64_t width;
+};
+
+template <class T>
+ColumnTiles column_tiles(int64_t cols) {
+  constexpr int64_t kAligned = 16;
+  const int64_t count = (cols + kTileCols<T> - 1) / kTileCols<T>;
+  const int64_t width = count == 0 ? 0 : (cols + count - 1) / count;
+  return {count, (width + kAligned - 1) / kAligned * kAligned};
+}
 
 // A part of a [rows, cols] matrix that one thread takes at a time.
 struct ColumnTile {
@@ -43,22 +59,22 @@ using TileLoop = void (*)(const void* f, const ColumnTile& tile, A* const* sums)
 // For each matrix of a [batch, rows, cols] tensor: sums[k][b * cols + col] = the sum over its rows of what the loop
 // adds, whose rows count through the whole batch.
 //
-// Row blocks and column tiles have fixed sizes, so that the order of the additions depends on the shape alone, not on
-// the number of threads: equal bits from run to run. Blocks are short, which also keeps the rounding error down.
+// Row blocks and column tiles have sizes of their own, so that the order of the additions depends on the shape alone,
+// not on the number of threads: equal bits from run to run. Blocks are short, which also keeps the rounding error down.
 template <class A>
 void column_sums(
-    int64_t batch, int64_t rows, int64_t cols, TileLoop<A> loop, const void* f, const SumTarget<A>* sums,
-    size_t num_sums);
+    int64_t batch, int64_t rows, int64_t cols, ColumnTiles tiles, TileLoop<A> loop, const void* f,
+    const SumTarget<A>* sums, size_t num_sums);
 
 extern template void column_sums(
-    int64_t, int64_t, int64_t, TileLoop<float>, const void*, const SumTarget<float>*, size_t);
+    int64_t, int64_t, int64_t, ColumnTiles, TileLoop<float>, const void*, const SumTarget<float>*, size_t);
 extern template void column_sums(
-    int64_t, int64_t, int64_t, TileLoop<double>, const void*, const SumTarget<double>*, size_t);
+    int64_t, int64_t, int64_t, ColumnTiles, TileLoop<double>, const void*, const SumTarget<double>*, size_t);
 
 // The sums of K terms of a tile's columns, where the compiler knows that nothing else is.
 template <class A, size_t K>
 struct TileSums {
-  A of[K][kTileCols];
+  A of[K][kTileCols<A>];
 
   CPU_INLINE void load(const A* const* sums, int64_t width) {
     for (size_t k = 0; k < K; ++k) {
@@ -86,7 +102,7 @@ CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile
   const auto [f, inputs, cols] = *static_cast<const ColumnSums<T, K, F>*>(call);
   const int64_t last_row = tile.first_row + tile.rows;
   WideRows<T, K> values(inputs, tile.width, tile.width == cols ? last_row * cols : 0);
-  acc_t<T> acc[C * kTileCols] = {};  // [C, width]
+  acc_t<T> acc[C * kTileCols<T>] = {};  // [C, width]
   for (int64_t row = tile.first_row; row < last_row; ++row) {
     Row<T, K, C, RowKind::kWhole> part(values, row, row, cols, tile.first_col, tile.width, acc);
     call_with_row_values(f, part);
@@ -107,7 +123,8 @@ void launch_column_sums(
   using A = acc_t<T>;
   const detail::ColumnSums<T, K, F> call{f, inputs, cols};
   const auto targets = detail::sum_targets<A>(outputs);
-  detail::column_sums<A>(batch, rows, cols, detail::add_columns<T, K, C, F>, &call, targets.data(), C);
+  detail::column_sums<A>(
+      batch, rows, cols, detail::column_tiles<T>(cols), detail::add_columns<T, K, C, F>, &call, targets.data(), C);
 }
 
 // An input of [rows, cols], or of one row for all.
@@ -169,8 +186,8 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
       A* const* sums, RowSums<A, sizeof...(M)> row_sums) {
     const F f = formula;  // nothing that the loop writes is part of it
     const bool sums_rows = row_sums.any();
-    T repeated[sizeof...(I)][kTileCols];
-    T unwanted[kTileCols];
+    T repeated[sizeof...(I)][kTileCols<T>];
+    T unwanted[kTileCols<T>];
     TileSums<A, C> acc;
     acc.load(sums, width);
     for (int64_t row = 0; row < rows; ++row) {
@@ -213,6 +230,7 @@ struct ColumnFormula {
 
   const F& f;
   int64_t cols;
+  ColumnTiles tiles;
   std::array<MatrixRows<const T>, K> inputs;
   std::array<T*, R> results;  // [rows, cols], or null
   RowSums<A, R> row_sums;     // [rows, tiles]
@@ -236,24 +254,29 @@ struct ColumnFormula {
         to[m] = {results[m] + tile.first_row * cols + tile.first_col, cols};
       }
       if (own_row_sums.to[m] != nullptr) {
-        own_row_sums.to[m] += tile.first_row * row_sums.stride + tile.first_col / kTileCols;
+        own_row_sums.to[m] += tile.first_row * row_sums.stride + tile.first_col / tiles.width;
       }
     }
     for (size_t c = 0; c < C; ++c) {
       std::fill_n(sums[c], tile.width, A(0));
     }
-    if constexpr (std::is_same_v<T, Half>) {
+    if constexpr (std::is_same_v<T, A>) {
+      Loop<T>::run(f, tile.rows, tile.width, from, to, sums, own_row_sums);
+    } else if (std::is_same_v<T, Half> || tile.width < kNarrow) {
       add_copies(tile.rows, tile.width, from, to, sums, own_row_sums);
     } else {
       Loop<T>::run(f, tile.rows, tile.width, from, to, sums, own_row_sums);
     }
   }
 
+  // Rows of fewer elements than a vector has, one by one, take ten times as long in BFloat16 as by way of copies.
+  static constexpr int64_t kNarrow = 16;
+
   // By way of copies in the type of the arithmetic, which stay in the L1 cache.
   void add_copies(
       int64_t rows, int64_t width, MatrixRows<const T> (&from)[K], MatrixRows<T> (&to)[R], A* const* sums,
       RowSums<A, R> own_row_sums) const {
-    constexpr int64_t kCopied = 2 * kTileCols;
+    constexpr int64_t kCopied = 2 * kTileCols<T>;
     alignas(64) A values[K + R][kCopied];
     MatrixRows<const A> wide_from[K];
     MatrixRows<A> wide_to[R] = {};
@@ -304,7 +327,7 @@ struct ColumnFormula {
   template <class Out>
   void run(int64_t rows, const std::array<Out, C>& sums) const {
     const auto targets = sum_targets<A>(sums);
-    column_sums<A>(1, rows, cols, add, this, targets.data(), C);
+    column_sums<A>(1, rows, cols, tiles, add, this, targets.data(), C);
   }
 };
 
@@ -315,7 +338,7 @@ template <class T, class F, size_t K, size_t R, size_t C>
 void elementwise_with_column_sums(
     const F& f, const Tensor& /*like*/, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
     const std::array<T*, R>& results, const std::array<T*, C>& sums) {
-  detail::ColumnFormula<T, F, K, R, C> formula{f, cols, {}, results, {}};
+  detail::ColumnFormula<T, F, K, R, C> formula{f, cols, detail::column_tiles<T>(cols), {}, results, {}};
   std::transform(inputs.begin(), inputs.end(), formula.inputs.begin(), [&](const ColumnInput<T>& input) {
     return detail::MatrixRows<const T>{input.data, input.one_row ? 0 : cols};
   });
@@ -329,19 +352,18 @@ void elementwise_with_sums(
     const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
   using A = acc_t<T>;
-  const int64_t tiles = (cols + detail::kTileCols - 1) / detail::kTileCols;
-  detail::ColumnFormula<T, F, K, M, M> formula{f, cols, {}, {}, {}};
+  detail::ColumnFormula<T, F, K, M, M> formula{f, cols, detail::column_tiles<T>(cols), {}, {}, {}};
   std::transform(inputs.begin(), inputs.end(), formula.inputs.begin(), [](const PlacedInput<T>& input) {
     return detail::MatrixRows<const T>{input.data, input.place.row_stride, input.place.col_stride == 0};
   });
-  formula.row_sums.stride = tiles;
+  formula.row_sums.stride = formula.tiles.count;
   std::array<SumOutput<T>, M> columns;
   std::array<std::optional<Tensor>, M> row_sums;
   for (size_t m = 0; m < M; ++m) {
     formula.results[m] = results[m].whole;
     columns[m] = results[m].columns;
     if (results[m].rows != nullptr) {
-      row_sums[m] = new_empty(like, {rows, tiles}, kDtypeOf<A>);
+      row_sums[m] = new_empty(like, {rows, formula.tiles.count}, kDtypeOf<A>);
       formula.row_sums.to[m] = row_sums[m]->template mutable_data_ptr<A>();
     }
   }
