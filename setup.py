@@ -368,13 +368,16 @@ def extensions(config: Config) -> list[Extension]:
     # A missing symbol stops the build, not the import on somebody else's machine. Those of the
     # sanitizers come from the process.
     link_flags = SANITIZERS if config.sanitize else ["-Wl,--no-undefined"] if linux else []
+    exported = ROOT / PACKAGE / "csrc" / "exported.map"
+    if linux:
+        link_flags = [*link_flags, f"-Wl,--version-script={exported}"]
     common: dict[str, Any] = {
         # Also where there are only .cu files: the C linker would leave out libstdc++.
         "language": "c++",
         "include_dirs": [str(ROOT / PACKAGE / "csrc"), *include_paths("cpu")],
         # Without ninja, which finds dependencies itself, an edited header rebuilds everything, and
         # so does an edited source behind a wrapper.
-        "depends": [*sources(".h"), *sources(".cuh"), *shared_sources()],
+        "depends": [*sources(".h"), *sources(".cuh"), *shared_sources(), str(exported)],
         "extra_link_args": [*link_flags, *openmp],
     }
     built = [

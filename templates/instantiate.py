@@ -124,9 +124,12 @@ def take_in(path: Path, generated: str) -> str:
     text = re.sub(r"(?m)^(?=namespace)", lambda _: own, generated, count=1)
     launches = ", ".join(f"{kernel}<<<...>>>" for kernel in kernels)
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
-    call = re.search(r"^  (?:dispatch_floating\(|(?:return )?elementwise)", text, re.M)
+    hosts = "|".join(sorted({kind.host for kind in KINDS.values() if kind.host}))
+    call = re.search(rf"dispatch_floating\(|elementwise_into<|return (?:{hosts})<", text)
     assert call is not None
-    return format_text("kernel.cu", f"{text[: call.start()]}  {comment}{text[call.start() :]}")
+    before, after = text[: call.start()].rstrip(" "), text[call.start() :]
+    newline = "" if before.endswith("\n") else "\n"  # after the bracket of a function of one line
+    return format_text("kernel.cu", f"{before}{newline}  {comment}  {after}")
 
 
 def adapt(file: str, text: str, options: Options) -> str:

@@ -83,6 +83,8 @@ def parse_arguments(argv: list[str] | None) -> Options:
     )
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     options = parser.parse_args(argv, Options())
+    if not (options.schema or options.source or options.remove):
+        parser.error("one of the arguments schema --from --remove is required")
     derived = Options(source=options.source, shapes=options.shapes, dry_run=options.dry_run)
     if options.source and not options.template and options != derived:
         parser.error(

@@ -257,7 +257,7 @@ def check_package_name(name: str, source: Repository) -> None:
     top = {path.relative_to(source.root).parts[0] for path in source.files()}
     beside = {name, f"{name}.py"} & top or ignores(source.root, name)
     shared = "".join(path.read_text() for path in source.csrc.rglob("*.*"))
-    ours = name in (PACKAGE, "my_op") or re.search(rf"\b{name}::", shared)
+    ours = name in (PACKAGE, "my_op", *operators(source)) or re.search(rf"\b{name}::", shared)
     defined = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
     defined |= {*dir(torch._ops._Ops), *vars(torch.ops)}
     cpp = name in CPP_KEYWORDS or is_macro(name) or hasattr(ctypes.CDLL(None), name)

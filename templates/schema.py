@@ -283,6 +283,8 @@ def parse(text: str) -> Schema:
         raise Refusal("torch cannot read the schema: a number in it is out of range") from None
     except RuntimeError as error:
         reason = " ".join(str(error).split())
+        if "Non-default positional argument" in reason:
+            reason = "an argument needs a default, as one before it has one"
         raise Refusal(f"torch cannot read the schema: {reason}") from None
     text = re.sub(r"^(\w+) \(", r"\1(", text)
     if "::" in parsed.name:

@@ -1109,9 +1109,9 @@ def test_an_operator_called_as_the_library_that_it_is_registered_in(define):
     assert 'm.impl("m", TORCH_BOX(&op_m));' in text
 
 
-@pytest.mark.parametrize("name", ["double", "operator", "errno"])
+@pytest.mark.parametrize("name", ["double", "operator", "errno", "torch", "c10"])
 def test_an_operator_called_as_a_word_of_cpp(name, define):
-    source = f"def {name}(x: Tensor) -> Tensor:\n    return torch.exp(x)\n"
+    source = f"def {name}(x: Tensor) -> Tensor:\n    return x.exp()\n"
     text = assemble(read(define(source, name))).files[f"{name}.cpp"]
     assert f"Tensor op_{name}(const Tensor& x) {{" in text
     assert f'm.impl("{name}", TORCH_BOX(&op_{name}));' in text

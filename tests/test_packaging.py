@@ -47,6 +47,16 @@ def test_torch_is_called_through_the_stable_shims_alone(library: Path):
     assert {name for name in used if not re.match("(aoti_)?torch_", name)} == set()
 
 
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="of symbols that a script of GNU's linker hides"
+)
+@pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.name)
+def test_no_function_of_ours_is_exported(library: Path):
+    names = nm(library, "--dynamic", "--defined-only")
+    ours = {name for name in names if "extension_cpp" in name}
+    assert ours - {"extension_cpp_operators"} == set()
+
+
 @pytest.mark.parametrize("library", LIBRARIES, ids=lambda path: path.name)
 def test_python_is_not_called(library: Path):
     assert {name for name in undefined(library) if re.match("_?Py", name)} == set()

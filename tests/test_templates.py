@@ -18,7 +18,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from scratch import ROOT, copy_repository, git, under_git
-from template_cases import CASES, name
+from template_cases import CASES, KINDS, name
 
 sys.path.insert(0, str(ROOT / "templates"))
 
@@ -451,6 +451,16 @@ def test_refused_cuda_sources(source, message, checkout, tmp_path):
     assert message in refusal(checkout, "f(Tensor x) -> Tensor", "--cuda", str(file))
     file.unlink()
     assert "No such file" in refusal(checkout, "f(Tensor x) -> Tensor", "--cuda", str(file))
+
+
+@pytest.mark.parametrize("case", KINDS, ids=name)
+def test_where_to_launch_an_existing_kernel_is_said_in_every_template(checkout, tmp_path, case):
+    file = tmp_path / "mine.cu"
+    file.write_text("__global__ void scale(float* x, int n) { x[0] = n; }\n")
+    new_op.main([*case, "--cuda", str(file)], checkout)
+    text = (checkout / f"extension_cpp/operators/{name(case)}/{name(case)}_cuda.cu").read_text()
+    new_op.main(["--remove", name(case)], checkout)
+    assert text.count("// EDIT: launch scale<<<...>>> here, from mine.cu") == 1
 
 
 def test_an_existing_kernel_is_taken_in_as_it_is(checkout, tmp_path):
@@ -945,7 +955,7 @@ The end.
         (["My-Kernels", "{}"], "'My-Kernels' is no name for a package"),
         *(
             ([name, "{}"], f"'{name}' is used by the sources for something else")
-            for name in ("extension_cpp", "my_op", "torch", "detail")
+            for name in ("extension_cpp", "my_op", "torch", "detail", "fused_op")
         ),
         *(
             ([name, "{}"], f"'{name}' is a file or a folder beside the package")

@@ -88,14 +88,13 @@ LAYOUTS: dict[str, Callable[[Tensor], Tensor | None]] = {
     "odd stride of a size-one dimension": _odd_stride,
 }
 # Of those which code can tell apart by what it asks a tensor: contiguous, dense in another order,
-# in that of a memory format, with gaps, overlapping, contiguous with strides that say otherwise.
+# in that of a memory format, with gaps, overlapping.
 ONE_OF_EACH_KIND = (
     "contiguous",
     "transposed",
     "channels-last",
     "sliced with a step",
     "expanded",
-    "odd stride of a size-one dimension",
 )
 
 

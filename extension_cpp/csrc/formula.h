@@ -15,7 +15,7 @@
 //
 // A formula of many instructions, more than a tanh of half types, gains by saying so (a tanh has some 13, an exp 8):
 //
-//   static constexpr int kWork = 20;  // instructions for an element
+//   static constexpr int kWork = 20;  // instructions for an element, of the derivative in the same functor, too
 #pragma once
 
 #include "divisor.h"
@@ -34,7 +34,9 @@ namespace extension_cpp {
 namespace detail {
 
 template <class F, class Call>
-struct BackwardFormula;
+struct BackwardFormula {
+  static_assert(sizeof(F) == 0, "a formula whose backward() takes elements A and is const");
+};
 
 template <class F, class Result, class... Elements>
 struct BackwardFormula<F, Result (F::*)(Elements...) const> : F {

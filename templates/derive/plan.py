@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Sequence
 
 from instantiate import PACKAGE
-from naming import camel, declared, is_macro
+from naming import EXPANDED, camel, declared, is_macro
 from schema import CPP_KEYWORDS, TYPES, Argument
 
 from . import cpp_text
@@ -194,7 +194,7 @@ class Plan:
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
         taken = [*own, "inputs", *(IN_ROWS if self.is_of_rows else ())]
         self.in_cpp = cpp_text.spelled(names, taken=taken) | {name: name for name in own}
-        is_taken = self.name in self.taken | CPP_KEYWORDS or is_macro(self.name)
+        is_taken = self.name in self.taken | CPP_KEYWORDS | EXPANDED or is_macro(self.name)
         self.host = f"op_{self.name}" if is_taken else self.name
         text, self.described = summary(definition)
         self.summary = text or f"Computes {self.formula}."

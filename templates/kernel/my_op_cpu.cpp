@@ -7,7 +7,7 @@
 namespace extension_cpp::my_op {
 
 // EDIT: the kernel. This one adds each element of a row to its neighbours, zeros beyond the ends. It is symmetric: of
-// gradients, and without the other tensors, it is the kernel of the backward.
+// gradients, and without the other tensors, it is its own derivative.
 template <class T>
 void my_op_kernel(
     const T* __restrict__ input,  // [rows, cols]

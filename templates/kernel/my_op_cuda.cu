@@ -49,7 +49,7 @@ __device__ acc_t<T> with_neighbours(const Matrix<T>& matrix, int64_t row, int64_
 
 // EDIT: the kernel. Blocks take tiles of kThreads columns, and when done the tile as many further on as there are
 // blocks (a grid-stride loop): a grid of any size is right for a tensor of any size. It is symmetric: of gradients, and
-// without the other tensors, it is the kernel of the backward.
+// without the other tensors, it is its own derivative.
 template <class T>
 __global__ void __launch_bounds__(kThreads) my_op_kernel(
     const Matrix<T> input,        // [rows, cols]

@@ -16,8 +16,9 @@ using FewSums = extension_cpp::detail::Few<A, kFew * kTileCols<A>>;
 template <class A>
 using FewPointers = extension_cpp::detail::Few<A*, kFew>;
 
-// Few in wide tiles, so that there are as many jobs as of narrow ones.
-int64_t rows_of_block(int64_t tile_width) { return tile_width <= 512 ? 512 : 512 * 512 / tile_width; }
+int64_t rows_of_block(int64_t tile_width) {
+  return tile_width <= kNarrowTile ? kBlockRows : kBlockRows * kNarrowTile / tile_width;
+}
 
 }  // namespace
 

@@ -27,19 +27,24 @@ using extension_cpp::detail::call_with_row_values;
 
 // Columns of a tile, at most, whose sums stay in the L1 cache: rows that are read whole, or in long pieces, the
 // processor reads ahead. Of Half the cache has to hold copies besides.
+constexpr int64_t kNarrowTile = 512;
 template <class T>
-constexpr int64_t kTileCols = std::is_same_v<T, Half> ? 512 : 8192 / sizeof(acc_t<T>);
+constexpr int64_t kTileCols = std::is_same_v<T, Half> ? kNarrowTile : 8192 / sizeof(acc_t<T>);
 
-// Tiles of about the same width; none where there are no columns.
+// Rows of a block of narrow tiles; of wider ones it has fewer, so that there are as many jobs.
+constexpr int64_t kBlockRows = 512;
+
+// Tiles of about the same width, narrow ones of few rows, for they are the jobs; none where there are no columns.
 struct ColumnTiles {
   int64_t count;
   int64_t width;
 };
 
 template <class T>
-ColumnTiles column_tiles(int64_t cols) {
+ColumnTiles column_tiles(int64_t rows, int64_t cols) {
   constexpr int64_t kAligned = 16;
-  const int64_t count = (cols + kTileCols<T> - 1) / kTileCols<T>;
+  const int64_t most = rows < kBlockRows ? kNarrowTile : kTileCols<T>;
+  const int64_t count = (cols + most - 1) / most;
   const int64_t width = count == 0 ? 0 : (cols + count - 1) / count;
   return {count, (width + kAligned - 1) / kAligned * kAligned};
 }
@@ -124,7 +129,8 @@ void launch_column_sums(
   const detail::ColumnSums<T, K, F> call{f, inputs, cols};
   const auto targets = detail::sum_targets<A>(outputs);
   detail::column_sums<A>(
-      batch, rows, cols, detail::column_tiles<T>(cols), detail::add_columns<T, K, C, F>, &call, targets.data(), C);
+      batch, rows, cols, detail::column_tiles<T>(rows, cols), detail::add_columns<T, K, C, F>, &call, targets.data(),
+      C);
 }
 
 // An input of [rows, cols], or of one row for all.
@@ -338,7 +344,7 @@ template <class T, class F, size_t K, size_t R, size_t C>
 void elementwise_with_column_sums(
     const F& f, const Tensor& /*like*/, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
     const std::array<T*, R>& results, const std::array<T*, C>& sums) {
-  detail::ColumnFormula<T, F, K, R, C> formula{f, cols, detail::column_tiles<T>(cols), {}, results, {}};
+  detail::ColumnFormula<T, F, K, R, C> formula{f, cols, detail::column_tiles<T>(rows, cols), {}, results, {}};
   std::transform(inputs.begin(), inputs.end(), formula.inputs.begin(), [&](const ColumnInput<T>& input) {
     return detail::MatrixRows<const T>{input.data, input.one_row ? 0 : cols};
   });
@@ -352,7 +358,7 @@ void elementwise_with_sums(
     const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
   using A = acc_t<T>;
-  detail::ColumnFormula<T, F, K, M, M> formula{f, cols, detail::column_tiles<T>(cols), {}, {}, {}};
+  detail::ColumnFormula<T, F, K, M, M> formula{f, cols, detail::column_tiles<T>(rows, cols), {}, {}, {}};
   std::transform(inputs.begin(), inputs.end(), formula.inputs.begin(), [](const PlacedInput<T>& input) {
     return detail::MatrixRows<const T>{input.data, input.place.row_stride, input.place.col_stride == 0};
   });
