@@ -358,6 +358,17 @@ def write_wrappers() -> None:
             wrapper.write_text(text)
 
 
+def written_exports() -> Path:
+    """A script of the linker's that hides what -fvisibility=hidden does not.
+
+    That is the clones of a function, and what chooses among them.
+    """
+    script = ROOT / "build" / "exports.map"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(f"{{ global: {PACKAGE}_operators; local: *{PACKAGE}*; }};\n")
+    return script
+
+
 def extensions(config: Config) -> list[Extension]:
     """Plain Extensions: BuildExtension takes nvcc by the .cu suffix, and libraries stay ours."""
     from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
@@ -368,16 +379,15 @@ def extensions(config: Config) -> list[Extension]:
     # A missing symbol stops the build, not the import on somebody else's machine. Those of the
     # sanitizers come from the process.
     link_flags = SANITIZERS if config.sanitize else ["-Wl,--no-undefined"] if linux else []
-    exported = ROOT / PACKAGE / "csrc" / "exported.map"
     if linux:
-        link_flags = [*link_flags, f"-Wl,--version-script={exported}"]
+        link_flags = [*link_flags, f"-Wl,--version-script={written_exports()}"]
     common: dict[str, Any] = {
         # Also where there are only .cu files: the C linker would leave out libstdc++.
         "language": "c++",
         "include_dirs": [str(ROOT / PACKAGE / "csrc"), *include_paths("cpu")],
         # Without ninja, which finds dependencies itself, an edited header rebuilds everything, and
         # so does an edited source behind a wrapper.
-        "depends": [*sources(".h"), *sources(".cuh"), *shared_sources(), str(exported)],
+        "depends": [*sources(".h"), *sources(".cuh"), *shared_sources()],
         "extra_link_args": [*link_flags, *openmp],
     }
     built = [
