@@ -50,6 +50,9 @@ ROOT = Path(__file__).resolve().parent
 BUILD_INFO = "_build_info.json"
 # Where the CUDA build finds the sources that both backends share: see wrapper_of.
 WRAPPERS = "build/cuda-sources"
+# A script of the linker's that hides what -fvisibility=hidden does not: the clones of a function,
+# and what chooses among them.
+EXPORTS = "build/exports.map"
 
 
 def fail(message: str) -> SystemExit:
@@ -358,15 +361,9 @@ def write_wrappers() -> None:
             wrapper.write_text(text)
 
 
-def written_exports() -> Path:
-    """A script of the linker's that hides what -fvisibility=hidden does not.
-
-    That is the clones of a function, and what chooses among them.
-    """
-    script = ROOT / "build" / "exports.map"
-    script.parent.mkdir(exist_ok=True)
-    script.write_text(f"{{ global: {PACKAGE}_operators; local: *{PACKAGE}*; }};\n")
-    return script
+def write_exports() -> None:
+    (ROOT / EXPORTS).parent.mkdir(exist_ok=True)
+    (ROOT / EXPORTS).write_text(f"{{ global: {PACKAGE}_operators; local: *{PACKAGE}*; }};\n")
 
 
 def extensions(config: Config) -> list[Extension]:
@@ -380,7 +377,7 @@ def extensions(config: Config) -> list[Extension]:
     # sanitizers come from the process.
     link_flags = SANITIZERS if config.sanitize else ["-Wl,--no-undefined"] if linux else []
     if linux:
-        link_flags = [*link_flags, f"-Wl,--version-script={written_exports()}"]
+        link_flags = [*link_flags, f"-Wl,--version-script={ROOT / EXPORTS}"]
     common: dict[str, Any] = {
         # Also where there are only .cu files: the C linker would leave out libstdc++.
         "language": "c++",
@@ -487,6 +484,7 @@ def make_build_ext(config: Config) -> type[Command]:
             if not (folder / BUILD_INFO).exists() or (folder / BUILD_INFO).read_text() != info:
                 self.force = True
             self.remove_stale(folder)
+            write_exports()
             if config.architectures:
                 write_wrappers()
             super().run()

@@ -43,7 +43,7 @@ def parse_arguments(argv: list[str] | None) -> Options:
         description="Makes an operator from a function or a schema, or takes one out again.",
         epilog="More in templates/README.md.",
     )
-    what = parser.add_mutually_exclusive_group(required=True)
+    what = parser.add_mutually_exclusive_group()
     what.add_argument(
         "schema",
         nargs="?",
