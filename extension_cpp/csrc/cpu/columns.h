@@ -266,11 +266,14 @@ struct ColumnFormula {
     for (size_t c = 0; c < C; ++c) {
       std::fill_n(sums[c], tile.width, A(0));
     }
-    if constexpr (std::is_same_v<T, A>) {
-      Loop<T>::run(f, tile.rows, tile.width, from, to, sums, own_row_sums);
-    } else if (std::is_same_v<T, Half> || tile.width < kNarrow) {
-      add_copies(tile.rows, tile.width, from, to, sums, own_row_sums);
-    } else {
+    constexpr bool kHalf = std::is_same_v<T, Half>;
+    if constexpr (!std::is_same_v<T, A>) {
+      if (kHalf || tile.width < kNarrow) {
+        add_copies(tile.rows, tile.width, from, to, sums, own_row_sums);
+        return;
+      }
+    }
+    if constexpr (!kHalf) {
       Loop<T>::run(f, tile.rows, tile.width, from, to, sums, own_row_sums);
     }
   }
