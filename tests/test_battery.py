@@ -11,6 +11,7 @@ from mutants import broken, sound
 from process_state import changes, process_state, unchanged_process
 
 from extension_cpp import ops, testing
+from extension_cpp.battery.tolerance import tolerance
 
 SOUND = [sound.FusedOp, sound.ScaleInPlace, sound.Centre, sound.Round, sound.Pick]
 MUTANTS = [
@@ -132,6 +133,17 @@ def test_a_reference_that_stops_gradients_has_no_slope():
     testing.check(straight, checks=["check_gradcheck"])
     with pytest.raises(testing.CheckError, match="gradcheck"):
         testing.check(constant, checks=["check_gradcheck"])
+
+
+def test_terms_that_cancel_are_as_large_as_the_inputs():
+    """The gradient of what a mean is taken from is 0 of equal numbers, but for rounding."""
+    nothing = torch.zeros(2, 3)
+    expected = nothing.double()
+    units, tens, labels = torch.ones(2, 3), torch.full((2, 3), 10.0), torch.full((2,), 10)
+    _, atol = tolerance(nothing, expected, [units, labels], order=1)
+    assert tolerance(nothing, expected, [units, tens], order=1)[1] == pytest.approx(10 * atol, 0.1)
+    same = [tolerance(nothing, expected, [other], order=0) for other in (units, tens)]
+    assert same[0] == same[1]
 
 
 def test_unknown_check():

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 
-def tolerance(actual: Tensor, expected: Tensor, reduced: float, order: int) -> tuple[float, float]:
+def tolerance(
+    actual: Tensor, expected: Tensor, inputs: Sequence[Tensor], order: int
+) -> tuple[float, float]:
     """(rtol, atol) against a reference in float64 from the same rounded inputs.
 
     - A result in float16 or bfloat16 of arithmetic in float32 is off by half an eps: rtol is one
@@ -20,25 +23,32 @@ def tolerance(actual: Tensor, expected: Tensor, reduced: float, order: int) -> t
       result is sensitive to rounding: rtol is larger. An error in the formula shows all the same.
     - A derivative may be composed of several operators, which round to the dtype in between, before
       terms cancel: each order of differentiation doubles both, and adds roundings relative to the
-      largest result.
+      largest result. Terms may cancel wholly, as those of a mean where all numbers are equal: they
+      are taken to be as large as the inputs.
 
     Args:
         actual: the result, in its dtype.
         expected: the reference, in float64.
-        reduced: how many numbers each result is made of.
+        inputs: what it is made of.
         order: of differentiation.
     """
     eps = torch.finfo(actual.dtype).eps
     half = actual.dtype in (torch.float16, torch.bfloat16)
     arithmetic = torch.finfo(torch.float32).eps if half else eps
-    finite = expected[expected.isfinite()].abs()
-    largest = max(1.0, finite.max().item() if finite.numel() else 0.0)
+    reduced = max((t.numel() for t in inputs), default=1) / max(1, actual.numel())
+    largest = _largest(expected)
+    terms = max([largest, *(_largest(t) for t in inputs if order and t.is_floating_point())])
     growth = 2**order
     rtol = (1 if half else 8) * eps * growth
     if actual.dtype == torch.float64:
         rtol, arithmetic = 1e4 * rtol, 1e4 * arithmetic
-    atol = 8 * arithmetic * math.sqrt(max(1.0, reduced)) * largest * growth
+    atol = 8 * arithmetic * math.sqrt(max(1.0, reduced)) * terms * growth
     return rtol, atol + (growth - 1) * eps * largest
+
+
+def _largest(tensor: Tensor) -> float:
+    finite = tensor[tensor.isfinite()].abs()
+    return max(1.0, finite.max().item() if finite.numel() else 0.0)
 
 
 def difference(actual: Tensor, expected: Tensor, rtol: float, atol: float) -> str | None:
