@@ -257,6 +257,33 @@ def test_what_a_row_keeps_is_made_of_its_elements(define):
     assert "A x" in kept
 
 
+def test_what_one_pass_wants_is_not_kept(define):
+    text = assemble(read(define(TENSOR + "torch.log_softmax(x, -1)"))).files["f.cpp"]
+    forward, backward = text.split("struct FBackward")
+    assert "row.sum([=](A x) { return math::exp(x - max); })" in forward
+    assert "row.keep" not in forward
+    assert backward.count("row.keep") == 1
+
+
+@pytest.mark.parametrize(
+    ("choice", "lines"),
+    [
+        ("x > 0, x, torch.expm1(x)", ["expm1 = math::expm1(x)", "x > A(0) ? x : expm1"]),
+        ("x > 0, x, 2 * x", ["x > A(0) ? x : A(2) * x"]),
+    ],
+)
+def test_a_choice_is_no_branch(choice, lines, define):
+    """As a branch it would keep a thread from computing its elements side by side."""
+    text = assemble(read(define(TENSOR + f"torch.where({choice})"))).files["f.cpp"]
+    assert all(f" {line};" in text.split("struct FBackward")[0] for line in lines)
+
+
+def test_a_choice_by_a_number_is_a_branch(define):
+    source = "def f(x: Tensor, p: float) -> Tensor:\n    return x ** p"
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "p == A(0) ? A(0) : grad_output * p * std::pow(x, p - A(1));" in text
+
+
 def test_a_number_may_be_called_as_what_functors_declare(define):
     source = (
         "def f(x: Tensor, kWork: float) -> Tensor:\n    return torch.tanh(torch.sin(x * kWork))"

@@ -19,6 +19,7 @@ WIDTH = 120
 
 class Cpp(Language):
     reserved = CPP_KEYWORDS | {"A", "Values", "Divisor", "math", "std", "kWork"}
+    branches = True
 
     def constant(self, value: float | bool) -> str:
         if isinstance(value, bool):

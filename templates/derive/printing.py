@@ -6,11 +6,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .graph import ARGUMENTS, Node, in_order
+from .graph import ARGUMENTS, COLUMN, Node, in_order
 from .operations import CHOICE, OPERATIONS, SUM, Form
+from .work import instructions
 
 # The longest that an expression may be before a part of it has a name.
 LONGEST = 80
+# The instructions of a function, with which compilers make a choice a branch.
+LONG = 8
 
 
 @dataclass
@@ -26,9 +29,11 @@ class Language:
 
     Attributes:
         reserved: words that no variable is called by.
+        branches: whether a choice computes what it takes alone, by a branch where that is long.
     """
 
     reserved: frozenset[str] = frozenset()
+    branches = False
 
     def __init__(self, spelled: Mapping[str, str]) -> None:
         self.spelled = spelled  # the names of the arguments
@@ -76,6 +81,7 @@ class Printer:
         nodes = list(in_order(results, self.bound))
         uses = Counter(arg for node in nodes if node not in self.bound for arg in node.args)
         uses.update(results)
+        chosen = self.chosen(nodes)
 
         def bind(node: Node) -> None:
             shorten(node)
@@ -106,12 +112,27 @@ class Printer:
                 continue
             is_result = node in results and uses[node] == 1
             has_name = node in self.names or node.op == "where" or self.is_shared(node, uses)
-            if has_name and not is_result:
+            # A statement before the choice, for the elements of a loop to be computed side by side.
+            is_long = node in chosen and self.work(node) >= LONG
+            if (has_name and not is_result) or is_long:
                 bind(node)
         for node in results:
             if node not in self.bound:
                 shorten(node)
         return Text(statements, [self.expression(node) for node in results])
+
+    def chosen(self, nodes: Iterable[Node]) -> set[Node]:
+        """What choices that differ from element to element take."""
+        if not self.language.branches:
+            return set()
+        choices = (n for n in nodes if n.op == "where" and n.args[0].extent & COLUMN)
+        return {arg for choice in choices for arg in choice.args[1:]}
+
+    def work(self, node: Node) -> int:
+        """The instructions of its text."""
+        return sum(
+            instructions(part) for part in in_order([node], self.bound) if part not in self.bound
+        )
 
     def reaches(self, node: Node, part: Node) -> bool:
         """Whether the part stands in the text of the node."""

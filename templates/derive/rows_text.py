@@ -214,8 +214,8 @@ class RowFunctor:
     def keep(self, passes: Sequence[Sequence[Node]], known: Container[Node]) -> None:
         """Computes once what is costly and several passes want, of what is known so far."""
         given = self.given(self.outer)
-        within = [set(in_order(each, given)) for each in passes]
-        nodes = list(in_order([node for each in passes for node in each], given))
+        within = [self.within(each) for each in passes]
+        nodes = self.within([node for each in passes for node in each])
         for node in reversed(nodes):
             # What a row keeps is made of its elements, and nothing else: not of what it has kept.
             operands = [*self.columns_of([node], self.outer), *self.kept_in([node], self.outer)]
@@ -229,7 +229,12 @@ class RowFunctor:
                 self.lines.append(f"const auto {results} = row.keep({function});")
                 self.kept[node] = (results, element)
                 given = self.given(self.outer)
-                within = [set(in_order(each, given)) for each in passes]
+                within = [self.within(each) for each in passes]
+
+    def within(self, computed: Sequence[Node]) -> list[Node]:
+        """What a pass that computes this has in its lambda: not what other passes do."""
+        other = {node for node in in_order(computed) if node.op in PASSES}
+        return list(in_order(computed, {*self.given(self.outer), *other}))
 
     def given(self, printer: Printer) -> dict[Node, str]:
         """What lambdas need not compute, and its name there."""
