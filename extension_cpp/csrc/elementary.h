@@ -235,7 +235,8 @@ __device__ inline float tanh_on_device(float x) {
   const float y = std::fabs(x);
   float power;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(y * 2.88539008f));  // e^(2 y)
-  return y < 0.6f ? small : std::copysign(std::fma(-2.f, quotient(1.f, 1.f + power), 1.f), x);
+  const float large = std::copysign(std::fma(-2.f, quotient(1.f, 1.f + power), 1.f), x);
+  return y < 0.6f ? small : large;  // in the choice it would be a branch, in which -2 is loaded each time
 }
 #endif
 
