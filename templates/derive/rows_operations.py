@@ -6,12 +6,10 @@ rows_text.py prints. The rest is lowered to them.
 
 from __future__ import annotations
 
-import functools
 import math
-import operator
 from collections.abc import Sequence
 
-from .graph import COLUMN, Node, cols, const, in_order, make, rewritten, row_sum, where
+from .graph import Node, cols, const, in_order, make, rewritten, row_sum, where
 from .operations import WHOLE, Form, define
 
 
@@ -37,55 +35,12 @@ def mean_under_softmax(x: Node) -> Node | None:
     return None
 
 
-def by_linearity(x: Node) -> Node | None:
-    """sum(a * r - b * s), of a row's own r and s, as r * sum(a) - s * sum(b).
-
-    Where r and s are made of sums, those of a and b are made in the same passes, or before.
-    """
-    terms = linear(x) if x.is_gradient else {}
-    if len(terms) < 2 or max(map(passes_before, terms)) >= passes_before(x):
-        return None
-    return functools.reduce(
-        operator.add, (factor * row_sum(term) for term, factor in terms.items())
-    )
-
-
-def linear(x: Node) -> dict[Node, Node]:
-    """A gradient as a sum of terms, and by what a row multiplies each."""
-    if x.is_gradient and x.op in ("add", "sub", "neg"):
-        terms = linear(x.args[0])
-        if x.op == "neg":
-            return {term: -factor for term, factor in terms.items()}
-        for term, factor in linear(x.args[1]).items():
-            other = terms.get(term, const(0))
-            terms[term] = other + factor if x.op == "add" else other - factor
-        return terms
-    if x.is_gradient and x.op in ("mul", "div"):
-        a, b = x.args if x.args[0].extent & COLUMN else x.args[::-1]
-        if x.op == "mul" and not b.extent & COLUMN:
-            return {term: factor * b for term, factor in linear(a).items()}
-        if x.op == "div" and not x.args[1].extent & COLUMN:
-            return {term: factor / x.args[1] for term, factor in linear(x.args[0]).items()}
-    return {x: const(1)}
-
-
-@functools.cache
-def passes_before(x: Node) -> int:
-    """How many passes over a row come before this is known."""
-    before = max(map(passes_before, x.args), default=0)
-    return before + (x.op in ("row_sum", "row_max"))
-
-
 def summed_together(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Lowered expressions with their sums in fewer passes, for what only elements are made of.
 
     Of a row without elements it is 0 / 0 where a sum is 0.
     """
-
-    def rule(op: str, args: tuple[Node, ...]) -> Node | None:
-        return mean_under_softmax(*args) or by_linearity(*args) if op == "row_sum" else None
-
-    return rewritten(nodes, rule)
+    return rewritten(nodes, lambda op, args: mean_under_softmax(*args) if op == "row_sum" else None)
 
 
 define("row_sum", method(f"sum({KEPT})"), None, lambda g, out, x: (g,), word="sum")
