@@ -126,7 +126,7 @@ NAMES = [
         "lookup",
     ),
     *("where", "less", "sum", "sum_broadcast", "columns", "trace", "traces", "gray", "add_to"),
-    *("middle", "scale", "quantize", "masked", "anything"),
+    *("middle", "scale", "quantize", "masked", "anything", "follows"),
 ]
 
 
@@ -187,6 +187,8 @@ MESSAGES = [
         [[(3,), (1,), (2, 1)], (4,)],
         "y must broadcast with xs[0] to xs[2] of shape (2, 3), got (4,)",
     ),
+    ("follows", [(3,), [(3,)] * 4, (3,)], "xs must hold at most 3 tensors, got 4"),
+    ("follows", [(3,), [], None], "y must be a tensor, got None"),
     ("columns", [(3,), [(2, 3), (2, 2, 4)]], "xs[1] must have shape (*_, 3), got (2, 2, 4)"),
     (
         "embedding",
