@@ -11,23 +11,11 @@ from places import Places, backward_shapes, shapes, weighted
 class Cpp(Places):
     """For any schema, in the same order."""
 
-    short = (
-        "check(static_cast<int64_t>({a}.size()) <= kMaxPointers, "
-        '"{op}: {a} must hold at most ", kMaxPointers, " tensors, got ", '
-        "static_cast<int64_t>({a}.size()));\n"
-    )
-    alike = 'if ({a}.has_value()) {{\n  check_same_dtype("{op}", "{a}", *{a}, "{x}", {x});\n}}\n'
-    all_alike = (
-        "for (const Tensor& element : {a}) {{\n"
-        '  check_same_dtype("{op}", "{a}", element, "{x}", {x});\n}}\n'
-    )
-
     def fragments(self) -> tuple[list[str], list[str]]:
         main, outputs, settings = self.main.name, self.schema.outputs, self.schema.settings
         taken = [f"A {a.name}" for a in self.tensors]
         into = f"elementwise_into<{self.camel}>({main}, {self.operands})"
         count = f", {outputs}" if outputs > 1 else ""
-        call = f"{self.kind.host}<{self.camel}{count}>(k{self.camel}, {self.operands})"
         held = {LIST: "Pointers<T>(contiguous_{})"}
         inline = [
             self.declaration("", self.schema.text, self.line),
@@ -37,10 +25,10 @@ class Cpp(Places):
             self.functor_terms,
             f"({', '.join(taken)})",
             "".join(f", {parameter}" for parameter in taken) + ")",
-            f"{self.own_checks}return {call}",
+            f"<{self.camel}{count}>(k{self.camel}, {self.operands})",
             "".join(f", {a.number}" for a in settings) + ")",
             ";\n".join([into, *(f"copy_into({a.name}, {main})" for a in self.also_written)]),
-            self.checked("Tensor output = {}.new_output();"),
+            f"k{self.camel}.check({', '.join(a.name for a in self.tensors)})",
             "".join(f", {a.info.field.replace('A', 'acc_t<T>')} {a.name}" for a in settings),
             "".join(
                 f", {'TensorList' if a.type == LIST else 'const std::optional<Tensor>&'} {a.name}"
@@ -54,7 +42,6 @@ class Cpp(Places):
             self.launch("grad_output", *("{}" for _ in self.others), f"grad_{main}"),
         ]
         blocks = [
-            self.checked("{};"),
             "\n".join(f"{a.info.field} {a.name};" for a in settings),
             self.cpp_pointers,
             self.cpu_terms,
@@ -123,12 +110,6 @@ class Cpp(Places):
         tensors = [there.get(a.type, "{}").format(a.name) for a in self.tensors]
         flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
         return ", ".join([*tensors, *(a.number for a in self.schema.settings), *flags])
-
-    def checked(self, statement: str) -> str:
-        """A statement with the call that checks the inputs, after the checks beside the line's."""
-        names = ", ".join(a.name for a in self.tensors)
-        call = f"k{self.camel}.check({names})"
-        return self.own_checks + statement.format(call)
 
     def complete(self, file: str, text: str) -> str:
         """Adds what some types need besides."""

@@ -64,6 +64,11 @@ def check_shapes(kind: Kind, schema: Schema, options: Options) -> None:
     line = options.shapes or shapes(kind, schema)
     # Without the package, whose library need not be built yet.
     notation = runpy.run_path(str(PACKAGE / "notation.py"))
+    main = schema.main.name
+    if not options.shapes and f":{main}" in line and main in (*notation["DTYPES"], "any", "wide"):
+        raise Refusal(
+            f"the argument's name '{main}' is a dtype in the line of shapes: choose another"
+        )
     try:
         notation["parse_notation"](schema.text, line)
         if options.own_backward and not schema.mutates:

@@ -16,16 +16,9 @@ class Places:
     block is empty, its lines are gone.
 
     Attributes:
-        short: a check that a list `a` of the operator `op` is no longer than a kernel takes.
-        alike: a check that an optional tensor `a` has the dtype of `x`.
-        all_alike: the same of a list.
         schema: it may have stand-ins for its arguments' names.
         backward_schema: that of the backward operator, with the names themselves.
     """
-
-    short: str
-    alike: str
-    all_alike: str
 
     def __init__(self, schema: Schema, kind: Kind, options: Options, backward_schema: str) -> None:
         self.schema = schema
@@ -43,14 +36,6 @@ class Places:
     def also_written(self) -> list[Argument]:
         return [a for a in self.others if a.mutated]
 
-    @property
-    def own_checks(self) -> str:
-        """What the line of shapes does not say: of lists, and of what is `:any` there."""
-        led = self.tensors[: [a.type for a in self.tensors].index("Tensor")]
-        texts = [(self.short, a) for a in self.others if a.type == LIST]
-        texts += [(self.all_alike if a.type == LIST else self.alike, a) for a in led]
-        return "".join(text.format(op=self.name, a=a.name, x=self.main.name) for text, a in texts)
-
 
 def backward_schema(kind: Kind, schema: Schema) -> str:
     # As naming.py spells them in Python: the operator's own arguments keep their names.
@@ -65,8 +50,10 @@ def shapes(kind: Kind, schema: Schema) -> str:
     """The line of shapes of a template's operator (csrc/notation.h)."""
     tensors = [a for a in schema.arguments if a.is_tensor]
     first = [a.type for a in tensors].index("Tensor")
-    # An optional tensor or a list that comes first gives no dtype: a check of its own compares it.
-    inputs = [kind.input + (":any" if k < first else "") for k in range(len(tensors))]
+    # A list is as long as a kernel takes (csrc/arguments.h), and what comes first may be none.
+    most = {LIST: " [64]"}
+    inputs = [kind.input + most.get(a.type, "") for a in tensors]
+    inputs[:first] = [f"{shape}:{tensors[first].name}" for shape in inputs[:first]]
     outputs = [kind.outputs[min(k, len(kind.outputs) - 1)] for k in range(schema.outputs)]
     return f"{', '.join(inputs)} -> {', '.join(outputs)}".rstrip()
 

@@ -13,15 +13,6 @@ from schema import Argument
 class Python(Places):
     """For any schema, in the same order."""
 
-    short = (
-        "torch._check(len({a}) <= 64, "
-        'lambda: f"{op}: {a} must hold at most 64 tensors, got {{len({a})}}")\n'
-    )
-    alike = 'if {a} is not None:\n    checks.check_same_dtype("{op}", "{a}", {a}, "{x}", {x})\n'
-    all_alike = (
-        'for element in {a}:\n    checks.check_same_dtype("{op}", "{a}", element, "{x}", {x})\n'
-    )
-
     def fragments(self) -> tuple[list[str], list[str]]:
         main, settings = self.main.name, self.schema.settings
         position = self.positional.index(self.main)
@@ -30,7 +21,6 @@ class Python(Places):
         inline = [
             f"({self.parameters(lambda a: a.python_parameter)})",
             self.python_call(f".{self.name}"),
-            self.fake,
             f"(ctx, inputs, {'keyword_only_inputs, ' if keyword_only else ''}output)",
             f"inputs[{position}]",
             "".join(f", ctx.{a.name}" for a in settings),
@@ -61,22 +51,6 @@ class Python(Places):
             f"{a.name}={a.name}" if a.kwarg_only else a.name for a in self.schema.arguments
         ]
         return f"{function}({', '.join(arguments)})"
-
-    @property
-    def fake(self) -> str:
-        backward = self.options.own_backward and not self.schema.mutates
-        names = [self.name, f"{self.name}_backward"][: 1 + backward]
-        ops = [f'"extension_cpp::{name}"' for name in names]
-        register = "registration.register_fake({})"
-        if not self.own_checks:
-            return register.format(", ".join(ops))
-        checks = self.own_checks.replace("\n", "\n    ").rstrip(" ")
-        call = self.python_call(f'operator("extension_cpp::{self.name}").fake')
-        ops[0] += ", _fake"
-        return (
-            f"def {self.without_types('_fake')}:\n"
-            f"    {checks}    return {call}\n\n\n" + "\n".join(map(register.format, ops))
-        )
 
     @property
     def docstring(self) -> str:
@@ -122,6 +96,6 @@ class Python(Places):
         return f"return ({', '.join(grads)})"
 
     def complete(self, file: str, text: str) -> str:
-        """Imports all that any type or check needs; formatting takes out what is not used."""
-        needed = "from collections.abc import Sequence\nfrom extension_cpp.shapes import operator\n"
-        return text.replace("import torch\n", f"import torch\n{needed}", 1)
+        """Imports all that any type needs; formatting takes out what is not used."""
+        needed = "from collections.abc import Sequence\n"
+        return text.replace("import torch\n", f"{needed}import torch\n", 1)
