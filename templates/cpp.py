@@ -16,7 +16,6 @@ class Cpp(Places):
         taken = [f"A {a.name}" for a in self.tensors]
         into = f"elementwise_into<{self.camel}>({main}, {self.operands})"
         count = f", {outputs}" if outputs > 1 else ""
-        held = {LIST: "Pointers<T>(contiguous_{})"}
         inline = [
             self.declaration("", self.schema.text, self.line),
             f"({', '.join(a.cpp_parameter for a in self.schema.arguments)})",
@@ -34,10 +33,7 @@ class Cpp(Places):
                 f", {'TensorList' if a.type == LIST else 'const std::optional<Tensor>&'} {a.name}"
                 for a in self.others
             ),
-            "".join(
-                f", {held.get(a.type, 'data_of<T>(contiguous_{})').format(a.name)}"
-                for a in self.others
-            ),
+            "".join(f", data_of<T>(contiguous_{a.name})" for a in self.others),
             self.launch(main, *(a.name for a in self.others), "output"),
             self.launch("grad_output", *("{}" for _ in self.others), f"grad_{main}"),
         ]

@@ -49,4 +49,9 @@ class Pointers {
   int64_t size_ = 0;
 };
 
+template <class T>
+Pointers<T> data_of(const std::vector<Tensor>& tensors) {
+  return Pointers<T>(tensors);
+}
+
 }  // namespace extension_cpp
