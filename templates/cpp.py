@@ -52,7 +52,7 @@ class Cpp(Places):
             means = ["mean", *(f"mean_{k}" for k in range(2, outputs))]
             inline += [
                 f"std::tuple<{', '.join(['Tensor'] * outputs)}>",
-                "\n".join(f"{mean}[row.index()] = average;" for mean in means),
+                "\n".join(f"write_per_row(row, {mean}, average);" for mean in means),
             ]
             blocks.append("\n".join(f"A* {mean};  // [rows]" for mean in means))
         return inline, blocks
