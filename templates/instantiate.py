@@ -19,9 +19,8 @@ from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options
 from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, backward_shapes, shapes
-from python import Python
+from python import Python, Spec
 from schema import Refusal, Schema
-from spec import Spec
 
 PACKAGE = TEMPLATES.parent / "extension_cpp"
 

@@ -260,6 +260,10 @@ class Schema:
         return next((a for a in plain if a.mutated), plain[0])
 
     @property
+    def tensors(self) -> list[Argument]:
+        return [a for a in self.arguments if a.is_tensor]
+
+    @property
     def mutates(self) -> bool:
         return any(a.mutated for a in self.arguments)
 
