@@ -88,9 +88,7 @@ class Spec(Python):
         entries = " + sum((i + 1) * entry for i, entry in enumerate({a.name})){weight}"
         maybe = " + (0 if {a.name} is None else {a.name}{weight})"
         inline = [
-            f"reference({given})",
-            f"op_reference({given})",
-            self.python_call("op_reference"),
+            f"({given})",
             self.factor("{a.python_number}"),
             self.each(self.others, " + {a.name}{weight}", {"Tensor?": maybe, LIST: entries}),
             f"return output{', mean' * (self.schema.outputs - 1)}",
@@ -100,10 +98,9 @@ class Spec(Python):
     @property
     def calls(self) -> str:
         """What follows from the line of shapes is left out."""
-        fields = {"name": f'"{self.name}"', "reference": "reference"}
+        reference = "op_reference" if self.schema.outputs > 1 else "reference"
+        fields = {"name": f'"{self.name}"', reference: reference}
         text = ""
-        if self.schema.outputs > 1:
-            fields["op_reference"] = "op_reference"
         if self.needs_samples:
             fields["samples"] = "samples"
             text += "# EDIT: calls whose first tensor has this shape.\ndef samples(make, shape):\n"
@@ -128,7 +125,7 @@ class Spec(Python):
         for a in arguments:
             # Distinct within each type; int and int? share a series.
             n = next(series[a.type.rstrip("?").replace("SymInt", "int")])
-            values[a.name] = a.info.values(n)
+            values[a.name] = a.info.values[n % len(a.info.values)]
         # Of switches there are two values only: so many calls that each pair differs somewhere.
         switches = [a.name for a in arguments if a.type == "bool"]
         lines = []

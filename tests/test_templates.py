@@ -137,7 +137,7 @@ def signatures(*case):
         f"{op}_cpu.cpp": native,
         f"{op}_cuda.cu": native,
         "ops.py": (r"^def \w+\((?s:.*?)\).*?:$", r"^    ctx\..* = \w*inputs\[.*\]$"),
-        "spec.py": (r"^def reference\((?s:.*?)\):$", r"^    yield Sample\((?s:.*?)\)$"),
+        "spec.py": (r"^def (?:op_)?reference\((?s:.*?)\):$", r"^    yield Sample\((?s:.*?)\)$"),
     }.items():
         lines = [m for p in patterns for m in re.findall(p, files.get(file, ""), re.M)]
         if file in files:
@@ -228,7 +228,7 @@ ops.py
   def _backward_in_torch(grad_output, x, mean, eps):
   ctx.eps = inputs[1]
 spec.py
-  def reference(x, eps=1e-05):
+  def op_reference(x, eps=1e-05):
 """,
     )
 
