@@ -1,11 +1,11 @@
 """Makes an operator's files out of a template's and a schema.
 
-A template is real code for a schema of its own. cpp.py, python.py and spec.py say how each place of
-it that depends on the schema is written, for any schema: they give the same list of places for
-every operator. Instantiating writes the list twice, for the template's schema and for the new one,
-and replaces each piece of the first, wherever the template has it, by its counterpart. So the
-templates hold the text, and those files only what varies; with its own schema a template comes out
-as it is, which a test holds.
+A template is real code for a schema of its own. cpp.py and python.py say how each place of it that
+depends on the schema is written, for any schema: they give the same list of places for every
+operator. Instantiating writes the list twice, for the template's schema and for the new one, and
+replaces each piece of the first, wherever the template has it, by its counterpart. So the templates
+hold the text, and those files only what varies; with its own schema a template comes out as it is,
+which a test holds.
 """
 
 from __future__ import annotations
@@ -107,10 +107,10 @@ def take_in(path: Path, generated: str) -> str:
             f"{file} includes {header}, which asks for ATen and Python: leave out all that is "
             "about PyTorch (host functions of at::Tensor, PYBIND11_MODULE), and keep the kernels"
         )
-    names = re.findall(r'm\.impl\(\s*"(\w+)"', generated)
     if "TORCH_LIBRARY_IMPL" in source:
-        missing = [name for name in names if not re.search(rf'm\.impl\(\s*"{name}"', source)]
-        if missing:
+        registered = re.compile(r'm\.impl\(\s*"(\w+)"')
+        names = registered.findall(source)
+        if missing := [name for name in registered.findall(generated) if name not in names]:
             raise Refusal(
                 f"{file} registers operators, but not {' and '.join(missing)}. Add it, or take its "
                 "TORCH_LIBRARY_IMPL out to have one generated; --no-grad and --backward torch need "
@@ -128,12 +128,8 @@ def take_in(path: Path, generated: str) -> str:
     text = re.sub(r"(?m)^(?=namespace)", lambda _: own, generated, count=1)
     launches = ", ".join(f"{kernel}<<<...>>>" for kernel in kernels)
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
-    hosts = "|".join(sorted({kind.host for kind in KINDS.values() if kind.host}))
-    call = re.search(rf"dispatch_floating\(|elementwise_into<|return (?:{hosts})<", text)
-    assert call is not None
-    before, after = text[: call.start()].rstrip(" "), text[call.start() :]
-    newline = "" if before.endswith("\n") else "\n"  # after the bracket of a function of one line
-    return format_text("kernel.cu", f"{before}{newline}  {comment}  {after}")
+    call = r"\s*(?=dispatch_floating\(|elementwise_into<|return (?:elementwise|rowwise|scanned)<)"
+    return format_text("kernel.cu", re.sub(call, lambda _: f"\n  {comment}  ", text, count=1))
 
 
 def adapt(file: str, text: str, options: Options) -> str:

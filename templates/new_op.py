@@ -43,7 +43,7 @@ def parse_arguments(argv: list[str] | None) -> Options:
         description="Makes an operator from a function or a schema, or takes one out again.",
         epilog="More in templates/README.md.",
     )
-    what = parser.add_mutually_exclusive_group()
+    what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "schema",
         nargs="?",
@@ -83,8 +83,6 @@ def parse_arguments(argv: list[str] | None) -> Options:
     )
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     options = parser.parse_args(argv, Options())
-    if not (options.schema or options.source or options.remove):
-        parser.error("one of the arguments schema --from --remove is required")
     derived = Options(source=options.source, shapes=options.shapes, dry_run=options.dry_run)
     if options.source and not options.template and options != derived:
         parser.error(

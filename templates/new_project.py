@@ -155,17 +155,14 @@ def operators(repository: Repository) -> list[str]:
 
 def with_dependencies(source: Repository, ops: Iterable[str]) -> list[str]:
     """The operators asked for, and those that they import."""
-    there, found = operators(source), set()
-    todo = [op.strip() for op in ops]
-    while todo:
-        op = todo.pop()
+    there, found = operators(source), [op.strip() for op in ops]
+    for op in found:  # which grows on the way
         if op not in there:
             raise Refusal(f"there is no operator '{op}'; there are: {', '.join(there)}")
-        if op not in found:
-            found.add(op)
-            sources = "".join(path.read_text() for path in source.folder(op).glob("*.py"))
-            todo += re.findall(rf"{PACKAGE}\.operators\.(\w+)", sources)
-    return sorted(found)
+        sources = "".join(path.read_text() for path in source.folder(op).glob("*.py"))
+        imported = re.findall(rf"{PACKAGE}\.operators\.(\w+)", sources)
+        found += [name for name in imported if name not in found]
+    return sorted(set(found))
 
 
 def drop_operators(project: Repository, kept: set[str]) -> list[str]:
