@@ -22,6 +22,7 @@ class Cpp(Places):
 
     def fragments(self) -> tuple[list[str], list[str]]:
         main, outputs, settings = self.main.name, self.schema.outputs, self.schema.settings
+        line = self.options.shapes or shapes(self.kind, self.schema)
         taken = [f"A {a.name}" for a in self.schema.tensors]
         into = f"elementwise_into<{self.camel}>({main}, {self.operands})"
         count = f", {outputs}" if outputs > 1 else ""
@@ -30,7 +31,7 @@ class Cpp(Places):
         pointer = "const T* __restrict__ {a.name},  // [rows, cols], or null\n"
         pointers = "const Pointers<T> {a.name},  // [rows, cols] each\n"
         inline = [
-            self.declaration("", self.schema.text, self.line),
+            self.declaration("", self.schema.text, line),
             f"({', '.join(a.cpp_parameter for a in self.schema.arguments)})",
             self.each(settings, ", {a.cpp_parameter}") + ")",
             self.factor("{a.name}"),
@@ -54,8 +55,8 @@ class Cpp(Places):
             self.each(self.others, "const auto contiguous_{a.name} = as_contiguous({a.name});\n"),
         ]
         if not self.schema.mutates:
-            line = backward_shapes(self.kind, self.schema, self.line)
-            inline.append(self.declaration("Backward", self.backward_schema, line))
+            backward_line = backward_shapes(self.kind, self.schema, line)
+            inline.append(self.declaration("Backward", self.backward_schema, backward_line))
         if outputs > 1:
             means = ["mean", *(f"mean_{k}" for k in range(2, outputs))]
             inline += [
@@ -64,10 +65,6 @@ class Cpp(Places):
             ]
             blocks.append("\n".join(f"A* {mean};  // [rows]" for mean in means))
         return inline, blocks
-
-    @property
-    def line(self) -> str:
-        return self.options.shapes or shapes(self.kind, self.schema)
 
     def declaration(self, suffix: str, schema: str, line: str) -> str:
         literal = schema.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?")

@@ -65,9 +65,7 @@ def check_shapes(kind: Kind, schema: Schema, options: Options) -> None:
     notation = runpy.run_path(str(PACKAGE / "notation.py"))
     main = schema.main.name
     if not options.shapes and f":{main}" in line and main in (*notation["DTYPES"], "any", "wide"):
-        raise Refusal(
-            f"the argument's name '{main}' is a dtype in the line of shapes: choose another"
-        )
+        raise Refusal(f"the argument's name '{main}' is a dtype beside shapes: choose another")
     try:
         notation["parse_notation"](schema.text, line)
         if options.own_backward and not schema.mutates:
@@ -123,8 +121,8 @@ def take_in(path: Path, generated: str) -> str:
         raise Refusal(f"{file} has no kernel: no __global__ function, and no TORCH_LIBRARY_IMPL")
     if re.search(r"\bint\s+main\s*\(", source):
         raise Refusal(f"{file} has a main(): leave it out, the operator's host function is instead")
-    own = source if source.endswith("\n") else source + "\n"
-    own = f"// clang-format off: {file}, as it was.\n{own}// clang-format on\n\n"
+    own = source.removesuffix("\n")
+    own = f"// clang-format off: {file}, as it was.\n{own}\n// clang-format on\n\n"
     text = re.sub(r"(?m)^(?=namespace)", lambda _: own, generated, count=1)
     launches = ", ".join(f"{kernel}<<<...>>>" for kernel in kernels)
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
@@ -170,12 +168,8 @@ def drop_paragraphs(text: str, unwanted: str) -> str:
     """Drops the definitions in which a pattern is found: what starts in the first column after a
     blank line.
     """
-    pieces = re.split(r"(\n\n+)(?=\S)", text)
-    kept = ""
-    for piece, gap in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
-        if not re.search(unwanted, piece, re.M):
-            kept += piece + gap
-    return kept.rstrip("\n") + "\n"
+    pieces = re.split(r"(?<=\n\n)(?=\S)", text)
+    return "".join(x for x in pieces if not re.search(unwanted, x, re.M)).rstrip("\n") + "\n"
 
 
 def pattern(fragment: str, block: bool) -> str:

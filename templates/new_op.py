@@ -131,7 +131,7 @@ def next_steps(repository: Repository, name: str, options: Options) -> str:
     """What to say when an operator is made."""
     if options.dry_run:
         return ""
-    folder = repository.folder(name).relative_to(repository.root)
+    folder = (repository.operators / name).relative_to(repository.root)
     what = f"what to edit is marked EDIT: (grep -rn EDIT: {folder}). "
     if not options.source:
         what += "It works as it is:"
@@ -146,9 +146,7 @@ def next_steps(repository: Repository, name: str, options: Options) -> str:
 
 def default_kind(schema: Schema, own_kernel: bool) -> str:
     """The simplest that takes the schema; for a kernel of one's own the one with raw pointers."""
-    preferred = ["elementwise", "inplace", "multi_output", "kernel"]
-    if own_kernel:
-        preferred.insert(0, "kernel")
+    preferred = ["kernel"] * own_kernel + ["elementwise", "inplace", "multi_output", "kernel"]
     return next((kind for kind in preferred if KINDS[kind].accepts(schema)), "elementwise")
 
 

@@ -62,7 +62,6 @@ class Python(Places):
 
     @property
     def input_grads(self) -> str:
-        there = "grad_output is not None and " if self.schema.outputs > 1 else ""
         of_list = {LIST: "(j + 1) * grad_output{weight}\n"}
         grads = self.each(self.others, "grad_output{weight}\n", of_list).splitlines()
         found = dict(zip(self.others, grads, strict=True)) | {self.main: f"grad_{self.main.name}"}
@@ -71,13 +70,14 @@ class Python(Places):
             if a.type == LIST:
                 found[a] = f"[{found[a]} if needed else None for j, needed in enumerate({needed})]"
             elif a in self.others:
-                found[a] = f"{found[a]} if {there}{needed} else None"
+                # Where there are several results it may be None, of which there is no part.
+                is_part = self.schema.outputs > 1 and found[a] != "grad_output"
+                found[a] += f" if {'grad_output is not None and ' * is_part}{needed} else None"
         return f"return ({', '.join(found.get(a, 'None') for a in self.positional)})"
 
     def complete(self, file: str, text: str) -> str:
         """Imports all that any type needs; formatting takes out what is not used."""
-        needed = "from collections.abc import Sequence\n"
-        return text.replace("import torch\n", f"{needed}import torch\n", 1)
+        return text.replace("\nimport", "\nfrom collections.abc import Sequence\nimport", 1)
 
 
 class Spec(Python):
@@ -99,23 +99,18 @@ class Spec(Python):
     def calls(self) -> str:
         """What follows from the line of shapes is left out."""
         reference = "op_reference" if self.schema.outputs > 1 else "reference"
-        fields = {"name": f'"{self.name}"', reference: reference}
-        text = ""
-        if self.needs_samples:
-            fields["samples"] = "samples"
+        words, text = [f'name="{self.name}"', f"{reference}={reference}"], ""
+        types = [a.type for a in self.schema.settings]
+        # Those that follow would not give each argument a value of its own.
+        if len(set(types)) < len(types) or not {*types} <= {"int", "float", "bool"}:
+            words.append("samples=samples")
             text += "# EDIT: calls whose first tensor has this shape.\ndef samples(make, shape):\n"
             text += "".join(f"    yield {line}\n" for line in self.samples) + "\n\n"
         if len(self.options.devices) == 1:
-            fields["devices"] = f'("{self.options.devices[0]}",)'
+            words.append(f'devices=("{self.options.devices[0]}",)')
         if self.schema.mutates or self.options.no_grad:
-            fields["differentiable"] = "False"
-        return f"{text}spec = OpSpec({', '.join(f'{k}={v}' for k, v in fields.items())})"
-
-    @property
-    def needs_samples(self) -> bool:
-        """Whether those that follow would not give each argument a value of its own."""
-        types = [a.type for a in self.schema.settings]
-        return len(set(types)) < len(types) or not {*types} <= {"int", "float", "bool"}
+            words.append("differentiable=False")
+        return f"{text}spec = OpSpec({', '.join(words)})"
 
     @property
     def samples(self) -> list[str]:

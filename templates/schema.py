@@ -166,9 +166,7 @@ CPP_KEYWORDS = words(
     """
 )
 # Of functions in torch and in registration/ that pass an operator's keyword arguments on as theirs.
-NOT_BY_KEYWORD = frozenset(
-    {"self", "keyset", "info", "in_dims", "interpreter", "vmap_function", "op"}
-)
+NOT_BY_KEYWORD = {"self", "keyset", "info", "in_dims", "interpreter", "vmap_function", "op"}
 # The longest for which every generated line stays within 100 columns.
 MAX_NAME = 45
 
@@ -372,7 +370,9 @@ def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
     if value is None and type_.endswith("?"):
         return "None"
     base = type_.removesuffix("?")
-    kind = _python_type(base)
+    # That of the values, or of what is in the list: the last word of the type's hint.
+    name_of_kind = re.findall(r"\w+", TYPES[base].hint)[-1]
+    kind = getattr(builtins, name_of_kind, None) or getattr(torch, name_of_kind)
     is_list = isinstance(value, list)
     if not is_list:
         value = _enumerators(base, kind).get(value, value)
@@ -386,12 +386,6 @@ def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
     if kind is torch.device:
         return f'torch.device("{value}")'
     return json.dumps(value) if kind is str else repr(tuple(value) if is_list else value)
-
-
-def _python_type(type_: str) -> type:
-    """That of the values, or of what is in the list: the last word of the type's hint."""
-    name = re.findall(r"\w+", TYPES[type_].hint)[-1]
-    return getattr(builtins, name, None) or getattr(torch, name)
 
 
 @functools.cache

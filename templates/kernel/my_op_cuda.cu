@@ -11,8 +11,6 @@ namespace extension_cpp::my_op {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 8;
 
-int64_t tiles_per_row(int64_t cols) { return cuda::ceil_div(cols, kThreads); }
-
 // A packed accessor is a pointer with sizes and strides: input[row][col]. Of an input that is not contiguous it reads
 // the elements where they lie. A raw pointer is as good where everything is contiguous.
 template <class T>
@@ -71,13 +69,14 @@ void launch_my_op(const Tensor& input, const std::optional<Tensor>& other, Tenso
   }
   const int64_t cols = input.size(input.dim() - 1);
   const int64_t rows = input.numel() / cols;
-  const int64_t tiles = rows * tiles_per_row(cols);
+  const int64_t tiles_per_row = cuda::ceil_div(cols, kThreads);
+  const int64_t tiles = rows * tiles_per_row;
+  const unsigned blocks = cuda::blocks_for(tiles, kBlocksPerMultiprocessor);
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    const unsigned blocks = cuda::blocks_for(tiles, kBlocksPerMultiprocessor);
     my_op_kernel<T><<<blocks, kThreads, 0, current_stream(input)>>>(
         cuda::packed_rows<T>(contiguous_input, rows, cols), data_of<T>(contiguous_other), output.mutable_data_ptr<T>(),
-        cols, tiles_per_row(cols), tiles, alpha);
+        cols, tiles_per_row, tiles, alpha);
     CUDA_LAUNCH_CHECK();
   });
 }
