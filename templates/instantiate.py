@@ -41,9 +41,8 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
         new = make(stand_ins, KINDS[kind], options, backward_schema(KINDS[kind], schema))
         text = replace(adapt(path.name, path.read_text(), options), old, new)
         files[path.name.replace("my_op", schema.name)] = new.complete(path.name, text)
-    shared = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
-    taken = set().union(*map(declared, shared))
-    files = spell(files, arguments, operator, taken)
+    shared = "\n".join(path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h"))
+    files = spell(files, arguments, operator, declared(shared))
     files = {name: format_text(name, text) for name, text in files.items()}
     return by_backend(files, schema.name, options)
 
@@ -65,7 +64,7 @@ def check_shapes(kind: Kind, schema: Schema, options: Options) -> None:
     notation = runpy.run_path(str(PACKAGE / "notation.py"))
     main = schema.main.name
     if not options.shapes and f":{main}" in line and main in (*notation["DTYPES"], "any", "wide"):
-        raise Refusal(f"the argument's name '{main}' is a dtype beside shapes: choose another")
+        raise Refusal(f"the argument's name '{main}' means a dtype in the shapes: choose another")
     try:
         notation["parse_notation"](schema.text, line)
         if options.own_backward and not schema.mutates:
@@ -79,8 +78,7 @@ def by_backend(files: dict[str, str], name: str, options: Options) -> dict[str, 
     """Parts a source for both backends where they differ: one is left out, or CUDA has its own."""
     both, cpu, cuda = f"{name}.cpp", f"{name}_cpu.cpp", f"{name}_cuda.cu"
     if both in files and (options.cuda or len(options.devices) == 1):
-        text = files.pop(both)
-        files |= {cpu: text, cuda: text}
+        files |= dict.fromkeys((cpu, cuda), files.pop(both))
     if options.no_cpu:
         files[cpu] = schemas_alone(files[cpu])
     if options.no_cuda:

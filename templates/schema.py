@@ -68,7 +68,7 @@ class Type:
     values: Sequence[str] = ()
 
 
-N = range(999)
+SERIES = range(999)
 SUM = ("std::accumulate({0}.begin(), {0}.end(), 0.0)", "sum({0})")
 NAME_LENGTH = ("python_name({0}).size()", "len(str({0}))")
 
@@ -78,17 +78,17 @@ TYPES: dict[str, Type] = {
         values=["make(shape)"],
     ),
     "int": Type(
-        *("int64_t", "int", "an integer."), field="int64_t", values=[str(n + 2) for n in N]
+        *("int64_t", "int", "an integer."), field="int64_t", values=[str(n + 2) for n in SERIES]
     ),
     "int[]": Type(
         *("IntArrayRef", "Sequence[int]", "integers.", *SUM),
-        values=[f"[{n + 1}, {n + 3}]" for n in N],
+        values=[f"[{n + 1}, {n + 3}]" for n in SERIES],
     ),
-    "float": Type("double", "float", "a number.", values=[f"{0.3 + 0.2 * n:.1f}" for n in N]),
+    "float": Type("double", "float", "a number.", values=[f"{0.3 + 0.2 * n:.1f}" for n in SERIES]),
     "bool": Type("bool", "bool", "a switch.", field="bool", values=["True", "False"]),
     "float[]": Type(
         *("FloatArrayRef", "Sequence[float]", "numbers.", *SUM),
-        values=[f"[{0.2 + n:.1f}, {0.5 + n:.1f}]" for n in N],
+        values=[f"[{0.2 + n:.1f}, {0.5 + n:.1f}]" for n in SERIES],
     ),
     "str": Type(
         *("const String&", "str", "a string.", "{0}.size()", "len({0})"),

@@ -296,7 +296,7 @@ REFUSED = [
     ("f(Tensor x, str len='a') -> Tensor", "the argument's name 'len' is used by the generated"),
     (
         "f(Tensor? x, Tensor any) -> Tensor",
-        "the argument's name 'any' is a dtype beside shapes: cho",
+        "the argument's name 'any' means a dtype in the shapes: ",
     ),
     ("f(Tensor any, Tensor? x) -> Tensor", None),
     ("name(Tensor x) -> Tensor", "the operator's name 'name' is an attribute that torch.ops gives"),
