@@ -214,6 +214,13 @@ def test_messages(declared: Mapping[str, Operator], name: str, shapes: list[Any]
         assert outcome(lambda: op.overload(*args)) == f"{name}: {message}"
 
 
+def test_a_list_without_a_limit_is_refused_before_its_pointers_overflow(library: Path):
+    many = getattr(torch.ops, NAMESPACE).many
+    many([torch.ones(1)] * 64)
+    with pytest.raises(RuntimeError, match="a list of more than 64 tensors"):
+        many([torch.ones(1)] * 65)
+
+
 def test_dtypes_and_devices_come_before_shapes(declared: Mapping[str, Operator]):
     op = declared[f"{NAMESPACE}::add3"]
     args = [torch.ones(4), torch.ones(3), torch.ones(4, dtype=torch.float64)]
