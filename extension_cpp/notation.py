@@ -70,6 +70,7 @@ class Shape:
     dtype: torch.dtype | None = None  # EXACT
     source: int = -1  # ARGUMENT: which of the tensor arguments
     like: int | None = None  # which of them has all dimensions of a result
+    most: int | None = None  # tensors of a list, if that is limited
     position: int = 0  # in the line
 
     @property
@@ -229,6 +230,7 @@ class _Parser:
         dims: list[Dim] = []
         alone = False  # no dimension may follow
         like: int | None = None
+        most: int | None = None
         dtype: Shape | None = None
         while not self.at_end() and self.line[self.at] != ",":
             begin = self.at
@@ -239,6 +241,10 @@ class _Parser:
                     break
                 self.skip_spaces()
                 dtype = self.dtype()
+            elif most is not None:
+                raise _Problem(begin, "nothing but a dtype follows '[n]'")
+            elif (alone or dims) and self.accept("["):
+                most = self.most()
             elif alone or (self.line[begin] in "(=" and dims):
                 raise _Problem(begin, "'()' and '=name' stand alone")
             elif self.accept("()"):
@@ -254,8 +260,26 @@ class _Parser:
                 position, "a shape is missing; that of a tensor without dimensions is '()'"
             )
         return dataclasses.replace(
-            dtype or Shape(()), dims=tuple(dims), like=like, position=position
+            dtype or Shape(()), dims=tuple(dims), like=like, most=most, position=position
         )
+
+    def most(self) -> int:
+        """How many tensors a list holds at most."""
+        if not _is_digit(self.line[self.at : self.at + 1]):
+            raise _Problem(self.at, "a number is missing after '['")
+        result = int(self.number())
+        if not self.accept("]"):
+            raise _Problem(self.at, "']' is missing")
+        return result
+
+    def number(self) -> str:
+        begin = self.at
+        digits = self.word()
+        if not all(map(_is_digit, digits)):
+            raise _Problem(begin, "a name starts with a letter")
+        if len(digits) > 18:
+            raise _Problem(begin, "the size is too large")
+        return digits
 
     def like(self) -> int:
         """The argument of which a result has all dimensions."""
@@ -276,11 +300,7 @@ class _Parser:
     def dim(self, before: Sequence[Dim]) -> Dim:
         begin = self.at
         if _is_digit(self.line[begin]):
-            digits = self.word()
-            if not all(map(_is_digit, digits)):
-                raise _Problem(begin, "a name starts with a letter")
-            if len(digits) > 18:
-                raise _Problem(begin, "the size is too large")
+            digits = self.number()
             return Dim(digits, int(digits))
         if self.accept("..."):
             symbol = "..."
@@ -356,13 +376,18 @@ class _Parser:
                 )
             elif shape.rule is DtypeRule.ARGUMENT:
                 source = arguments[shape.source]
-                if shape.source >= k or not source.always_given:
+                known = shape.source < k or inputs[shape.source].rule is not DtypeRule.ARGUMENT
+                if not known or not source.always_given:
                     raise _Problem(
                         shape.position,
                         f"the dtype of '{argument.name}' follows from that of '{source.name}', "
-                        "which has to come before it and be always there",
+                        "which has to be always there, and to come before it if it follows, too",
                     )
+            if shape.most is not None and not argument.is_list:
+                raise _Problem(shape.position, f"'{argument.name}' is no list")
         for shape in outputs:
+            if shape.most is not None:
+                raise _Problem(shape.position, "a result is no list")
             if shape.rule is DtypeRule.ARGUMENT and arguments[shape.source].is_list:
                 raise _Problem(
                     shape.position,

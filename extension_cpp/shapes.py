@@ -183,6 +183,9 @@ class Operator:
         for k, shape in enumerate(self.notation.inputs):
             if k == self.notation.leader:
                 torch._check(bool(tensors[k]), lambda k=k: self._text(k, None, "must not be empty"))
+            if (most := shape.most) is not None:
+                text = f"must hold at most {most} tensors, got {len(tensors[k])}"
+                torch._check(len(tensors[k]) <= most, lambda k=k, t=text: self._text(k, None, t))
             for i, tensor in enumerate(tensors[k]):
                 label = self.label(k, i)
                 self._check_dtype(inputs, shape, k, i)
@@ -219,9 +222,10 @@ class Operator:
             assert shape.dtype is not None
             checks.check_dtype(op, label, tensor, shape.dtype)
         elif shape.rule is DtypeRule.ARGUMENT:
-            source = shape.source
-            like = inputs.tensors[source][0]
-            checks.check_same_dtype(op, label, tensor, self.label(source, 0), like)
+            source = self.label(shape.source, 0)
+            like = inputs.tensors[shape.source][0]
+            checks.check_defined(op, source, like)
+            checks.check_same_dtype(op, label, tensor, source, like)
         else:
             checks.check_defined(op, label, tensor)
 
@@ -587,7 +591,7 @@ class Operator:
     ) -> Iterator[tuple[str, Call, str]]:
         """Calls that must fail: each tensor of another dtype, None, of another size or rank.
 
-        What is written to overlaps itself, too.
+        What is written to overlaps itself, too, and a list has one more than it may.
 
         Args:
             make: as for :meth:`samples`.
@@ -621,7 +625,7 @@ class Operator:
         for k, position in enumerate(self.tensor_positions):
             argument = self.notation.arguments[k]
             given = values[position]
-            if given is None:
+            if given is None or given == []:
                 continue
             i = len(given) - 1 if argument.is_list else 0
             tensor = given[i] if argument.is_list else given
@@ -629,11 +633,16 @@ class Operator:
             if k in self.written and tensor.dim():
                 column = make((*tensor.shape[:-1], 1), dtype=tensor.dtype).detach()
                 others.append(("that overlaps itself", column.expand(tensor.shape)))
-            for what, bad in others:
-                # Where no tensor is left, torch finds no kernel to ask.
-                if bad is None and (not argument.always_given or len(self.tensor_positions) == 1):
-                    continue
-                replaced = [*given[:-1], bad] if argument.is_list else bad
+            # Where no tensor is left, torch finds no kernel to ask.
+            alone = not argument.always_given or len(self.tensor_positions) == 1
+            wrong = [
+                (what, [*given[:-1], bad] if argument.is_list else bad)
+                for what, bad in others
+                if bad is not None or not alone
+            ]
+            if (most := self.notation.inputs[k].most) is not None:
+                wrong.append(("too many", [tensor] * (most + 1)))
+            for what, replaced in wrong:
                 call = self._with_value(good, position, replaced)
                 try:
                     self.check(*call[0], **call[1])
@@ -675,7 +684,6 @@ class Operator:
     ) -> Call:
         bound = dict(sizes)
         leader_dtype: torch.dtype | None = None
-        dtypes: list[torch.dtype] = []
 
         def sizes_of(k: int, shape: Shape) -> Sizes:
             if k == 0:
@@ -693,21 +701,21 @@ class Operator:
 
         def tensors(k: int) -> Any:
             nonlocal leader_dtype
-            shape = self.notation.inputs[k]
+            shape = like = self.notation.inputs[k]
+            while like.rule is DtypeRule.ARGUMENT:
+                like = self.notation.inputs[like.source]
             dtype = leader_dtype
-            if shape.rule is DtypeRule.EXACT:
-                dtype = shape.dtype
-            elif shape.rule is DtypeRule.SUM:
-                assert dtype is not None
-                dtype = sum_dtype(dtype)
-            elif shape.rule is DtypeRule.WIDE and wide is not None and dtype != torch.float64:
+            if like.rule is DtypeRule.EXACT:
+                dtype = like.dtype
+            elif like.rule is DtypeRule.SUM:
+                # The leader may come later.
+                dtype = sum_dtype(make(()).dtype if dtype is None else dtype)
+            elif like.rule is DtypeRule.WIDE and wide is not None and dtype != torch.float64:
                 dtype = wide
-            elif shape.rule is DtypeRule.ARGUMENT:
-                dtype = dtypes[shape.source]
             count = 3 if self.notation.arguments[k].is_list else 1
+            count = count if shape.most is None else min(count, shape.most)
             own = sizes_of(k, shape)
             made = [make(own) if dtype is None else make(own, dtype=dtype) for _ in range(count)]
-            dtypes.append(made[0].dtype)
             if k == self.notation.leader:
                 leader_dtype = made[0].dtype
             return made if self.notation.arguments[k].is_list else made[0]

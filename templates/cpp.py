@@ -5,112 +5,70 @@ from __future__ import annotations
 import re
 
 from kinds import LIST
-from places import Places, backward_shapes, shapes, weighted
+from places import Places, backward_shapes, shapes
+
+# What a kernel does with a further tensor, and with a list of them.
+ADD = "if ({a.name} != nullptr) {{\n  result += static_cast<A>({a.name}[i]){weight};\n}}\n"
+ADD_LIST = (
+    "for (int64_t j = 0; j < {a.name}.size(); ++j) {{\n"
+    "  result += static_cast<A>(j + 1) * static_cast<A>({a.name}[j][i]){weight};\n}}\n"
+)
 
 
 class Cpp(Places):
     """For any schema, in the same order."""
 
-    short = (
-        "check(static_cast<int64_t>({a}.size()) <= kMaxPointers, "
-        '"{op}: {a} must hold at most ", kMaxPointers, " tensors, got ", '
-        "static_cast<int64_t>({a}.size()));\n"
-    )
-    alike = 'if ({a}.has_value()) {{\n  check_same_dtype("{op}", "{a}", *{a}, "{x}", {x});\n}}\n'
-    all_alike = (
-        "for (const Tensor& element : {a}) {{\n"
-        '  check_same_dtype("{op}", "{a}", element, "{x}", {x});\n}}\n'
-    )
+    number = "A({})"
 
     def fragments(self) -> tuple[list[str], list[str]]:
         main, outputs, settings = self.main.name, self.schema.outputs, self.schema.settings
-        taken = [f"A {a.name}" for a in self.tensors]
+        line = self.options.shapes or shapes(self.kind, self.schema)
+        taken = [f"A {a.name}" for a in self.schema.tensors]
         into = f"elementwise_into<{self.camel}>({main}, {self.operands})"
         count = f", {outputs}" if outputs > 1 else ""
-        call = f"{self.kind.host}<{self.camel}{count}>(k{self.camel}, {self.operands})"
-        held = {LIST: "Pointers<T>(contiguous_{})"}
+        maybe = {"Tensor?": " + (has_{a.name} ? {a.name}{weight} : A(0))", LIST: ""}
+        parameter = ", const std::optional<Tensor>& {a.name}"
+        pointer = "const T* __restrict__ {a.name},  // [rows, cols], or null\n"
+        pointers = "const Pointers<T> {a.name},  // [rows, cols] each\n"
         inline = [
-            self.declaration("", self.schema.text, self.line),
+            self.declaration("", self.schema.text, line),
             f"({', '.join(a.cpp_parameter for a in self.schema.arguments)})",
-            "".join(f", {a.cpp_parameter}" for a in settings) + ")",
-            self.cpp_factor,
-            self.functor_terms,
+            self.each(settings, ", {a.cpp_parameter}") + ")",
+            self.factor("{a.name}"),
+            self.each(self.others, " + {a.name}{weight}", maybe),
             f"({', '.join(taken)})",
             "".join(f", {parameter}" for parameter in taken) + ")",
-            f"{self.own_checks}return {call}",
-            "".join(f", {a.number}" for a in settings) + ")",
+            f"<{self.camel}{count}>(k{self.camel}, {self.operands})",
+            self.each(settings, ", {a.number}") + ")",
             ";\n".join([into, *(f"copy_into({a.name}, {main})" for a in self.also_written)]),
-            self.checked("Tensor output = {}.new_output();"),
+            f"k{self.camel}.check({', '.join(a.name for a in self.schema.tensors)})",
             "".join(f", {a.info.field.replace('A', 'acc_t<T>')} {a.name}" for a in settings),
-            "".join(
-                f", {'TensorList' if a.type == LIST else 'const std::optional<Tensor>&'} {a.name}"
-                for a in self.others
-            ),
-            "".join(
-                f", {held.get(a.type, 'data_of<T>(contiguous_{})').format(a.name)}"
-                for a in self.others
-            ),
+            self.each(self.others, parameter, {LIST: ", TensorList {a.name}"}),
+            self.each(self.others, ", data_of<T>(contiguous_{a.name})"),
             self.launch(main, *(a.name for a in self.others), "output"),
             self.launch("grad_output", *("{}" for _ in self.others), f"grad_{main}"),
         ]
         blocks = [
-            self.checked("{};"),
-            "\n".join(f"{a.info.field} {a.name};" for a in settings),
-            self.cpp_pointers,
-            self.cpu_terms,
-            "\n".join(
-                f"const auto contiguous_{a.name} = as_contiguous({a.name});" for a in self.others
-            ),
+            self.each(settings, "{a.info.field} {a.name};\n"),
+            self.each(self.others, pointer, {LIST: pointers}),
+            self.each(self.others, ADD, {LIST: ADD_LIST}),
+            self.each(self.others, "const auto contiguous_{a.name} = as_contiguous({a.name});\n"),
         ]
         if not self.schema.mutates:
-            line = backward_shapes(self.kind, self.schema, self.line)
-            inline.append(self.declaration("Backward", self.backward_schema, line))
+            backward_line = backward_shapes(self.kind, self.schema, line)
+            inline.append(self.declaration("Backward", self.backward_schema, backward_line))
         if outputs > 1:
             means = ["mean", *(f"mean_{k}" for k in range(2, outputs))]
             inline += [
                 f"std::tuple<{', '.join(['Tensor'] * outputs)}>",
-                "\n".join(f"{mean}[row.index()] = average;" for mean in means),
+                "\n".join(f"write_per_row(row, {mean}, average);" for mean in means),
             ]
             blocks.append("\n".join(f"A* {mean};  // [rows]" for mean in means))
         return inline, blocks
 
-    @property
-    def line(self) -> str:
-        return self.options.shapes or shapes(self.kind, self.schema)
-
     def declaration(self, suffix: str, schema: str, line: str) -> str:
         literal = schema.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?")
         return f'const Operator k{self.camel}{suffix}{{"{literal}", "{line}"}};'
-
-    @property
-    def cpp_factor(self) -> str:
-        settings = enumerate(self.schema.settings)
-        terms = "".join(f" + {weighted(k, a.name, 'A({})')}" for k, a in settings)
-        return f" * (A(1){terms})" if terms else ""
-
-    @property
-    def cpu_terms(self) -> str:
-        lines = []
-        for k, a in enumerate(self.others):
-            if a.type == LIST:
-                head = f"for (int64_t j = 0; j < {a.name}.size(); ++j)"
-                term = f"static_cast<A>(j + 1) * static_cast<A>({a.name}[j][i])"
-            else:
-                head, term = f"if ({a.name} != nullptr)", f"static_cast<A>({a.name}[i])"
-            lines.append(f"{head} {{\n  result += {weighted(k, term, 'A({})')};\n}}")
-        return "\n".join(lines)
-
-    @property
-    def functor_terms(self) -> str:
-        terms = [(a, weighted(k, a.name, "A({})")) for k, a in enumerate(self.others)]
-        there = {"Tensor": " + {1}", "Tensor?": " + (has_{0.name} ? {1} : A(0))"}
-        return "".join(there.get(a.type, "").format(a, term) for a, term in terms)
-
-    @property
-    def cpp_pointers(self) -> str:
-        lines = {LIST: "const Pointers<T> {},  // [rows, cols] each"}
-        line = "const T* __restrict__ {},  // [rows, cols], or null"
-        return "\n".join(lines.get(a.type, line).format(a.name) for a in self.others)
 
     def launch(self, *tensors: str) -> str:
         arguments = [*tensors, *(a.name for a in self.schema.settings)]
@@ -120,15 +78,9 @@ class Cpp(Places):
     def operands(self) -> str:
         """The main tensor stands in for one that is not there."""
         there = {"Tensor?": f"{{}}.value_or({self.main.name})"}
-        tensors = [there.get(a.type, "{}").format(a.name) for a in self.tensors]
+        tensors = [there.get(a.type, "{}").format(a.name) for a in self.schema.tensors]
         flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
         return ", ".join([*tensors, *(a.number for a in self.schema.settings), *flags])
-
-    def checked(self, statement: str) -> str:
-        """A statement with the call that checks the inputs, after the checks beside the line's."""
-        names = ", ".join(a.name for a in self.tensors)
-        call = f"k{self.camel}.check({names})"
-        return self.own_checks + statement.format(call)
 
     def complete(self, file: str, text: str) -> str:
         """Adds what some types need besides."""

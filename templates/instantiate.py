@@ -1,11 +1,11 @@
 """Makes an operator's files out of a template's and a schema.
 
-A template is real code for a schema of its own. cpp.py, python.py and spec.py say how each place of
-it that depends on the schema is written, for any schema: they give the same list of places for
-every operator. Instantiating writes the list twice, for the template's schema and for the new one,
-and replaces each piece of the first, wherever the template has it, by its counterpart. So the
-templates hold the text, and those files only what varies; with its own schema a template comes out
-as it is, which a test holds.
+A template is real code for a schema of its own. cpp.py and python.py say how each place of it that
+depends on the schema is written, for any schema: they give the same list of places for every
+operator. Instantiating writes the list twice, for the template's schema and for the new one, and
+replaces each piece of the first, wherever the template has it, by its counterpart. So the templates
+hold the text, and those files only what varies; with its own schema a template comes out as it is,
+which a test holds.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from formatting import format_text
 from kinds import KINDS, TEMPLATES, Kind, Options
 from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, backward_shapes, shapes
-from python import Python
+from python import Python, Spec
 from schema import Refusal, Schema
-from spec import Spec
 
 PACKAGE = TEMPLATES.parent / "extension_cpp"
 
@@ -42,9 +41,8 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
         new = make(stand_ins, KINDS[kind], options, backward_schema(KINDS[kind], schema))
         text = replace(adapt(path.name, path.read_text(), options), old, new)
         files[path.name.replace("my_op", schema.name)] = new.complete(path.name, text)
-    shared = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
-    taken = set().union(*map(declared, shared))
-    files = spell(files, arguments, operator, taken)
+    shared = "\n".join(path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h"))
+    files = spell(files, arguments, operator, declared(shared))
     files = {name: format_text(name, text) for name, text in files.items()}
     return by_backend(files, schema.name, options)
 
@@ -64,6 +62,9 @@ def check_shapes(kind: Kind, schema: Schema, options: Options) -> None:
     line = options.shapes or shapes(kind, schema)
     # Without the package, whose library need not be built yet.
     notation = runpy.run_path(str(PACKAGE / "notation.py"))
+    main = schema.main.name
+    if not options.shapes and f":{main}" in line and main in (*notation["DTYPES"], "any", "wide"):
+        raise Refusal(f"the argument's name '{main}' means a dtype in the shapes: choose another")
     try:
         notation["parse_notation"](schema.text, line)
         if options.own_backward and not schema.mutates:
@@ -77,8 +78,7 @@ def by_backend(files: dict[str, str], name: str, options: Options) -> dict[str, 
     """Parts a source for both backends where they differ: one is left out, or CUDA has its own."""
     both, cpu, cuda = f"{name}.cpp", f"{name}_cpu.cpp", f"{name}_cuda.cu"
     if both in files and (options.cuda or len(options.devices) == 1):
-        text = files.pop(both)
-        files |= {cpu: text, cuda: text}
+        files |= dict.fromkeys((cpu, cuda), files.pop(both))
     if options.no_cpu:
         files[cpu] = schemas_alone(files[cpu])
     if options.no_cuda:
@@ -103,10 +103,10 @@ def take_in(path: Path, generated: str) -> str:
             f"{file} includes {header}, which asks for ATen and Python: leave out all that is "
             "about PyTorch (host functions of at::Tensor, PYBIND11_MODULE), and keep the kernels"
         )
-    names = re.findall(r'm\.impl\(\s*"(\w+)"', generated)
     if "TORCH_LIBRARY_IMPL" in source:
-        missing = [name for name in names if not re.search(rf'm\.impl\(\s*"{name}"', source)]
-        if missing:
+        registered = re.compile(r'm\.impl\(\s*"(\w+)"')
+        names = registered.findall(source)
+        if missing := [name for name in registered.findall(generated) if name not in names]:
             raise Refusal(
                 f"{file} registers operators, but not {' and '.join(missing)}. Add it, or take its "
                 "TORCH_LIBRARY_IMPL out to have one generated; --no-grad and --backward torch need "
@@ -119,17 +119,13 @@ def take_in(path: Path, generated: str) -> str:
         raise Refusal(f"{file} has no kernel: no __global__ function, and no TORCH_LIBRARY_IMPL")
     if re.search(r"\bint\s+main\s*\(", source):
         raise Refusal(f"{file} has a main(): leave it out, the operator's host function is instead")
-    own = source if source.endswith("\n") else source + "\n"
-    own = f"// clang-format off: {file}, as it was.\n{own}// clang-format on\n\n"
+    own = source.removesuffix("\n")
+    own = f"// clang-format off: {file}, as it was.\n{own}\n// clang-format on\n\n"
     text = re.sub(r"(?m)^(?=namespace)", lambda _: own, generated, count=1)
     launches = ", ".join(f"{kernel}<<<...>>>" for kernel in kernels)
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
-    hosts = "|".join(sorted({kind.host for kind in KINDS.values() if kind.host}))
-    call = re.search(rf"dispatch_floating\(|elementwise_into<|return (?:{hosts})<", text)
-    assert call is not None
-    before, after = text[: call.start()].rstrip(" "), text[call.start() :]
-    newline = "" if before.endswith("\n") else "\n"  # after the bracket of a function of one line
-    return format_text("kernel.cu", f"{before}{newline}  {comment}  {after}")
+    call = r"\s*(?=dispatch_floating\(|elementwise_into<|return (?:elementwise|rowwise|scanned)<)"
+    return format_text("kernel.cu", re.sub(call, lambda _: f"\n  {comment}  ", text, count=1))
 
 
 def adapt(file: str, text: str, options: Options) -> str:
@@ -170,12 +166,8 @@ def drop_paragraphs(text: str, unwanted: str) -> str:
     """Drops the definitions in which a pattern is found: what starts in the first column after a
     blank line.
     """
-    pieces = re.split(r"(\n\n+)(?=\S)", text)
-    kept = ""
-    for piece, gap in zip(pieces[::2], [*pieces[1::2], ""], strict=True):
-        if not re.search(unwanted, piece, re.M):
-            kept += piece + gap
-    return kept.rstrip("\n") + "\n"
+    pieces = re.split(r"(?<=\n\n)(?=\S)", text)
+    return "".join(x for x in pieces if not re.search(unwanted, x, re.M)).rstrip("\n") + "\n"
 
 
 def pattern(fragment: str, block: bool) -> str:

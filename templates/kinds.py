@@ -21,7 +21,6 @@ class Kind:
         input: the shape of every tensor among the arguments, in the notation of csrc/notation.h.
         outputs: those of the results; the last stands for all that follow.
         backward_takes: the tensors that the backward takes; "input" is the first of the operator.
-        host: the host function of csrc that it calls, where it has no kernel of its own.
         lists: whether it takes lists of tensors, as a kernel of its own does.
     """
 
@@ -36,7 +35,6 @@ class Kind:
         self.input, self.outputs = inputs[0], tuple(outputs)
         self.backward_takes = re.findall(r"Tensor (\w+)", "".join(s for s, _ in declared[1:]))
         self.lists = "my_op_kernel" in source
-        self.host = "".join(re.findall(r"return (\w+)<MyOp\b", source))
 
     def accepts(self, schema: Schema) -> bool:
         lists = any(a.type == LIST for a in schema.arguments)

@@ -43,7 +43,7 @@ def parse_arguments(argv: list[str] | None) -> Options:
         description="Makes an operator from a function or a schema, or takes one out again.",
         epilog="More in templates/README.md.",
     )
-    what = parser.add_mutually_exclusive_group()
+    what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
         "schema",
         nargs="?",
@@ -83,8 +83,6 @@ def parse_arguments(argv: list[str] | None) -> Options:
     )
     parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     options = parser.parse_args(argv, Options())
-    if not (options.schema or options.source or options.remove):
-        parser.error("one of the arguments schema --from --remove is required")
     derived = Options(source=options.source, shapes=options.shapes, dry_run=options.dry_run)
     if options.source and not options.template and options != derived:
         parser.error(
@@ -133,7 +131,7 @@ def next_steps(repository: Repository, name: str, options: Options) -> str:
     """What to say when an operator is made."""
     if options.dry_run:
         return ""
-    folder = repository.folder(name).relative_to(repository.root)
+    folder = (repository.operators / name).relative_to(repository.root)
     what = f"what to edit is marked EDIT: (grep -rn EDIT: {folder}). "
     if not options.source:
         what += "It works as it is:"
@@ -148,9 +146,7 @@ def next_steps(repository: Repository, name: str, options: Options) -> str:
 
 def default_kind(schema: Schema, own_kernel: bool) -> str:
     """The simplest that takes the schema; for a kernel of one's own the one with raw pointers."""
-    preferred = ["elementwise", "inplace", "multi_output", "kernel"]
-    if own_kernel:
-        preferred.insert(0, "kernel")
+    preferred = ["kernel"] * own_kernel + ["elementwise", "inplace", "multi_output", "kernel"]
     return next((kind for kind in preferred if KINDS[kind].accepts(schema)), "elementwise")
 
 

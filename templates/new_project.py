@@ -155,17 +155,14 @@ def operators(repository: Repository) -> list[str]:
 
 def with_dependencies(source: Repository, ops: Iterable[str]) -> list[str]:
     """The operators asked for, and those that they import."""
-    there, found = operators(source), set()
-    todo = [op.strip() for op in ops]
-    while todo:
-        op = todo.pop()
+    there, found = operators(source), [op.strip() for op in ops]
+    for op in found:  # which grows on the way
         if op not in there:
             raise Refusal(f"there is no operator '{op}'; there are: {', '.join(there)}")
-        if op not in found:
-            found.add(op)
-            sources = "".join(path.read_text() for path in source.folder(op).glob("*.py"))
-            todo += re.findall(rf"{PACKAGE}\.operators\.(\w+)", sources)
-    return sorted(found)
+        sources = "".join(path.read_text() for path in (source.operators / op).glob("*.py"))
+        imported = re.findall(rf"{PACKAGE}\.operators\.(\w+)", sources)
+        found += [name for name in imported if name not in found]
+    return sorted(set(found))
 
 
 def drop_operators(project: Repository, kept: set[str]) -> list[str]:
@@ -255,7 +252,10 @@ def check_package_name(name: str, source: Repository) -> None:
             f"'{name}' is no name for a package: lower-case letters, digits and single underscores"
         )
     top = {path.relative_to(source.root).parts[0] for path in source.files()}
-    beside = {name, f"{name}.py"} & top or ignores(source.root, name)
+    # Among them what git leaves out, as it does what builds leave behind.
+    command = ["git", "check-ignore", "--quiet", f"{name}/"]
+    ignored = subprocess.run(command, cwd=source.root, check=False).returncode == 0
+    beside = ignored or {name, f"{name}.py"} & top
     shared = "".join(path.read_text() for path in source.csrc.rglob("*.*"))
     ours = name in (PACKAGE, "my_op", *operators(source)) or re.search(rf"\b{name}::", shared)
     defined = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
@@ -270,12 +270,6 @@ def check_package_name(name: str, source: Repository) -> None:
         (cpp, "a name of C++ or its library"),
         (name in defined, "a namespace of torch's"),
     )
-
-
-def ignores(root: Path, name: str) -> bool:
-    """Whether git leaves out what has this name, as it does what builds leave behind."""
-    command = ["git", "check-ignore", "--quiet", f"{name}/"]
-    return subprocess.run(command, cwd=root, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from kinds import LIST, Kind, Options
 from naming import camel, free
@@ -16,16 +17,12 @@ class Places:
     block is empty, its lines are gone.
 
     Attributes:
-        short: a check that a list `a` of the operator `op` is no longer than a kernel takes.
-        alike: a check that an optional tensor `a` has the dtype of `x`.
-        all_alike: the same of a list.
+        number: how a number of the arithmetic is written.
         schema: it may have stand-ins for its arguments' names.
         backward_schema: that of the backward operator, with the names themselves.
     """
 
-    short: str
-    alike: str
-    all_alike: str
+    number = "{}"
 
     def __init__(self, schema: Schema, kind: Kind, options: Options, backward_schema: str) -> None:
         self.schema = schema
@@ -35,21 +32,26 @@ class Places:
         self.name = schema.name
         self.camel = camel(schema.name)
         self.main = schema.main
-        self.tensors = [a for a in schema.arguments if a.is_tensor]
         self.positional = [a for a in schema.arguments if not a.kwarg_only]
-        self.others = [a for a in self.tensors if a is not schema.main]
+        self.others = [a for a in schema.tensors if a is not schema.main]
+        self.also_written = [a for a in self.others if a.mutated]
 
-    @property
-    def also_written(self) -> list[Argument]:
-        return [a for a in self.others if a.mutated]
+    def each(
+        self, arguments: Sequence[Argument], usual: str, by_type: Mapping[str, str] = {}
+    ) -> str:
+        """A piece for each argument `a`. In a sum each has a weight: two that change places are
+        noticed.
+        """
+        weights = ["", *(f" / {self.number.format(k)}" for k in range(2, len(arguments) + 1))]
+        return "".join(
+            by_type.get(a.type, usual).format(a=a, weight=weight)
+            for a, weight in zip(arguments, weights, strict=False)
+        )
 
-    @property
-    def own_checks(self) -> str:
-        """What the line of shapes does not say: of lists, and of what is `:any` there."""
-        led = self.tensors[: [a.type for a in self.tensors].index("Tensor")]
-        texts = [(self.short, a) for a in self.others if a.type == LIST]
-        texts += [(self.all_alike if a.type == LIST else self.alike, a) for a in led]
-        return "".join(text.format(op=self.name, a=a.name, x=self.main.name) for text, a in texts)
+    def factor(self, setting: str) -> str:
+        """What the main tensor is multiplied by, in which there is a term for each setting."""
+        terms = self.each(self.schema.settings, f" + {setting}{{weight}}")
+        return f" * ({self.number.format(1)}{terms})" if terms else ""
 
 
 def backward_schema(kind: Kind, schema: Schema) -> str:
@@ -63,10 +65,10 @@ def backward_schema(kind: Kind, schema: Schema) -> str:
 
 def shapes(kind: Kind, schema: Schema) -> str:
     """The line of shapes of a template's operator (csrc/notation.h)."""
-    tensors = [a for a in schema.arguments if a.is_tensor]
-    first = [a.type for a in tensors].index("Tensor")
-    # An optional tensor or a list that comes first gives no dtype: a check of its own compares it.
-    inputs = [kind.input + (":any" if k < first else "") for k in range(len(tensors))]
+    # A list is as long as a kernel takes (csrc/arguments.h), and what comes first may be none.
+    inputs = [kind.input + (" [64]" if a.type == LIST else "") for a in schema.tensors]
+    first = [a.type for a in schema.tensors].index("Tensor")
+    inputs[:first] = [f"{shape}:{schema.tensors[first].name}" for shape in inputs[:first]]
     outputs = [kind.outputs[min(k, len(kind.outputs) - 1)] for k in range(schema.outputs)]
     return f"{', '.join(inputs)} -> {', '.join(outputs)}".rstrip()
 
@@ -74,12 +76,6 @@ def shapes(kind: Kind, schema: Schema) -> str:
 def backward_shapes(kind: Kind, schema: Schema, line: str) -> str:
     """That of its backward operator, whose tensors have the shapes that they have there."""
     inputs, outputs = ([s.strip() for s in side.split(",")] for side in line.split("->"))
-    tensors = [a for a in schema.arguments if a.is_tensor]
-    main = re.sub(r"\s*:.*", "", inputs[tensors.index(schema.main)])
+    main = re.sub(r"\s*:.*", "", inputs[schema.tensors.index(schema.main)])
     by_name = {"grad_output": re.sub(r"\s*:.*", "", outputs[0]), "input": main, "mean": outputs[-1]}
     return f"{', '.join(by_name[name] for name in kind.backward_takes)} -> {main}"
-
-
-def weighted(k: int, value: str, number: str = "{}") -> str:
-    """The k-th term of a sum, with a weight of its own: two that change places are noticed."""
-    return value if k == 0 else f"{value} / {number.format(k + 1)}"

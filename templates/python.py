@@ -1,26 +1,19 @@
-"""The pieces of an operator's ops.py that depend on its schema."""
+"""The pieces of an operator's ops.py and of its spec.py that depend on its schema."""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable
+from itertools import count
 
 from kinds import LIST
-from places import Places, weighted
+from places import Places
 from schema import Argument
 
 
 class Python(Places):
     """For any schema, in the same order."""
-
-    short = (
-        "torch._check(len({a}) <= 64, "
-        'lambda: f"{op}: {a} must hold at most 64 tensors, got {{len({a})}}")\n'
-    )
-    alike = 'if {a} is not None:\n    checks.check_same_dtype("{op}", "{a}", {a}, "{x}", {x})\n'
-    all_alike = (
-        'for element in {a}:\n    checks.check_same_dtype("{op}", "{a}", element, "{x}", {x})\n'
-    )
 
     def fragments(self) -> tuple[list[str], list[str]]:
         main, settings = self.main.name, self.schema.settings
@@ -30,98 +23,118 @@ class Python(Places):
         inline = [
             f"({self.parameters(lambda a: a.python_parameter)})",
             self.python_call(f".{self.name}"),
-            self.fake,
             f"(ctx, inputs, {'keyword_only_inputs, ' if keyword_only else ''}output)",
             f"inputs[{position}]",
-            "".join(f", ctx.{a.name}" for a in settings),
+            self.each(settings, ", ctx.{a.name}"),
             f"ctx.needs_input_grad[{position}]",
             self.input_grads,
             f"_backward_in_torch({', '.join([*takes, *(a.name for a in settings)])})",
-            self.python_factor,
+            self.factor("{a.python_number}"),
         ]
-        return inline, [self.docstring, self.number_checks, self.kept_settings]
-
-    @property
-    def python_factor(self) -> str:
-        settings = enumerate(self.schema.settings)
-        terms = "".join(f" + {weighted(k, a.python_number)}" for k, a in settings)
-        return f" * (1{terms})" if terms else ""
+        described = [a for a in self.schema.arguments if a is not self.main]
+        numbers = [a for a in settings if re.match(r"(float|int)\b", a.info.hint)]
+        blocks = [
+            "\n".join(f"{a.name}: {a.info.describe.format(main=main)}" for a in described),
+            self.each(numbers, f'checks.check_number("{self.name}", "{{a.name}}", {{a.name}})\n'),
+            self.kept_settings,
+        ]
+        return inline, blocks
 
     def parameters(self, spell: Callable[[Argument], str]) -> str:
         by_keyword = [spell(a) for a in self.schema.arguments if a.kwarg_only]
         star = ["*"] if by_keyword else []
         return ", ".join([*map(spell, self.positional), *star, *by_keyword])
 
-    def without_types(self, function: str) -> str:
-        given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)
-        return f"{function}({given})"
-
-    def python_call(self, function: str) -> str:
-        arguments = [
-            f"{a.name}={a.name}" if a.kwarg_only else a.name for a in self.schema.arguments
-        ]
-        return f"{function}({', '.join(arguments)})"
-
-    @property
-    def fake(self) -> str:
-        backward = self.options.own_backward and not self.schema.mutates
-        names = [self.name, f"{self.name}_backward"][: 1 + backward]
-        ops = [f'"extension_cpp::{name}"' for name in names]
-        register = "registration.register_fake({})"
-        if not self.own_checks:
-            return register.format(", ".join(ops))
-        checks = self.own_checks.replace("\n", "\n    ").rstrip(" ")
-        call = self.python_call(f'operator("extension_cpp::{self.name}").fake')
-        ops[0] += ", _fake"
-        return (
-            f"def {self.without_types('_fake')}:\n"
-            f"    {checks}    return {call}\n\n\n" + "\n".join(map(register.format, ops))
-        )
-
-    @property
-    def docstring(self) -> str:
-        described = [a for a in self.schema.arguments if a is not self.main]
-        return "\n".join(
-            f"{a.name}: {a.info.describe.format(main=self.main.name)}" for a in described
-        )
-
-    @property
-    def number_checks(self) -> str:
-        numbers = [a for a in self.schema.settings if re.match(r"(float|int)\b", a.info.hint)]
-        return "\n".join(
-            f'checks.check_number("{self.name}", "{a.name}", {a.name})' for a in numbers
-        )
+    def python_call(self, function: str, values: dict[str, str] | None = None) -> str:
+        """Of an operator's own arguments, or of those that have values."""
+        values = values or {a.name: a.name for a in self.schema.arguments}
+        given = [a for a in self.schema.arguments if a.name in values]
+        words = [f"{a.name}=" * a.kwarg_only + values[a.name] for a in given]
+        return f"{function}({', '.join(words)})"
 
     @property
     def kept_settings(self) -> str:
-        lines = [
-            f"ctx.{a.name} = "
-            + (f'keyword_only_inputs["{a.name}"]' if a.kwarg_only else f"inputs[{k}]")
-            for k, a in enumerate(self.schema.arguments)
-            if not a.is_tensor
-        ]
-        nothing = "" if "input" in self.kind.backward_takes else "pass"
-        return "\n".join(lines) or nothing
+        lines = []
+        for k, a in enumerate(self.schema.arguments):
+            place = f'keyword_only_inputs["{a.name}"]' if a.kwarg_only else f"inputs[{k}]"
+            lines += [] if a.is_tensor else [f"ctx.{a.name} = {place}"]
+        return "\n".join(lines) or ("" if "input" in self.kind.backward_takes else "pass")
 
     @property
     def input_grads(self) -> str:
-        grads = []
+        of_list = {LIST: "(j + 1) * grad_output{weight}\n"}
+        grads = self.each(self.others, "grad_output{weight}\n", of_list).splitlines()
+        found = dict(zip(self.others, grads, strict=True)) | {self.main: f"grad_{self.main.name}"}
         for position, a in enumerate(self.positional):
             needed = f"ctx.needs_input_grad[{position}]"
-            if a is self.main:
-                grads.append(f"grad_{a.name}")
-            elif a.type == LIST:
-                weight = weighted(self.others.index(a), "(j + 1) * grad_output")
-                grads.append(f"[{weight} if needed else None for j, needed in enumerate({needed})]")
-            elif a.is_tensor:
-                grad = weighted(self.others.index(a), "grad_output")
-                there = "grad_output is not None and " if self.schema.outputs > 1 else ""
-                grads.append(f"{grad} if {there}{needed} else None")
-            else:
-                grads.append("None")
-        return f"return ({', '.join(grads)})"
+            if a.type == LIST:
+                found[a] = f"[{found[a]} if needed else None for j, needed in enumerate({needed})]"
+            elif a in self.others:
+                # Where there are several results it may be None, of which there is no part.
+                is_part = self.schema.outputs > 1 and found[a] != "grad_output"
+                found[a] += f" if {'grad_output is not None and ' * is_part}{needed} else None"
+        return f"return ({', '.join(found.get(a, 'None') for a in self.positional)})"
 
     def complete(self, file: str, text: str) -> str:
-        """Imports all that any type or check needs; formatting takes out what is not used."""
-        needed = "from collections.abc import Sequence\nfrom extension_cpp.shapes import operator\n"
-        return text.replace("import torch\n", f"import torch\n{needed}", 1)
+        """Imports all that any type needs; formatting takes out what is not used."""
+        return text.replace("\nimport", "\nfrom collections.abc import Sequence\nimport", 1)
+
+
+class Spec(Python):
+    """For any schema, in the same order."""
+
+    def fragments(self) -> tuple[list[str], list[str]]:
+        given = self.parameters(lambda a: f"{a.name}={a.default}" if a.default else a.name)
+        entries = " + sum((i + 1) * entry for i, entry in enumerate({a.name})){weight}"
+        maybe = " + (0 if {a.name} is None else {a.name}{weight})"
+        inline = [
+            f"({given})",
+            self.factor("{a.python_number}"),
+            self.each(self.others, " + {a.name}{weight}", {"Tensor?": maybe, LIST: entries}),
+            f"return output{', mean' * (self.schema.outputs - 1)}",
+        ]
+        return inline, [self.calls]
+
+    @property
+    def calls(self) -> str:
+        """What follows from the line of shapes is left out."""
+        reference = "op_reference" if self.schema.outputs > 1 else "reference"
+        words, text = [f'name="{self.name}"', f"{reference}={reference}"], ""
+        types = [a.type for a in self.schema.settings]
+        # Those that follow would not give each argument a value of its own.
+        if len(set(types)) < len(types) or not {*types} <= {"int", "float", "bool"}:
+            words.append("samples=samples")
+            text += "# EDIT: calls whose first tensor has this shape.\ndef samples(make, shape):\n"
+            text += "".join(f"    yield {line}\n" for line in self.samples) + "\n\n"
+        if len(self.options.devices) == 1:
+            words.append(f'devices=("{self.options.devices[0]}",)')
+        if self.schema.mutates or self.options.no_grad:
+            words.append("differentiable=False")
+        return f"{text}spec = OpSpec({', '.join(words)})"
+
+    @property
+    def samples(self) -> list[str]:
+        arguments = self.schema.arguments
+        series: defaultdict[str, count[int]] = defaultdict(count)
+        values = {}
+        for a in arguments:
+            # Distinct within each type; int and int? share a series.
+            n = next(series[a.type.rstrip("?").replace("SymInt", "int")])
+            values[a.name] = a.info.values[n % len(a.info.values)]
+        # Of switches there are two values only: so many calls that each pair differs somewhere.
+        switches = [a.name for a in arguments if a.type == "bool"]
+        lines = []
+        for bit in range(max(1, (len(switches) - 1).bit_length())):
+            values |= {name: str(not n >> bit & 1) for n, name in enumerate(switches)}
+            lines.append(self.python_call("Sample", values))
+        # And one without what may be left out.
+        bare = {a.name: values[a.name] for a in arguments if a.default is None}
+        bare |= {a.name: "None" for a in arguments if a.name in bare and a.type.endswith("?")}
+        bare |= {a.name: "[]" for a in arguments if a.name in bare and a.type == LIST}
+        return list(dict.fromkeys([*lines, self.python_call("Sample", bare)]))
+
+    def complete(self, file: str, text: str) -> str:
+        """Has the reference write what the operator writes besides, and imports what is used."""
+        writes = "".join(f"\n    {a.name}.copy_({self.main.name})" for a in self.also_written)
+        text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
+        return "import torch\nfrom extension_cpp.testing import Sample\n" + text

@@ -98,9 +98,6 @@ class Repository:
         pattern = rf"^from {self.package}\.operators\.{name}\.\w+ import (?:\([^)]*\)|[^(\n]*)\n"
         return {path: re.findall(pattern, path.read_text(), re.M) for path in self.imports.values()}
 
-    def folder(self, name: str) -> Path:
-        return self.operators / name
-
     def _registered(self, folder: Path) -> set[str]:
         """The operators that the sources of a folder declare or register kernels of."""
         sources = "".join(path.read_text() for path in folder.glob("*") if path.suffix in CPP)
@@ -118,7 +115,7 @@ class Repository:
     def check_free(self, schemas: list[str]) -> None:
         """Refuses an operator that exists, in whole or in part."""
         names = [schema.partition("(")[0] for schema in schemas]
-        name, folder = names[0], self.folder(names[0])
+        name, folder = names[0], self.operators / names[0]
         for wanted in names:
             if owner := self._owner(wanted, besides=name):
                 part = "" if owner == wanted else f", as a part of {owner}"
@@ -132,7 +129,7 @@ class Repository:
     def add(self, name: str, files: dict[str, str], schemas: list[str]) -> Changes:
         if f"{name}.h" in files and (self.csrc / f"{name}.h").exists():
             raise Refusal(f"the operator's name '{name}' is that of the header csrc/{name}.h")
-        changes = Changes(self.root, {self.folder(name) / file: files[file] for file in files})
+        changes = Changes(self.root, {self.operators / name / file: files[file] for file in files})
         ops = self.imports["ops"]
         statement = f"from {self.package}.operators.{name}.ops import {name} as {name}\n"
         changes.texts[ops] = format_text(ops.name, ops.read_text() + statement)
@@ -162,7 +159,7 @@ class Repository:
                 f"{name!r} is no operator's name, which is one word: that of a folder in "
                 f"{self.operators.relative_to(self.root)}"
             )
-        folder = self.folder(name)
+        folder = self.operators / name
         if owner := self._owner(name, besides=name):
             raise Refusal(f"'{name}' is a part of the operator '{owner}': --remove {owner}")
         statements = self.import_statements(name)
@@ -189,7 +186,7 @@ class Repository:
         guide = self.root / "templates" / "README.md"
         found = []
         for path in self.files():
-            if self.folder(name) in path.parents or path in (*own_places, guide):
+            if self.operators / name in path.parents or path in (*own_places, guide):
                 continue
             text = path.read_text(errors="ignore")
             ends = [match.end() for match in self.mention(names, path, text).finditer(text)]

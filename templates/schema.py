@@ -14,7 +14,7 @@ import json
 import keyword
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -56,7 +56,7 @@ class Type:
         number: what the kernels take, a number made of the argument `{0}`, C++.
         python_number: the same in Python.
         field: the C++ type of that number.
-        values: Python source of the n-th of a series of values, distinct but for tensors.
+        values: a series of values, Python source, distinct but for tensors.
     """
 
     cpp: str
@@ -65,59 +65,55 @@ class Type:
     number: str = "{0}"
     python_number: str = "{0}"
     field: str = "A"
-    values: Callable[[int], str] = str
+    values: Sequence[str] = ()
 
 
-def one_of(*values: str) -> Callable[[int], str]:
-    return lambda n: values[n % len(values)]
-
-
-TENSOR = Type(
-    *("const Tensor&", "Tensor", "shape, dtype and device of `{main}`."),
-    values=one_of("make(shape)"),
-)
-INT = Type("int64_t", "int", "an integer.", field="int64_t", values=lambda n: str(n + 2))
+SERIES = range(999)
 SUM = ("std::accumulate({0}.begin(), {0}.end(), 0.0)", "sum({0})")
-INT_LIST = Type(
-    *("IntArrayRef", "Sequence[int]", "integers.", *SUM), values=lambda n: f"[{n + 1}, {n + 3}]"
-)
 NAME_LENGTH = ("python_name({0}).size()", "len(str({0}))")
 
 TYPES: dict[str, Type] = {
-    "Tensor": TENSOR,
-    "int": INT,
-    "SymInt": INT,
-    "int[]": INT_LIST,
-    "SymInt[]": INT_LIST,
-    "float": Type("double", "float", "a number.", values=lambda n: f"{0.3 + 0.2 * n:.1f}"),
-    "bool": Type("bool", "bool", "a switch.", field="bool", values=one_of("True", "False")),
+    "Tensor": Type(
+        *("const Tensor&", "Tensor", "shape, dtype and device of `{main}`."),
+        values=["make(shape)"],
+    ),
+    "int": Type(
+        *("int64_t", "int", "an integer."), field="int64_t", values=[str(n + 2) for n in SERIES]
+    ),
+    "int[]": Type(
+        *("IntArrayRef", "Sequence[int]", "integers.", *SUM),
+        values=[f"[{n + 1}, {n + 3}]" for n in SERIES],
+    ),
+    "float": Type("double", "float", "a number.", values=[f"{0.3 + 0.2 * n:.1f}" for n in SERIES]),
+    "bool": Type("bool", "bool", "a switch.", field="bool", values=["True", "False"]),
     "float[]": Type(
         *("FloatArrayRef", "Sequence[float]", "numbers.", *SUM),
-        values=lambda n: f"[{0.2 + n:.1f}, {0.5 + n:.1f}]",
+        values=[f"[{0.2 + n:.1f}, {0.5 + n:.1f}]" for n in SERIES],
     ),
     "str": Type(
         *("const String&", "str", "a string.", "{0}.size()", "len({0})"),
-        values=lambda n: f'"{"abcdefghij"[: n % 9 + 2]}"',
+        values=[f'"{"abcdefghij"[: n + 2]}"' for n in range(9)],
     ),
     "ScalarType": Type(
         *("ScalarType", "torch.dtype", "a dtype.", *NAME_LENGTH),
-        values=one_of("torch.bfloat16", "torch.int64", "torch.float32", "torch.int8"),
+        values=["torch.bfloat16", "torch.int64", "torch.float32", "torch.int8"],
     ),
     "Device": Type(
         *("Device", "torch.device", "a device.", *NAME_LENGTH),
-        values=one_of('torch.device("cpu")', 'torch.device("meta")'),
+        values=['torch.device("cpu")', 'torch.device("meta")'],
     ),
     "Layout": Type(
         *("Layout", "torch.layout", "a layout."),
         *("({0} != Layout::Strided)", "({0} != torch.strided)"),
-        values=one_of("torch.sparse_coo", "torch.strided"),
+        values=["torch.sparse_coo", "torch.strided"],
     ),
     "MemoryFormat": Type(
         *("MemoryFormat", "torch.memory_format", "a memory format."),
         *("({0} != MemoryFormat::Contiguous)", "({0} != torch.contiguous_format)"),
-        values=one_of("torch.channels_last", "torch.contiguous_format"),
+        values=["torch.channels_last", "torch.contiguous_format"],
     ),
 }
+TYPES |= {"SymInt": TYPES["int"], "SymInt[]": TYPES["int[]"]}
 
 
 def optional(base: Type) -> Type:
@@ -135,7 +131,7 @@ def optional(base: Type) -> Type:
 TYPES |= {f"{name}?": optional(base) for name, base in TYPES.items()}
 TYPES["Tensor[]"] = Type(
     *("TensorList", "Sequence[Tensor]", "tensors like `{main}`."),
-    values=one_of("[make(shape), make(shape)]"),
+    values=["[make(shape), make(shape)]"],
 )
 
 # What torch's parser takes and the ABIs do not carry, or not alike.
@@ -170,9 +166,7 @@ CPP_KEYWORDS = words(
     """
 )
 # Of functions in torch and in registration/ that pass an operator's keyword arguments on as theirs.
-NOT_BY_KEYWORD = frozenset(
-    {"self", "keyset", "info", "in_dims", "interpreter", "vmap_function", "op"}
-)
+NOT_BY_KEYWORD = {"self", "keyset", "info", "in_dims", "interpreter", "vmap_function", "op"}
 # The longest for which every generated line stays within 100 columns.
 MAX_NAME = 45
 
@@ -258,6 +252,10 @@ class Schema:
         """The first that is written to, else the first tensor that is always there."""
         plain = [a for a in self.arguments if a.type == "Tensor"]
         return next((a for a in plain if a.mutated), plain[0])
+
+    @property
+    def tensors(self) -> list[Argument]:
+        return [a for a in self.arguments if a.is_tensor]
 
     @property
     def mutates(self) -> bool:
@@ -372,7 +370,9 @@ def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
     if value is None and type_.endswith("?"):
         return "None"
     base = type_.removesuffix("?")
-    kind = _python_type(base)
+    # That of the values, or of what is in the list: the last word of the type's hint.
+    name_of_kind = re.findall(r"\w+", TYPES[base].hint)[-1]
+    kind = getattr(builtins, name_of_kind, None) or getattr(torch, name_of_kind)
     is_list = isinstance(value, list)
     if not is_list:
         value = _enumerators(base, kind).get(value, value)
@@ -386,12 +386,6 @@ def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
     if kind is torch.device:
         return f'torch.device("{value}")'
     return json.dumps(value) if kind is str else repr(tuple(value) if is_list else value)
-
-
-def _python_type(type_: str) -> type:
-    """That of the values, or of what is in the list: the last word of the type's hint."""
-    name = re.findall(r"\w+", TYPES[type_].hint)[-1]
-    return getattr(builtins, name, None) or getattr(torch, name)
 
 
 @functools.cache

@@ -163,6 +163,14 @@ def test_without_an_import_the_public_function_is_asked_for():
     assert spec.function is ops.relu
 
 
+def test_the_definition_is_asked_for():
+    with pytest.raises(ValueError, match="give its definition, as reference= or op_reference="):
+        testing.OpSpec(name="relu")
+    spec = testing.OpSpec(name="relu", op_reference=lambda input: (input + 1, input))
+    assert spec.reference(2) == 3
+    assert list(inspect.signature(spec.reference).parameters) == ["input"]
+
+
 def test_what_follows_is_that_of_the_spec():
     """Also where one is made from another."""
     (spec,) = (spec for spec in testing.find_specs() if spec.name == "mymul")

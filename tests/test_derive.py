@@ -2063,9 +2063,7 @@ struct OffsetRmsNormWithPlain {
     const A cols = static_cast<A>(row.cols());
     const A sum = row.sum([](A x) { return x * x; });
     const A rstd = math::rsqrt(sum / cols + eps);
-    if (row.leader()) {
-      rstd_output[row.index()] = static_cast<T>(rstd);
-    }
+    write_per_row(row, rstd_output, rstd);
     row.write(y_output, [](A x, A weight) { return x * (A(1) + weight); }, weight);
   }
 };
@@ -2084,9 +2082,7 @@ struct OffsetRmsNorm {
     const A cols = static_cast<A>(row.cols());
     const A sum = row.sum([](A x) { return x * x; });
     const A rstd = math::rsqrt(sum / cols + eps);
-    if (row.leader()) {
-      rstd_output[row.index()] = static_cast<T>(rstd);
-    }
+    write_per_row(row, rstd_output, rstd);
     row.write(
         y_output,
         [=](A x, A weight) {

@@ -65,7 +65,21 @@ REFUSED = [
     ("f(Tensor a) -> Tensor", "n:sum -> n", "the dtype of 'a' follows from a tensor without ", 0),
     ("f(Tensor a) -> Tensor", "n:any -> n", "the dtype of a result follows from a tensor ", 9),
     ("f(Tensor a) -> Tensor", "n -> n:any", "a result has one dtype, not any of several", 5),
-    ("f(Tensor a, Tensor b) -> Tensor", "n:b, n -> n", "the dtype of 'a' follows from that of ", 0),
+    ("f(Tensor a, Tensor b) -> Tensor", "n:a, n -> n", "the dtype of 'a' follows from that of ", 0),
+    ("f(Tensor a, Tensor b) -> Tensor", "n:b, n:a -> ()", "the dtype of 'a' follows from that ", 0),
+    (
+        "f(Tensor? a, Tensor b) -> Tensor",
+        "n:any, n:a -> n",
+        "the dtype of 'b' follows from that",
+        7,
+    ),
+    ("f(Tensor[] a) -> Tensor", "n [ -> n", "a number is missing after '['", 3),
+    ("f(Tensor[] a) -> Tensor", "n [6 -> n", "']' is missing", 4),
+    ("f(Tensor[] a) -> Tensor", "n [6x] -> n", "a name starts with a letter", 3),
+    ("f(Tensor[] a) -> Tensor", "[6] -> n", "this has no meaning here", 0),
+    ("f(Tensor[] a) -> Tensor", "n [6] m -> n", "nothing but a dtype follows '[n]'", 6),
+    ("f(Tensor a) -> Tensor", "n [6] -> n", "'a' is no list", 0),
+    ("f(Tensor[] a) -> Tensor", "n -> n [6]", "a result is no list", 5),
     ("f(Tensor[] a) -> Tensor", "n -> n:a", "'a' is a list, which has no one dtype", 5),
     ("f(int n) -> Tensor", "-> n", "the schema has no tensor among its arguments: ", 0),
     ("f(Tensor? a) -> Tensor", "n:any -> n:a", "every tensor of the schema is optional: ", 0),
@@ -129,7 +143,7 @@ def test_a_refusal_shows_the_place(
 
 # Of pieces, not of letters: most lines then are near to one that means something.
 PIECES = ["n", "m", "*rows", "...", "3", "_", "*_", "()", ":sum", ":wide", ":int64", ":any", ":a"]
-PIECES += ["=a", "=b", "=y"]
+PIECES += ["=a", "=b", "=y", ":b", ":y", "[64]", "[", "]"]
 LINES = st.lists(st.sampled_from([*PIECES, "n", ",", ",", " ", "->", "->", "*", "-", "é"])).map(
     " ".join
 )
@@ -152,13 +166,13 @@ def test_both_refuse_the_same_lines(refusal: Callable[[str, str], str], schema: 
 def test_what_a_line_means():
     notation = parse_notation(
         "f(Tensor x, Tensor? w, Tensor[] xs, Tensor i) -> (Tensor, Tensor)",
-        "*rows 3 n , n:wide,... n:any,*_:int64->*rows:sum, n:w",
+        "*rows 3 n , n:wide,... n [7]:any,*_:int64->*rows:sum, n:w",
     )
     x, w, xs, i = notation.inputs
     assert [dim.symbol for dim in x.dims] == ["*rows", "3", "n"]
     assert (x.star, x.star_symbol, x.single, x.dims[1].size) == (0, "*rows", 2, 3)
     assert (w.star, w.rule) == (None, DtypeRule.WIDE)
-    assert (xs.star_symbol, xs.rule) == ("...", DtypeRule.ANY)
+    assert (xs.star_symbol, xs.rule, xs.most) == ("...", DtypeRule.ANY, 7)
     assert (i.star_symbol, i.rule, str(i.dtype)) == ("*_", DtypeRule.EXACT, "torch.int64")
     sums, grad = notation.outputs
     assert (sums.rule, grad.rule, grad.source) == (DtypeRule.SUM, DtypeRule.ARGUMENT, 1)

@@ -126,7 +126,7 @@ NAMES = [
         "lookup",
     ),
     *("where", "less", "sum", "sum_broadcast", "columns", "trace", "traces", "gray", "add_to"),
-    *("middle", "scale", "quantize", "masked", "anything"),
+    *("middle", "scale", "quantize", "masked", "anything", "follows"),
 ]
 
 
@@ -187,6 +187,8 @@ MESSAGES = [
         [[(3,), (1,), (2, 1)], (4,)],
         "y must broadcast with xs[0] to xs[2] of shape (2, 3), got (4,)",
     ),
+    ("follows", [(3,), [(3,)] * 4, (3,)], "xs must hold at most 3 tensors, got 4"),
+    ("follows", [(3,), [], None], "y must be a tensor, got None"),
     ("columns", [(3,), [(2, 3), (2, 2, 4)]], "xs[1] must have shape (*_, 3), got (2, 2, 4)"),
     (
         "embedding",
@@ -210,6 +212,13 @@ def test_messages(declared: Mapping[str, Operator], name: str, shapes: list[Any]
     assert outcome(lambda: op.fake(*args)) == f"{name}: {message}"
     if args not in ([None], [[]]):  # else torch finds no kernel to ask
         assert outcome(lambda: op.overload(*args)) == f"{name}: {message}"
+
+
+def test_a_list_without_a_limit_is_refused_before_its_pointers_overflow(library: Path):
+    many = getattr(torch.ops, NAMESPACE).many
+    many([torch.ones(1)] * 64)
+    with pytest.raises(RuntimeError, match="a list of more than 64 tensors"):
+        many([torch.ones(1)] * 65)
 
 
 def test_dtypes_and_devices_come_before_shapes(declared: Mapping[str, Operator]):

@@ -137,7 +137,7 @@ def signatures(*case):
         f"{op}_cpu.cpp": native,
         f"{op}_cuda.cu": native,
         "ops.py": (r"^def \w+\((?s:.*?)\).*?:$", r"^    ctx\..* = \w*inputs\[.*\]$"),
-        "spec.py": (r"^def reference\((?s:.*?)\):$", r"^    yield Sample\((?s:.*?)\)$"),
+        "spec.py": (r"^def (?:op_)?reference\((?s:.*?)\):$", r"^    yield Sample\((?s:.*?)\)$"),
     }.items():
         lines = [m for p in patterns for m in re.findall(p, files.get(file, ""), re.M)]
         if file in files:
@@ -194,7 +194,6 @@ ops.py
   def _setup_context(ctx, inputs, keyword_only_inputs, output):
   def _backward(ctx, grad_output):
   def _backward_in_torch(grad_output, n, flag, mode, dtype, device, scales, layout, format, other, dims):
-  def _fake(q, rest, n, flag, mode, dtype, device, scales, *, layout=torch.strided, format=None, other=None, dims=None):
   ctx.n = inputs[2]
   ctx.flag = inputs[3]
   ctx.mode = inputs[4]
@@ -229,7 +228,7 @@ ops.py
   def _backward_in_torch(grad_output, x, mean, eps):
   ctx.eps = inputs[1]
 spec.py
-  def reference(x, eps=1e-05):
+  def op_reference(x, eps=1e-05):
 """,
     )
 
@@ -295,6 +294,11 @@ REFUSED = [
     ("f(Tensor x, int n=3, int[] k) -> Tensor", "k needs a default, as an argument before it has"),
     ("f(Tensor x, int torch) -> Tensor", "the argument's name 'torch' is used by the generated"),
     ("f(Tensor x, str len='a') -> Tensor", "the argument's name 'len' is used by the generated"),
+    (
+        "f(Tensor? x, Tensor any) -> Tensor",
+        "the argument's name 'any' means a dtype in the shapes: ",
+    ),
+    ("f(Tensor any, Tensor? x) -> Tensor", None),
     ("name(Tensor x) -> Tensor", "the operator's name 'name' is an attribute that torch.ops gives"),
     (
         "checks(Tensor x, Tensor[] y) -> Tensor",
@@ -432,8 +436,9 @@ def test_shapes_can_be_given():
     assert '"f(Tensor x, Tensor w) -> Tensor", "b h t d, d:wide -> b h t d"}' in files["f_cpu.cpp"]
     assert 'Tensor x) -> Tensor", "b h t d, b h t d -> b h t d"}' in files["f_cpu.cpp"]
     first = generate("f(Tensor? y, Tensor x) -> Tensor")["f.cpp"]
-    assert '"*shape:any, *shape -> *shape"}' in first
-    assert 'check_same_dtype("f", "y", *y, "x", x);' in first
+    assert '"*shape:x, *shape -> *shape"}' in first
+    lists = generate("f(Tensor[] y, Tensor x, Tensor[] z) -> Tensor")["f.h"]
+    assert '"*rows n [64]:x, *rows n, *rows n [64] -> *rows n"}' in lists
 
 
 @pytest.mark.parametrize(
@@ -651,12 +656,9 @@ def test_names_that_the_code_uses_give_way():
     assert "const Tensor& row_, double mean_, double errno_, const std::optional<Tensor>& o" in code
     assert "row_, x" not in code
     assert "def reference(x, row, mean, errno, operator):" in files["spec.py"]
-    text = "f(Tensor? operator, Tensor x, float checks, float cap) -> Tensor"
-    ops = generate(text)["ops.py"]
+    ops = generate("f(Tensor x, float checks, float cap) -> Tensor")["ops.py"]
     assert "from extension_cpp import checks as checks_\n" in ops
     assert '    checks_.check_number("f", "cap", cap)\n' in ops
-    assert "from extension_cpp.shapes import operator as operator_\n" in ops
-    assert 'operator_("extension_cpp::f").fake(operator, x, checks, cap)\n' in ops
     # Which torch passes by keyword.
     ops = generate("f(Tensor ctx, *, float inputs, int output) -> Tensor")["ops.py"]
     assert "def _setup_context(ctx, inputs, keyword_only_inputs, output):\n" in ops

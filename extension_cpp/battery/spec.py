@@ -30,7 +30,8 @@ class OpSpec:
         name: the operator is ``torch.ops.<namespace>.<name>.default``.
         function: the public function; its signature is the schema's. By default ``<namespace>.ops.<name>``.
         reference: the definition in plain PyTorch, composed of primitive operations, with the same signature. It must
-            follow the dtype of its inputs (float64 in, float64 out). For an operator that mutates, it mutates too.
+            follow the dtype of its inputs (float64 in, float64 out). For an operator that mutates, it mutates too. By
+            default the first result of ``op_reference``.
         samples: ``samples(make, shape)`` yields calls whose main input has ``shape``. It is called with the shapes
             below and with others of the same ranks; for one the operator does not take, it yields nothing. By default
             those of the operator's line of shapes.
@@ -54,8 +55,8 @@ class OpSpec:
     """
 
     name: str
-    reference: Callable[..., Any]
     # Never None once there is a spec.
+    reference: Callable[..., Any] = None  # type: ignore[assignment]
     function: Callable[..., Any] = None  # type: ignore[assignment]
     samples: Callable[[Make, tuple[int, ...]], Iterable[Sample]] = None  # type: ignore[assignment]
     bad_inputs: Callable[[Make], Iterable[BadInput]] = None  # type: ignore[assignment]
@@ -78,6 +79,10 @@ class OpSpec:
     lines: Mapping[str, Operator] = dataclasses.field(default_factory=operators)
 
     def __post_init__(self) -> None:
+        if self.reference is None:
+            if self.op_reference is None:
+                raise ValueError(f"{self!r}: give its definition, as reference= or op_reference=")
+            object.__setattr__(self, "reference", _first_result_of(self.op_reference))
         if self.function is None:
             ops = importlib.import_module(f"{self.namespace}.ops")
             if not hasattr(ops, self.name):
@@ -149,6 +154,14 @@ def find_specs(package: str = "extension_cpp.operators") -> list[OpSpec]:
 def devices() -> list[str]:
     """The types of device that this machine can test on."""
     return ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+
+
+def _first_result_of(op_reference: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(op_reference)
+    def reference(*args: Any, **kwargs: Any) -> Any:
+        return op_reference(*args, **kwargs)[0]
+
+    return reference
 
 
 def is_written(argument: Any) -> bool:

@@ -1,6 +1,7 @@
 // Optional tensors and lists of tensors, from an operator's arguments to the pointers that its kernel takes.
 #pragma once
 
+#include "checks.h"
 #include "indexing.h"
 #include "torch_abi.h"
 
@@ -25,7 +26,7 @@ const T* data_of(const std::optional<Tensor>& tensor) {
 }
 
 // The pointers of a list of tensors. They travel to the GPU among the kernel's parameters, hence the limit, which the
-// operator checks.
+// line of shapes says: [64].
 constexpr int64_t kMaxPointers = 64;
 
 template <class T>
@@ -34,6 +35,7 @@ class Pointers {
   Pointers() = default;
 
   explicit Pointers(const std::vector<Tensor>& tensors) : size_(static_cast<int64_t>(tensors.size())) {
+    check(size_ <= kMaxPointers, "a list of more than ", kMaxPointers, " tensors: limit it in the line of shapes");
     for (int64_t j = 0; j < size_; ++j) {
       data_[j] = tensors[j].template const_data_ptr<T>();
     }
@@ -46,5 +48,10 @@ class Pointers {
   const T* data_[kMaxPointers];
   int64_t size_ = 0;
 };
+
+template <class T>
+Pointers<T> data_of(const std::vector<Tensor>& tensors) {
+  return Pointers<T>(tensors);
+}
 
 }  // namespace extension_cpp

@@ -189,6 +189,13 @@ class NotationParser {
         has_dtype = true;
         continue;
       }
+      if (shape.most >= 0) {
+        fail(begin, "nothing but a dtype follows '[n]'");
+      }
+      if ((alone || !shape.dims.empty()) && accept("[")) {
+        shape.most = most();
+        continue;
+      }
       if (alone || ((line_[at_] == '(' || line_[at_] == '=') && !shape.dims.empty())) {
         fail(begin, "'()' and '=name' stand alone");
       }
@@ -205,6 +212,30 @@ class NotationParser {
       fail(shape.position, "a shape is missing; that of a tensor without dimensions is '()'");
     }
     return shape;
+  }
+
+  // How many tensors a list holds at most.
+  int64_t most() {
+    if (at_ == line_.size() || !is_digit(line_[at_])) {
+      fail(at_, "a number is missing after '['");
+    }
+    const int64_t result = number();
+    if (!accept("]")) {
+      fail(at_, "']' is missing");
+    }
+    return result;
+  }
+
+  int64_t number() {
+    const size_t begin = at_;
+    const std::string digits = word();
+    if (!std::all_of(digits.begin(), digits.end(), is_digit)) {
+      fail(begin, "a name starts with a letter");
+    }
+    if (digits.size() > 18) {
+      fail(begin, "the size is too large");
+    }
+    return std::stoll(digits);
   }
 
   // The argument of which a result has all dimensions.
@@ -232,14 +263,7 @@ class NotationParser {
   Dim dim(Shape& shape) {
     const size_t begin = at_;
     if (is_digit(line_[begin])) {
-      const std::string digits = word();
-      if (!std::all_of(digits.begin(), digits.end(), is_digit)) {
-        fail(begin, "a name starts with a letter");
-      }
-      if (digits.size() > 18) {
-        fail(begin, "the size is too large");
-      }
-      return {Dim::kLiteral, std::stoll(digits)};
+      return {Dim::kLiteral, number()};
     }
     std::string spelled;
     if (accept("...")) {
@@ -335,14 +359,21 @@ class NotationParser {
         fail(shape.position, "the dtype of " + quoted + " follows from a tensor without one, and none comes before it");
       } else if (shape.dtype == DtypeRule::kArgument) {
         const auto source = static_cast<size_t>(shape.dtype_index);
-        if (source >= k || !arguments[source].always_given()) {
+        const bool known = source < k || result_.inputs[source].dtype != DtypeRule::kArgument;
+        if (!known || !arguments[source].always_given()) {
           fail(
               shape.position, "the dtype of " + quoted + " follows from that of '" + arguments[source].name +
-                                  "', which has to come before it and be always there");
+                                  "', which has to be always there, and to come before it if it follows, too");
         }
+      }
+      if (shape.most >= 0 && !arguments[k].list) {
+        fail(shape.position, quoted + " is no list");
       }
     }
     for (const Shape& shape : result_.outputs) {
+      if (shape.most >= 0) {
+        fail(shape.position, "a result is no list");
+      }
       const bool follows =
           shape.dtype == DtypeRule::kLeader || shape.dtype == DtypeRule::kSum || shape.dtype == DtypeRule::kWide;
       if (shape.dtype == DtypeRule::kArgument && arguments[shape.dtype_index].list) {

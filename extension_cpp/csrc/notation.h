@@ -20,9 +20,11 @@
 //   :wide    as the first, or float32 where that is a half type
 //   :int64   or another that torch has under this name: :int32, :bool, :uint8, :float32, ...
 //   :any     whichever comes
-//   :weight  that of another tensor; a result whose tensor is None has shape (0,), as one =weight then has
-// Of a list, Tensor[], every tensor has the shape. A Tensor? that is None has none. What is written to, Tensor(a!), is
-// of any layout in which no two elements share memory.
+//   :weight  that of another tensor, also of one that comes later; a result whose tensor is None has shape (0,), as one
+//            =weight then has
+// Of a list, Tensor[], every tensor has the shape; before the dtype, [64] says that there are at most so many. A
+// Tensor? that is None has none. What is written to, Tensor(a!), is of any layout in which no two elements share
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -58,6 +60,7 @@ struct Shape {
   DtypeRule dtype = DtypeRule::kLeader;
   int dtype_index = -1;  // kExact: in kDtypeNames, kArgument: in Notation::arguments
   int like = -1;         // which of Notation::arguments has all dimensions of a result, which then has none here
+  int64_t most = -1;     // tensors of a list, if that is limited
   size_t position = 0;   // in the line
 };
 

@@ -133,6 +133,11 @@ void CheckedInputs::check_dtypes(size_t k) {
   if (leads && given.count == 0) {
     check(false, op(), ": ", notation_.arguments[k].name, " must not be empty");
   }
+  if (shape.most >= 0 && given.count > static_cast<size_t>(shape.most)) {
+    check(
+        false, op(), ": ", notation_.arguments[k].name, " must hold at most ", shape.most, " tensors, got ",
+        static_cast<int64_t>(given.count));
+  }
   for (size_t i = 0; i < given.count; ++i) {
     const Tensor& tensor = given.tensors[i];
     if (!tensor.defined()) {
@@ -161,7 +166,10 @@ bool CheckedInputs::is_allowed(const Shape& shape, bool leads, ScalarType dtype)
     case DtypeRule::kSum: return dtype == sum_dtype(leader_dtype_);
     case DtypeRule::kWide: return dtype == leader_dtype_ || (dtype == ScalarType::Float && is_half(leader_dtype_));
     case DtypeRule::kExact: return dtype == kDtypes[shape.dtype_index];
-    case DtypeRule::kArgument: return dtype == dtype_of(*given_[shape.dtype_index].tensors);
+    case DtypeRule::kArgument: {
+      const Tensor& source = *given_[shape.dtype_index].tensors;
+      return source.defined() && dtype == dtype_of(source);
+    }
     case DtypeRule::kAny: return true;
   }
   return false;
@@ -186,7 +194,10 @@ void CheckedInputs::refuse_dtype(size_t k, size_t i) const {
     case DtypeRule::kWide: check_parameter_dtype(op(), name, tensor, leader.c_str(), *leader_); break;
     case DtypeRule::kExact: check_dtype(op(), name, tensor, kDtypes[shape.dtype_index]); break;
     default:
-      check_same_dtype(op(), name, tensor, label(shape.dtype_index, 0).c_str(), *given_[shape.dtype_index].tensors);
+      const std::string source = label(shape.dtype_index, 0);
+      const Tensor& like = *given_[shape.dtype_index].tensors;
+      check_defined(op(), source.c_str(), like);
+      check_same_dtype(op(), name, tensor, source.c_str(), like);
   }
   throw std::logic_error(named + ": a dtype that is refused passes its check");
 }

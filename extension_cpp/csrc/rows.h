@@ -243,6 +243,14 @@ inline detail::PerColumn per_column(const std::optional<Tensor>& tensor, double 
   return {tensor, otherwise};
 }
 
+// In a functor: output[row] = value, of which there is one for the row.
+template <class Row, class T, class A>
+HOST_DEVICE void write_per_row(const Row& row, T* output, A value) {
+  if (row.leader()) {
+    output[row.index()] = static_cast<T>(value);
+  }
+}
+
 // F<T>{outputs..., others...}(row) for every row of the tensors, which have one shape, [..., cols]. `outputs` are
 // pointers to the M new tensors, of which there are as many as the operator returns: a tensor, or a tuple. `others` are
 // the arguments besides the tensors of that shape, in their order: numbers, and what per_row and per_column say of.

@@ -2,9 +2,6 @@
 //
 //   template <class A>
 //   struct LinearScan {
-//     static constexpr bool kReverse = false;
-//     static constexpr bool kLagged = false;
-//
 //     HOST_DEVICE A factor(A decay, A input) const { return decay; }
 //     HOST_DEVICE A next(A state, A decay, A input) const { return decay * state + input; }
 //     HOST_DEVICE A results(A before, A after, A decay, A input) const { return after; }
@@ -13,8 +10,8 @@
 // next() is what a step makes of the state, results() what it writes: a number, or Values. factor() is the factor of
 // the state in next(), which has to be linear in it: backends that cut time into pieces compute next(0) and the product
 // of the factors of each piece, and put these together. (Where they are not finite, they go step by step, so that
-// infinities and NaN in the inputs spread as in a loop.) Of a scan with kReverse, time runs backwards. With kLagged,
-// results() gets one more argument: of a tensor, the entry of the step before in memory.
+// infinities and NaN in the inputs spread as in a loop.) With `static constexpr bool kReverse = true;`, time runs
+// backwards. With kLagged, results() gets one more argument: of a tensor, the entry of the step before in memory.
 //
 // The arithmetic is in A, float32 for half types, the state too. What is added to what depends on the shape and the
 // device alone.

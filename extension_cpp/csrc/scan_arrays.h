@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 
 namespace extension_cpp {
@@ -27,6 +28,16 @@ struct ScanArrays {
   const T* lagged = nullptr;         // [outer, steps, inner], of which step t gets the entry of step t - 1
   const T* before_lagged = nullptr;  // [outer, inner], what the first step gets; 0 where null
 };
+
+// What a functor need not say: which way time runs, and whether results() gets what is lagged.
+template <class F, class = void>
+constexpr bool kReverseOf = false;
+template <class F>
+constexpr bool kReverseOf<F, std::enable_if_t<F::kReverse>> = true;
+template <class F, class = void>
+constexpr bool kLaggedOf = false;
+template <class F>
+constexpr bool kLaggedOf<F, std::enable_if_t<F::kLagged>> = true;
 
 namespace detail {
 
@@ -51,7 +62,7 @@ scan_next(const F& f, A state, const ScanElements<A, sizeof...(K)>& x, std::inde
 template <class F, class A, size_t... K>
 HOST_DEVICE auto scan_results(
     const F& f, A before, A after, const ScanElements<A, sizeof...(K)>& x, std::index_sequence<K...> /*inputs*/) {
-  if constexpr (F::kLagged) {
+  if constexpr (kLaggedOf<F>) {
     return as_values(f.results(before, after, x.inputs[K]..., x.lagged));
   } else {
     return as_values(f.results(before, after, x.inputs[K]...));

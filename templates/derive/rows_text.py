@@ -302,12 +302,9 @@ class RowFunctor:
 
     def write(self, printer: Printer) -> None:
         written = [name for name in self.results if name not in self.of_row]
-        if self.of_row:
-            stored = (
-                f"{name}[row.index()] = static_cast<T>({printer.expression(self.results[name])});"
-                for name in self.of_row
-            )
-            self.lines.append(f"if (row.leader()) {{ {' '.join(stored)} }}")
+        for name in self.of_row:
+            value = printer.expression(self.results[name])
+            self.lines.append(f"write_per_row(row, {name}, {value});")
         if len(written) == 1 and self.terms and not self.columns_of(self.terms, printer):
             (name,) = written
             node = self.results[name]

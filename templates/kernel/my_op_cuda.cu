@@ -1,10 +1,9 @@
 #include "my_op.h"
 
 #include "arguments.h"
+#include "cuda/accessor.cuh"
 #include "cuda/launch.cuh"
 #include "dispatch.h"
-
-#include <torch/headeronly/core/TensorAccessor.h>
 
 namespace extension_cpp::my_op {
 
@@ -12,24 +11,10 @@ namespace extension_cpp::my_op {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 8;
 
-int64_t tiles_per_row(int64_t cols) { return cuda::ceil_div(cols, kThreads); }
-
-unsigned blocks_for(int64_t tiles) {
-  return static_cast<unsigned>(std::min(tiles, int64_t{kBlocksPerMultiprocessor} * cuda::multiprocessors()));
-}
-
 // A packed accessor is a pointer with sizes and strides: input[row][col]. Of an input that is not contiguous it reads
 // the elements where they lie. A raw pointer is as good where everything is contiguous.
 template <class T>
-using Matrix =
-    torch::headeronly::HeaderOnlyGenericPackedTensorAccessor<const T, 2, torch::headeronly::RestrictPtrTraits, int64_t>;
-
-template <class T>
-Matrix<T> as_matrix(const Tensor& contiguous, int64_t rows, int64_t cols) {
-  const int64_t sizes[] = {rows, cols};
-  const int64_t strides[] = {cols, 1};
-  return Matrix<T>(contiguous.const_data_ptr<T>(), sizes, strides);
-}
+using Matrix = cuda::PackedAccessor<const T, 2>;
 
 // An element plus its two neighbours, for the thread's column of a tile. The block reads the tile from memory once,
 // with a neighbour at either end, and all else from shared memory. Every thread of the block has to reach both
@@ -84,12 +69,14 @@ void launch_my_op(const Tensor& input, const std::optional<Tensor>& other, Tenso
   }
   const int64_t cols = input.size(input.dim() - 1);
   const int64_t rows = input.numel() / cols;
-  const int64_t tiles = rows * tiles_per_row(cols);
+  const int64_t tiles_per_row = cuda::ceil_div(cols, kThreads);
+  const int64_t tiles = rows * tiles_per_row;
+  const unsigned blocks = cuda::blocks_for(tiles, kBlocksPerMultiprocessor);
   dispatch_floating(input.scalar_type(), [&](auto tag) {
     using T = typename decltype(tag)::type;
-    my_op_kernel<T><<<blocks_for(tiles), kThreads, 0, current_stream(input)>>>(
-        as_matrix<T>(contiguous_input, rows, cols), data_of<T>(contiguous_other), output.mutable_data_ptr<T>(), cols,
-        tiles_per_row(cols), tiles, alpha);
+    my_op_kernel<T><<<blocks, kThreads, 0, current_stream(input)>>>(
+        cuda::packed_rows<T>(contiguous_input, rows, cols), data_of<T>(contiguous_other), output.mutable_data_ptr<T>(),
+        cols, tiles_per_row, tiles, alpha);
     CUDA_LAUNCH_CHECK();
   });
 }

@@ -27,9 +27,7 @@ struct MyOp {
       const A centered = input - average;
       return centered * centered * (A(1) + alpha) + other;
     });
-    if (row.leader()) {
-      mean[row.index()] = average;
-    }
+    write_per_row(row, mean, average);
   }
 };
 

@@ -44,11 +44,7 @@ def _backward(ctx, grad_output, *grad_means):
     for grad_mean in (grad for grad in grad_means if grad is not None):
         spread = (grad_mean.unsqueeze(-1).expand(input.shape) / input.shape[-1]).to(input.dtype)
         grad_input = spread if grad_input is None else grad_input + spread
-    return (
-        grad_input,
-        grad_output if grad_output is not None and ctx.needs_input_grad[1] else None,
-        None,
-    )
+    return (grad_input, grad_output if ctx.needs_input_grad[1] else None, None)
 
 
 # EDIT: the backward operator in plain PyTorch, from which its own derivatives follow.

@@ -19,9 +19,7 @@ struct MyOp {
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     const A sum = row.sum([*this](A input, A other) { return input * input * (A(1) + alpha) + other; });
-    if (row.leader()) {
-      output[row.index()] = static_cast<T>(sum);
-    }
+    write_per_row(row, output, sum);
   }
 };
 

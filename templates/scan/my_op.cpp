@@ -12,9 +12,6 @@ const Operator kMyOpBackward{
 // scan.h says what else there is: a decay for each step, a state to begin with, any dimension for time.
 template <class A>
 struct MyOp {
-  static constexpr bool kReverse = false;
-  static constexpr bool kLagged = false;
-
   A alpha;
 
   HOST_DEVICE A factor(A input, A other) const { return A(1); }
@@ -26,7 +23,6 @@ struct MyOp {
 template <class A>
 struct MyOpBackward {
   static constexpr bool kReverse = true;
-  static constexpr bool kLagged = false;
 
   A alpha;
 

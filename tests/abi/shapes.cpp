@@ -1,5 +1,6 @@
 // Operators of many shapes, whose kernels check their inputs and allocate their outputs; tests/test_shapes.py compares
 // them with what follows from the same lines in Python.
+#include "arguments.h"
 #include "notation.cpp"
 #include "operator.cpp"
 
@@ -39,6 +40,8 @@ const Operator kScale{"scale(Tensor x, Tensor factor) -> Tensor", "*shape, () ->
 const Operator kQuantize{"quantize(Tensor x) -> (Tensor, Tensor)", "*rows n -> *rows n:int8, *rows:sum"};
 const Operator kMasked{"masked(Tensor? mask, Tensor x) -> Tensor", "*shape:bool, *shape -> *shape"};
 const Operator kAnything{"anything(Tensor x, Tensor y) -> Tensor", "_ n:any, n _:x -> n:x"};
+const Operator kFollows{"follows(Tensor? w, Tensor[] xs, Tensor y) -> Tensor", "n:y, n [3]:y, n -> n"};
+const Operator kMany{"many(Tensor[] xs) -> ()"};
 const Operator kUnread{"unread(Tensor input) -> Tensor", "*rows *cols -> *rows"};
 
 Tensor same(const Tensor& a) { return kSame.check(a).new_output(); }
@@ -61,6 +64,8 @@ Tensor middle(const Tensor& a, const Tensor& b, const Tensor& c) { return kMiddl
 Tensor scale(const Tensor& a, const Tensor& b) { return kScale.check(a, b).new_output(); }
 Tensor masked(const MaybeTensor& a, const Tensor& b) { return kMasked.check(a, b).new_output(); }
 Tensor anything(const Tensor& a, const Tensor& b) { return kAnything.check(a, b).new_output(); }
+Tensor follows(const MaybeTensor& a, TensorList b, const Tensor& c) { return kFollows.check(a, b, c).new_output(); }
+void many(TensorList a) { const extension_cpp::Pointers<float> pointers(extension_cpp::as_contiguous(a)); }
 Tensor unread(const Tensor& a) { return kUnread.check(a).new_output(); }
 
 std::tuple<Tensor, Tensor> two(const CheckedInputs& inputs) { return {inputs.new_output(0), inputs.new_output(1)}; }
@@ -96,9 +101,10 @@ extern "C" __attribute__((visibility("default"))) const char* extension_cpp_shap
 }
 
 TORCH_LIBRARY_FRAGMENT(extension_cpp_shapes, m) {
-  for (const Operator* op : {&kSame,   &kAdd3,  &kRows,   &kNorm,  &kNormBackward, &kAttention, &kMatmul,   &kEmbedding,
-                             &kLookup, &kWhere, &kLess,   &kSum,   &kSumBroadcast, &kColumns,   &kTrace,    &kTraces,
-                             &kGray,   &kAddTo, &kMiddle, &kScale, &kQuantize,     &kMasked,    &kAnything, &kUnread}) {
+  for (const Operator* op :
+       {&kSame,   &kAdd3,  &kRows,     &kNorm,         &kNormBackward, &kAttention, &kMatmul, &kEmbedding, &kLookup,
+        &kWhere,  &kLess,  &kSum,      &kSumBroadcast, &kColumns,      &kTrace,     &kTraces, &kGray,      &kAddTo,
+        &kMiddle, &kScale, &kQuantize, &kMasked,       &kAnything,     &kFollows,   &kMany,   &kUnread}) {
     m.def(op->schema());
   }
 }
@@ -127,5 +133,7 @@ TORCH_LIBRARY_IMPL(extension_cpp_shapes, CPU, m) {
   m.impl(kQuantize.name(), TORCH_BOX(&quantize));
   m.impl(kMasked.name(), TORCH_BOX(&masked));
   m.impl(kAnything.name(), TORCH_BOX(&anything));
+  m.impl(kFollows.name(), TORCH_BOX(&follows));
+  m.impl(kMany.name(), TORCH_BOX(&many));
   m.impl(kUnread.name(), TORCH_BOX(&unread));
 }

@@ -88,7 +88,7 @@ CPU_INLINE void scan_channels(
     for (size_t k = 0; k < K; ++k) {
       elements.inputs[k] = inputs[k][c];
     }
-    if constexpr (F::kLagged) {
+    if constexpr (kLaggedOf<F>) {
       elements.lagged = lagged[c];
     }
     scan_step(f, states[c], elements, outputs, c);
@@ -116,14 +116,14 @@ void scan_columns(const F& f, const ScanExtent& extent, const ScanArrays<T, K, R
         states[c] = arrays.initial == nullptr ? A(0) : static_cast<A>(arrays.initial[channel + c]);
       }
       for (int64_t i = 0; i < steps; ++i) {
-        const int64_t t = F::kReverse ? steps - 1 - i : i;
+        const int64_t t = kReverseOf<F> ? steps - 1 - i : i;
         const int64_t offset = (block / blocks * steps + t) * inner + first;
         const A* inputs[K];
         for (size_t k = 0; k < K; ++k) {
           inputs[k] = widened(arrays.inputs[k] + offset, buffers[k], count);
         }
         const A* lagged = zeros;
-        if constexpr (F::kLagged) {
+        if constexpr (kLaggedOf<F>) {
           if (t > 0) {
             lagged = widened(arrays.lagged + offset - inner, buffers[K + R + 1], count);
           } else if (arrays.before_lagged != nullptr) {
@@ -154,13 +154,13 @@ CPU_INLINE void scan_steps(
     const F& f, A (&states)[L], const A* const (&inputs)[K], const A* lagged, A* const (&outputs)[R], int64_t stride,
     int64_t lagged_stride, int64_t count) {
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t t = F::kReverse ? count - 1 - i : i;
+    const int64_t t = kReverseOf<F> ? count - 1 - i : i;
     for (int64_t l = 0; l < L; ++l) {
       ScanElements<A, K> elements;
       for (size_t k = 0; k < K; ++k) {
         elements.inputs[k] = inputs[k][l * stride + t];
       }
-      if constexpr (F::kLagged) {
+      if constexpr (kLaggedOf<F>) {
         elements.lagged = lagged[l * lagged_stride + t];
       }
       scan_step(f, states[l], elements, outputs, l * stride + t);
@@ -180,7 +180,7 @@ CPU_INLINE void scan_few_rows(
   }
   const int64_t blocks = (steps + kScanSteps - 1) / kScanSteps;
   for (int64_t i = 0; i < blocks; ++i) {
-    const int64_t begin = (F::kReverse ? blocks - 1 - i : i) * kScanSteps;
+    const int64_t begin = (kReverseOf<F> ? blocks - 1 - i : i) * kScanSteps;
     const int64_t count = std::min(kScanSteps, steps - begin);
     const int64_t offset = row * steps + begin;
     const A* inputs[K];
@@ -196,7 +196,7 @@ CPU_INLINE void scan_few_rows(
     }
     const A* lagged = nullptr;
     int64_t lagged_stride = kScanSteps;
-    if constexpr (F::kLagged) {
+    if constexpr (kLaggedOf<F>) {
       if (kDirect && begin > 0) {
         lagged = widened(arrays.lagged + offset - 1, buffers[K + R], 0);
         lagged_stride = steps;

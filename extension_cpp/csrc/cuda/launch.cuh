@@ -77,4 +77,9 @@ inline int multiprocessors() {
   return count;
 }
 
+// Blocks of a kernel that loops over its work by the size of the grid: no more than there is work.
+inline unsigned blocks_for(int64_t work, int per_multiprocessor) {
+  return static_cast<unsigned>(std::min(work, int64_t{per_multiprocessor} * multiprocessors()));
+}
+
 }  // namespace extension_cpp::cuda

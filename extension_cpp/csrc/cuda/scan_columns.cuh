@@ -41,9 +41,9 @@ struct ScanPath {
       : channel(first_channel),
         first(first_step),
         count(min(steps, extent.steps - first_step)),
-        stride(F::kReverse ? -extent.inner : extent.inner) {
+        stride(kReverseOf<F> ? -extent.inner : extent.inner) {
     const int64_t outer = channel / extent.inner;
-    const int64_t t = F::kReverse ? extent.steps - 1 - first : first;
+    const int64_t t = kReverseOf<F> ? extent.steps - 1 - first : first;
     offset = (outer * extent.steps + t) * extent.inner + (channel - outer * extent.inner);
   }
 };
@@ -115,7 +115,7 @@ class ScanSender {
 
   __device__ void send_lagged(typename Ring::Word* words, int64_t step, int64_t offset) const {
     const int64_t in_order = path_.first + step;
-    if ((F::kReverse ? extent_.steps - 1 - in_order : in_order) > 0) {
+    if ((kReverseOf<F> ? extent_.steps - 1 - in_order : in_order) > 0) {
       send(words, arrays_.lagged + (offset - extent_.inner));
     } else if (arrays_.before_lagged != nullptr) {
       send(words, arrays_.before_lagged + path_.channel);
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kScanColumnsBlock) scan_columns_kernel(
                 : arrays.initial != nullptr ? static_cast<A>(arrays.initial[channel + c])
                                             : A(0);
   }
-  walk<Walk, F::kLagged>(arrays, extent, path, [&](int64_t offset, const ScanElements<A, K>(&elements)[C]) {
+  walk<Walk, kLaggedOf<F>>(arrays, extent, path, [&](int64_t offset, const ScanElements<A, K>(&elements)[C]) {
     Values<A, C> outputs[R];
 #pragma unroll
     for (int c = 0; c < C; ++c) {

@@ -266,7 +266,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kerne
     ToldOfTile<acc_t<T>>* told /* [rows, tiles] */) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
-  constexpr bool kReverse = F::kReverse;
+  constexpr bool kReverse = kReverseOf<F>;
   constexpr std::make_index_sequence<K> kInputs;
   __shared__ ScanShared<A, Tile::kWarps> shared;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -289,7 +289,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kerne
   const int64_t accesses = (cols + N - 1) / N;
   const int64_t first_access = ((tile * warps + warp) * V) * kWarp + lane;
   const auto start_of = [&](int64_t access) { return (kReverse ? accesses - 1 - access : access) * N; };
-  ScanAccess<T, K, N, F::kLagged, Whole> here[V];
+  ScanAccess<T, K, N, kLaggedOf<F>, Whole> here[V];
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     const int64_t access = first_access + v * kWarp;
@@ -442,7 +442,7 @@ void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols
 
 template <class T, class F, size_t K, size_t R, bool Whole>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
-  using Tile = ScanTile<T, std::clamp<size_t>(K + (F::kLagged ? 1 : 0), 2, 3)>;
+  using Tile = ScanTile<T, std::clamp<size_t>(K + (kLaggedOf<F> ? 1 : 0), 2, 3)>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T>;
   if (cols <= kPerWarp) {
     launch_scan_rows<T, F, K, R, Tile, 1, Whole>(like, f, rows, cols, arrays);

@@ -13,9 +13,6 @@ const Operator kLinearScanBackward{
 
 template <class A>
 struct LinearScan {
-  static constexpr bool kReverse = false;
-  static constexpr bool kLagged = false;
-
   HOST_DEVICE A factor(A decay, A /*input*/) const { return decay; }
   HOST_DEVICE A next(A state, A decay, A input) const { return decay * state + input; }
   HOST_DEVICE A results(A /*before*/, A after, A /*decay*/, A /*input*/) const { return after; }

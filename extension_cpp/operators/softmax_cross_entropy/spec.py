@@ -19,10 +19,6 @@ def op_reference(logits, target, ignore_index=-100):
     return loss.to(logits.dtype), logsumexp
 
 
-def reference(logits, target, ignore_index=-100):
-    return op_reference(logits, target, ignore_index)[0]
-
-
 def counterpart(logits, target, ignore_index=-100):
     loss = F.cross_entropy(
         logits.flatten(0, -2), target.flatten(), ignore_index=ignore_index, reduction="none"
@@ -49,7 +45,6 @@ def samples(make, shape):
 
 spec = OpSpec(
     name="softmax_cross_entropy",
-    reference=reference,
     op_reference=op_reference,
     samples=samples,
     # Rows for part of a warp, a warp, several, and several blocks, in vectors and one by one.
