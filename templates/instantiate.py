@@ -146,7 +146,7 @@ def adapt(file: str, text: str, options: Options) -> str:
         text = text.replace("torch.ops.extension_cpp.my_op_backward", "_backward_in_torch")
         text = re.sub(r"(?<=# EDIT: the backward) operator(.*), from which.*", r",\1.", text)
     if options.no_grad:
-        text = drop_paragraphs(text, r"^def (_setup_context|_backward|_backward_in_torch)\(")
+        text = drop_paragraphs(text, r"^def _")
         text = re.sub(r"register_autograd\((.*?), _backward.*", r"register_no_autograd(\1)", text)
         text = re.sub(
             r"Differentiable to any order[^.]*\.",
@@ -163,9 +163,7 @@ def schemas_alone(text: str) -> str:
 
 
 def drop_paragraphs(text: str, unwanted: str) -> str:
-    """Drops the definitions in which a pattern is found: what starts in the first column after a
-    blank line.
-    """
+    """Drops what starts in the first column after a blank line where a pattern is found in it."""
     pieces = re.split(r"(?<=\n\n)(?=\S)", text)
     return "".join(x for x in pieces if not re.search(unwanted, x, re.M)).rstrip("\n") + "\n"
 

@@ -39,13 +39,19 @@ def _backward(ctx, grad_output):
     grad_input = None
     if ctx.needs_input_grad[0]:
         grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, input, ctx.alpha)
-    grad_output = grad_output.flip(-1).cumsum(-1).flip(-1)
+    if any(ctx.needs_input_grad[1:]):
+        grad_output = _sum_to_the_end(grad_output)
     return (grad_input, grad_output if ctx.needs_input_grad[1] else None, None)
 
 
 # EDIT: the backward operator in plain PyTorch, from which its own derivatives follow.
 def _backward_in_torch(grad_output, input, alpha):
-    return 2 * grad_output.flip(-1).cumsum(-1).flip(-1) * input * (1 + alpha)
+    return 2 * _sum_to_the_end(grad_output) * input * (1 + alpha)
+
+
+def _sum_to_the_end(values):
+    wide = torch.promote_types(values.dtype, torch.float32)  # as the kernel; PyTorch's is in halves
+    return values.flip(-1).cumsum(-1, dtype=wide).flip(-1).to(values.dtype)
 
 
 registration.register_fake("extension_cpp::my_op", "extension_cpp::my_op_backward")
