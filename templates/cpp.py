@@ -85,8 +85,10 @@ class Cpp(Places):
     def complete(self, file: str, text: str) -> str:
         """Adds what some types need besides."""
         if flags := "".join(f"\n  bool has_{a.name};" for a in self.others if a.type == "Tensor?"):
-            members = rf"(?<=struct {self.camel} \{{\n)(?s:.*?)(?=\n\n  (?:HOST_DEVICE|template))"
-            text = re.sub(members, lambda match: match[0] + flags, text)
+            members = rf"(?<=struct {self.camel} \{{)(?s:.*?)(?=\n+  (?:HOST_DEVICE|template))"
+            text = re.sub(
+                members, lambda match: match[0] + flags + "\n" * (not match[0]), text, count=1
+            )
         if "std::accumulate" in text:
             text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
         return text

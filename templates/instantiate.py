@@ -63,7 +63,8 @@ def check_shapes(kind: Kind, schema: Schema, options: Options) -> None:
     # Without the package, whose library need not be built yet.
     notation = runpy.run_path(str(PACKAGE / "notation.py"))
     main = schema.main.name
-    if not options.shapes and f":{main}" in line and main in (*notation["DTYPES"], "any", "wide"):
+    dtypes = (*notation["DTYPES"], "any", "sum", "wide")
+    if not options.shapes and f":{main}" in line and main in dtypes:
         raise Refusal(f"the argument's name '{main}' means a dtype in the shapes: choose another")
     try:
         notation["parse_notation"](schema.text, line)

@@ -27,6 +27,7 @@ class Python(Places):
             f"inputs[{position}]",
             self.each(settings, ", ctx.{a.name}"),
             f"ctx.needs_input_grad[{position}]",
+            self.others_wanted(position),
             self.input_grads,
             f"_backward_in_torch({', '.join([*takes, *(a.name for a in settings)])})",
             self.factor("{a.python_number}"),
@@ -51,6 +52,12 @@ class Python(Places):
         given = [a for a in self.schema.arguments if a.name in values]
         words = [f"{a.name}=" * a.kwarg_only + values[a.name] for a in given]
         return f"{function}({', '.join(words)})"
+
+    def others_wanted(self, position: int) -> str:
+        """Whether a gradient besides that of the main tensor is."""
+        wanted = "ctx.needs_input_grad"
+        before = f"{wanted}[:{position}] + " if position else ""
+        return f"any({before}{wanted}[{position + 1}:])"
 
     @property
     def kept_settings(self) -> str:
@@ -92,12 +99,13 @@ class Spec(Python):
             self.factor("{a.python_number}"),
             self.each(self.others, " + {a.name}{weight}", {"Tensor?": maybe, LIST: entries}),
             f"return output{', mean' * (self.schema.outputs - 1)}",
+            self.calls,
         ]
-        return inline, [self.calls]
+        return inline, []
 
     @property
     def calls(self) -> str:
-        """What follows from the line of shapes is left out."""
+        """What follows from the line of shapes is left out. A template may say more behind it."""
         reference = "op_reference" if self.schema.outputs > 1 else "reference"
         words, text = [f'name="{self.name}"', f"{reference}={reference}"], ""
         types = [a.type for a in self.schema.settings]
@@ -110,7 +118,7 @@ class Spec(Python):
             words.append(f'devices=("{self.options.devices[0]}",)')
         if self.schema.mutates or self.options.no_grad:
             words.append("differentiable=False")
-        return f"{text}spec = OpSpec({', '.join(words)})"
+        return f"{text}spec = OpSpec({', '.join(words)}"
 
     @property
     def samples(self) -> list[str]:

@@ -298,6 +298,10 @@ REFUSED = [
         "f(Tensor? x, Tensor any) -> Tensor",
         "the argument's name 'any' means a dtype in the shapes: ",
     ),
+    (
+        "f(Tensor? x, Tensor sum) -> Tensor",
+        "the argument's name 'sum' means a dtype in the shapes: ",
+    ),
     ("f(Tensor any, Tensor? x) -> Tensor", None),
     ("name(Tensor x) -> Tensor", "the operator's name 'name' is an attribute that torch.ops gives"),
     (
@@ -646,6 +650,27 @@ def test_macros_are_known():
     # Names that guard headers end in an underscore; arguments have no "__" in theirs.
     unknown = [m for m in macros if not naming.is_macro(m) and "__" not in m and m[-1] != "_"]
     assert unknown == []
+
+
+@pytest.mark.parametrize("kind", ["elementwise", "rowwise", "reduction", "scan"])
+def test_an_optional_tensor_has_a_flag_in_the_functor_that_takes_it(kind):
+    for numbers in ("", ", float a"):
+        text = f"f(Tensor x, Tensor? y{numbers}) -> Tensor"
+        code = generate(text, "--template", kind)["f.cpp"]
+        assert code.count("bool has_y;") == 1
+        own = code[code.index("\nstruct") :].partition("HOST_DEVICE")[0]
+        assert "  bool has_y;\n\n  " in own, code
+
+
+def test_a_scan_says_what_the_options_and_arguments_say():
+    text = "f(Tensor? y, Tensor x, str s, str t) -> Tensor"
+    files = generate(text, "--template", "scan", "--no-cuda")
+    assert "any(ctx.needs_input_grad[:1] + ctx.needs_input_grad[2:])" in files["ops.py"]
+    assert 'devices=("cpu",)' in files["spec.py"]
+    assert "samples=samples" in files["spec.py"]
+    assert "shapes=tuple(" in files["spec.py"]
+    files = generate(text, "--template", "scan", "--no-grad")
+    assert "differentiable=False" in files["spec.py"]
 
 
 def test_names_that_the_code_uses_give_way():
