@@ -122,11 +122,12 @@ def take_in(path: Path, generated: str) -> str:
         raise Refusal(f"{file} has a main(): leave it out, the operator's host function is instead")
     own = source.removesuffix("\n")
     own = f"// clang-format off: {file}, as it was.\n{own}\n// clang-format on\n\n"
-    text = re.sub(r"(?m)^(?=namespace)", lambda _: own, generated, count=1)
     launches = ", ".join(f"{kernel}<<<...>>>" for kernel in kernels)
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
     call = r"\s*(?=dispatch_floating\(|elementwise_into<|return (?:elementwise|rowwise|scanned)<)"
-    return format_text("kernel.cu", re.sub(call, lambda _: f"\n  {comment}  ", text, count=1))
+    text = re.sub(call, lambda _: f"\n  {comment}  ", generated, count=1)
+    text = re.sub(r"(?m)^(?=namespace)", lambda _: own, text, count=1)
+    return format_text("kernel.cu", text)
 
 
 def adapt(file: str, text: str, options: Options) -> str:

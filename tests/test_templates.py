@@ -673,6 +673,14 @@ def test_a_scan_says_what_the_options_and_arguments_say():
     assert "differentiable=False" in files["spec.py"]
 
 
+def test_a_cuda_source_stands_as_it_was_whatever_it_calls(tmp_path):
+    own = "// dispatch_floating(\n__global__ void twice(float* x) { x[0] *= 2; }\n"
+    (tmp_path / "own.cu").write_text(own)
+    code = generate("f(Tensor x) -> Tensor", "--cuda", str(tmp_path / "own.cu"))["f_cuda.cu"]
+    assert f"as it was.\n{own}" in code
+    assert "  // EDIT: launch twice<<<...>>> here" in code.partition("namespace")[2]
+
+
 def test_names_that_the_code_uses_give_way():
     """In C++ the argument, in Python the template's own."""
     text = "f(Tensor x, Tensor row, float mean, float errno, Tensor? operator) -> Tensor"
