@@ -24,6 +24,8 @@ DTYPES = {
         *(torch.complex64, torch.complex128),
     )
 }
+# What may stand after a colon besides those and arguments' names.
+RULES = ("sum", "wide", "any")
 
 
 class NotationError(ValueError):
@@ -331,7 +333,7 @@ class _Parser:
         name = self.word()
         if not name:
             raise _Problem(begin, "a dtype is missing after ':'")
-        if name in ("sum", "wide", "any"):
+        if name in RULES:
             return Shape((), DtypeRule(name))
         if name in DTYPES:
             return Shape((), DtypeRule.EXACT, dtype=DTYPES[name])

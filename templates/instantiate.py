@@ -63,7 +63,7 @@ def check_shapes(kind: Kind, schema: Schema, options: Options) -> None:
     # Without the package, whose library need not be built yet.
     notation = runpy.run_path(str(PACKAGE / "notation.py"))
     main = schema.main.name
-    dtypes = (*notation["DTYPES"], "any", "sum", "wide")
+    dtypes = (*notation["DTYPES"], *notation["RULES"])
     if not options.shapes and f":{main}" in line and main in dtypes:
         raise Refusal(f"the argument's name '{main}' means a dtype in the shapes: choose another")
     try:
@@ -126,8 +126,7 @@ def take_in(path: Path, generated: str) -> str:
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
     call = r"\s*(?=dispatch_floating\(|elementwise_into<|return (?:elementwise|rowwise|scanned)<)"
     text = re.sub(call, lambda _: f"\n  {comment}  ", generated, count=1)
-    text = re.sub(r"(?m)^(?=namespace)", lambda _: own, text, count=1)
-    return format_text("kernel.cu", text)
+    return format_text("kernel.cu", re.sub(r"(?m)^(?=namespace)", lambda _: own, text, count=1))
 
 
 def adapt(file: str, text: str, options: Options) -> str:

@@ -27,7 +27,6 @@ class Python(Places):
             f"inputs[{position}]",
             self.each(settings, ", ctx.{a.name}"),
             f"ctx.needs_input_grad[{position}]",
-            self.others_wanted(position),
             self.input_grads,
             f"_backward_in_torch({', '.join([*takes, *(a.name for a in settings)])})",
             self.factor("{a.python_number}"),
@@ -52,12 +51,6 @@ class Python(Places):
         given = [a for a in self.schema.arguments if a.name in values]
         words = [f"{a.name}=" * a.kwarg_only + values[a.name] for a in given]
         return f"{function}({', '.join(words)})"
-
-    def others_wanted(self, position: int) -> str:
-        """Whether a gradient besides that of the main tensor is."""
-        wanted = "ctx.needs_input_grad"
-        before = f"{wanted}[:{position}] + " if position else ""
-        return f"any({before}{wanted}[{position + 1}:])"
 
     @property
     def kept_settings(self) -> str:

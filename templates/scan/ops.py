@@ -39,7 +39,7 @@ def _backward(ctx, grad_output):
     grad_input = None
     if ctx.needs_input_grad[0]:
         grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, input, ctx.alpha)
-    if any(ctx.needs_input_grad[1:]):
+    if sum(ctx.needs_input_grad) > ctx.needs_input_grad[0]:  # that of another
         grad_output = _sum_to_the_end(grad_output)
     return (grad_input, grad_output if ctx.needs_input_grad[1] else None, None)
 
