@@ -89,6 +89,9 @@ class Cpp(Places):
             text = re.sub(
                 members, lambda match: match[0] + flags + "\n" * (not match[0]), text, count=1
             )
+        if self.schema.tensors[0] is not self.main:  # which stands in for what is not there
+            check = f"k{self.camel}.check({', '.join(a.name for a in self.schema.tensors)});\n  "
+            text = re.sub(rf"(?=return \w+<{self.camel}\b)", check, text)
         if "std::accumulate" in text:
             text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
         return text

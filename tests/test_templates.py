@@ -662,6 +662,15 @@ def test_an_optional_tensor_has_a_flag_in_the_functor_that_takes_it(kind):
         assert "  bool has_y;\n\n  " in own, code
 
 
+@pytest.mark.parametrize("kind", ["elementwise", "rowwise", "reduction", "multi_output", "scan"])
+def test_an_optional_tensor_that_comes_first_is_checked_as_what_it_is(kind):
+    """In a call of the host function the main tensor stands in for it, under its name."""
+    result = "(Tensor, Tensor)" if kind == "multi_output" else "Tensor"
+    for first, checked in (("Tensor? y, Tensor x", True), ("Tensor x, Tensor? y", False)):
+        code = generate(f"f({first}) -> {result}", "--template", kind)["f.cpp"]
+        assert (re.search(r"\n  kF.check\(y, x\);\n  return ", code) is not None) == checked
+
+
 def test_a_scan_says_what_the_options_and_arguments_say():
     text = "f(Tensor? y, Tensor x, str s, str t) -> Tensor"
     files = generate(text, "--template", "scan", "--no-cuda")
