@@ -41,7 +41,7 @@ class Cpp(Places):
             f"<{self.camel}{count}>(k{self.camel}, {self.operands})",
             self.each(settings, ", {a.number}") + ")",
             ";\n".join([into, *(f"copy_into({a.name}, {main})" for a in self.also_written)]),
-            f"k{self.camel}.check({', '.join(a.name for a in self.schema.tensors)})",
+            self.check,
             "".join(f", {a.info.field.replace('A', 'acc_t<T>')} {a.name}" for a in settings),
             self.each(self.others, parameter, {LIST: ", TensorList {a.name}"}),
             self.each(self.others, ", data_of<T>(contiguous_{a.name})"),
@@ -70,6 +70,10 @@ class Cpp(Places):
         literal = schema.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?")
         return f'const Operator k{self.camel}{suffix}{{"{literal}", "{line}"}};'
 
+    @property
+    def check(self) -> str:
+        return f"k{self.camel}.check({', '.join(a.name for a in self.schema.tensors)})"
+
     def launch(self, *tensors: str) -> str:
         arguments = [*tensors, *(a.name for a in self.schema.settings)]
         return f"launch_{self.name}({', '.join(arguments)})"
@@ -90,8 +94,7 @@ class Cpp(Places):
                 members, lambda match: match[0] + flags + "\n" * (not match[0]), text, count=1
             )
         if self.schema.tensors[0] is not self.main:  # which stands in for what is not there
-            check = f"k{self.camel}.check({', '.join(a.name for a in self.schema.tensors)});\n  "
-            text = re.sub(rf"(?=return \w+<{self.camel}\b)", check, text)
+            text = re.sub(rf"(?=return \w+<{self.camel}\b)", f"{self.check};\n  ", text)
         if "std::accumulate" in text:
             text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
         return text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from .graph import ARGUMENTS, COLUMN, Node, in_order
 from .operations import CHOICE, OPERATIONS, SUM, Form
-from .work import instructions
+from .work import work
 
 # The longest that an expression may be before a part of it has a name.
 LONGEST = 80
@@ -113,7 +113,7 @@ class Printer:
             is_result = node in results and uses[node] == 1
             has_name = node in self.names or node.op == "where" or self.is_shared(node, uses)
             # A statement before the choice, for the elements of a loop to be computed side by side.
-            is_long = node in chosen and self.work(node) >= LONG
+            is_long = node in chosen and work([node], self.bound) >= LONG
             if (has_name and not is_result) or is_long:
                 bind(node)
         for node in results:
@@ -127,12 +127,6 @@ class Printer:
             return set()
         choices = (n for n in nodes if n.op == "where" and n.args[0].extent & COLUMN)
         return {arg for choice in choices for arg in choice.args[1:]}
-
-    def work(self, node: Node) -> int:
-        """The instructions of its text."""
-        return sum(
-            instructions(part) for part in in_order([node], self.bound) if part not in self.bound
-        )
 
     def reaches(self, node: Node, part: Node) -> bool:
         """Whether the part stands in the text of the node."""

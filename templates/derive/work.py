@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from .graph import Node, in_order
 
@@ -19,9 +19,9 @@ INSTRUCTIONS = {
 DIVISION_BY_NUMBER = 2
 
 
-def work(nodes: Sequence[Node]) -> int:
-    """The instructions for an element of lowered expressions."""
-    return sum(map(instructions, in_order(nodes)))
+def work(nodes: Sequence[Node], known: Container[Node] = ()) -> int:
+    """The instructions for an element of lowered expressions, besides what is known."""
+    return sum(instructions(node) for node in in_order(nodes, known) if node not in known)
 
 
 def instructions(node: Node) -> int:
