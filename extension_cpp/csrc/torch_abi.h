@@ -74,6 +74,7 @@ using torch::headeronly::Layout;
 using torch::headeronly::MemoryFormat;
 using torch::headeronly::ScalarType;
 using torch::stable::Device;
+using torch::stable::get_num_threads;
 using torch::stable::new_empty;
 using torch::stable::parallel_for;
 using torch::stable::Tensor;
@@ -151,6 +152,7 @@ namespace extension_cpp {
 using at::BFloat16;
 using at::Device;
 using at::DeviceType;
+using at::get_num_threads;
 using at::Half;
 using at::IntArrayRef;
 using at::Layout;
