@@ -54,8 +54,9 @@ def test_what_is_normalised_is_the_sum_as_it_is_stored(device, spec, cols):
     "shape",
     [
         *((7, 1), (6, 3), (3, 8, 17), (40, 33), (9, 4095), (2, 40001)),
-        # So many rows that a GPU has one for each multiprocessor, too long for registers.
-        *((200, 20001), (200, 33000)),
+        # So many rows that a GPU has one for each multiprocessor: too long for the registers of
+        # one, and shared by two, five and eight, where whole accesses are aligned.
+        *((200, 20001), (200, 33000), (300, 8208), (133, 36872), (133, 65536), (133, 66000)),
     ],
 )
 def test_odd_columns(device, spec, dtype, shape):
@@ -74,6 +75,32 @@ def test_odd_columns(device, spec, dtype, shape):
         terms = math.prod(shape[:-1]) if wanted.dim() == 1 else 1
         atol = tolerance * max(2.0, math.sqrt(terms))
         torch.testing.assert_close(actual.double(), wanted, rtol=tolerance, atol=atol)
+
+
+@on_each_device
+@on_each
+@pytest.mark.parametrize("shape", [(5, 24), (200, 4096), (133, 65536)])
+def test_a_first_element_far_from_the_others(device, spec, shape):
+    torch.manual_seed(0)
+    input, residual = torch.randn(2, *shape, device=device)
+    input[:, 0] = 1e6
+    results = op_of(spec)(input, residual)
+    expected = spec.op_reference(input.double(), residual.double())
+    for actual, wanted in zip(results, expected, strict=True):
+        torch.testing.assert_close(actual.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
+@on_each_device
+@on_each
+def test_rows_whose_squares_overflow_have_no_gradient(device, spec):
+    input = torch.full((3, 4096), 1e34, device=device)
+    input[:, ::2] *= -1
+    input.requires_grad_()
+    residual = torch.zeros_like(input)
+    normalised, _ = spec.spec.function(input, residual)
+    # Large enough for the sums of the backward to overflow, too.
+    (gradient,) = torch.autograd.grad(normalised, input, 1e4 * input.detach().sign())
+    assert gradient.count_nonzero() == 0
 
 
 @on_each_device

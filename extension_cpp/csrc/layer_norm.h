@@ -98,9 +98,9 @@ struct LayerNorm {
   HOST_DEVICE Values<A, 2> saved() const { return {Deviations<A>::mean_of(center, residue), rstd}; }
   HOST_DEVICE A normalize(A x) const { return (x - center) * rstd - residue * rstd; }
 
-  // With x_hat = (input - mean) * rstd and g = grad_output * weight:
-  //   grad_input = rstd * (g - average(g) - x_hat * average(g * x_hat))
-  //   grad_weight = sum over rows of grad_output * x_hat, grad_bias = sum over rows of grad_output
+  // With d = input - mean and g = grad_output * weight:
+  //   grad_input = rstd * (g - average(g)) - d * rstd^3 * average(g * d)
+  //   grad_weight = sum over rows of grad_output * rstd * d, grad_bias = sum over rows of grad_output
   struct Grad {
     static constexpr int kSums = 2;
 
@@ -108,25 +108,25 @@ struct LayerNorm {
     A rstd;
     A scale;   // rstd; 0 in a row of one column, where g - average(g) is 0, and rstd would enlarge a rounding error
     A offset;  // scale * average(g)
-    A slope;   // rstd * average(g * x_hat)
+    A slope;   // rstd^3 * average(g * d)
 
     HOST_DEVICE static Grad of(const Values<A, 2>& saved) { return {saved[0], saved[1]}; }
 
     HOST_DEVICE Grad with(const Values<A, 2>& sums, A each) const {
       const A scale = each == A(1) ? A(0) : rstd;
-      return {mean, rstd, scale, scale * (sums[0] * each), rstd * (sums[1] * each)};
+      // Of a variance that is infinite, rstd is 0, and the sums may be infinite. (The slope is, where rstd^3 is.)
+      const A slope = rstd == A(0) ? A(0) : rstd * (rstd * (rstd * (sums[1] * each)));
+      return {mean, rstd, scale, scale * (sums[0] * each), slope};
     }
-
-    HOST_DEVICE A x_hat(A x) const { return (x - mean) * rstd; }
 
     HOST_DEVICE Values<A, 2> terms(A grad, A x, A w) const {
       const A g = grad * w;
-      return {g, g * x_hat(x)};
+      return {g, g * (x - mean)};
     }
 
-    HOST_DEVICE A grad_input(A grad, A x, A w) const { return scale * (grad * w) - (x_hat(x) * slope + offset); }
+    HOST_DEVICE A grad_input(A grad, A x, A w) const { return grad * scale * w - ((x - mean) * slope + offset); }
 
-    HOST_DEVICE Values<A, 2> parameter_grads(A grad, A x) const { return {grad * x_hat(x), grad}; }
+    HOST_DEVICE Values<A, 2> parameter_grads(A grad, A x) const { return {grad * rstd * (x - mean), grad}; }
   };
 };
 

@@ -230,6 +230,8 @@ struct SegmentParts {
 
 template <class A, class Norm>
 struct CombineParts {
+  static constexpr bool kWritesRows = false;
+
   SegmentSizes<A> sizes;
   Norm* __restrict__ norms;       // [rows]
   Places<A, Norm::kSaved> saved;  // [rows]
@@ -377,6 +379,7 @@ struct SegmentSums {
 template <class A, class Norm>
 struct CombineSums {
   using Grad = typename Norm::Grad;
+  static constexpr bool kWritesRows = false;
 
   Places<const A, Norm::kSaved> saved;  // [rows]
   Grad* __restrict__ grads;             // [rows]

@@ -45,7 +45,7 @@ void column_sums(
     const int64_t segments = ceil_div(extent.cols, segment);
     const auto f = make(segments);
     const auto launch = [&](auto ahead) {
-      return launch_column_sums<N, V, decltype(ragged)::value, decltype(ahead)::value>(
+      return launch_column_sums<N, V, decltype(ragged)::value, decltype(ahead)::value, false>(
           like, f, from, extent, {segments, segment}, lanes, outputs);
     };
     const bool done = with_ahead<From, N, decltype(ragged)::value>(lanes, launch);

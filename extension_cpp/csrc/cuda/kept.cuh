@@ -42,6 +42,8 @@ struct Kept {
   using T = typename In::Element;
 
   Chunk<T, N> chunks[In::kCount][V > 0 ? V : 1];
+
+  __device__ const Chunk<T, N>& chunk(size_t k, int v) const { return chunks[k][v]; }
 };
 
 // The same on their way.
@@ -115,14 +117,12 @@ struct KeptEdge<In, N, false> {
   __device__ KeptEdge(const In& /*inputs*/, const Span& /*span*/, int /*lane*/) {}
 };
 
-// What a thread keeps of P parameters, for the accesses that it has to every row.
+// What a thread keeps of P parameters, for the accesses that it has to every row: as numbers to compute with.
 template <class In, int N, int V, bool Ragged, int P>
 class KeptColumns {
   using T = typename In::Element;
 
  public:
-  using Raw = RawValues<T, N>;
-
   // `span` is that of the rows.
   __device__ void read(const RowColumns<Parameter<T>, P>& columns, const Span& span, int step, int lane) {
     all_ = true;
@@ -147,9 +147,9 @@ class KeptColumns {
         const Place<N, unsigned> where(whole_cols<N, Ragged>(span), static_cast<unsigned>(lane), step, v);
         if (where.exists()) {
           if constexpr (Ragged) {
-            raw_[p][v].chunks[0] = load_chunk_unaligned<N>(data + where.col);
+            values_[p][v] = load_unaligned<N>(data + where.col);
           } else {
-            raw_[p][v] = Stored<T>{data}.template raw<N>(where.col);
+            values_[p][v] = column_values(Stored<T>{data}.template raw<N>(where.col));
           }
         }
       }
@@ -166,16 +166,16 @@ class KeptColumns {
   struct Each {
     using IsAtHand = void;
 
-    const Raw* raw;
+    const Values<acc_t<T>, N>* values;
     const Chunk<T, 1>* edge;
 
-    __device__ const Raw& at_access(int v) const { return raw[v]; }
+    __device__ const Values<acc_t<T>, N>& at_access(int v) const { return values[v]; }
     __device__ Values<acc_t<T>, 1> at_edge() const { return to_values(*edge); }
   };
 
   template <class Column>
   __device__ Each of(const Column& column) const {
-    return {raw_[index(column)], &edge_[index(column)]};
+    return {values_[index(column)], &edge_[index(column)]};
   }
 
  private:
@@ -194,7 +194,7 @@ class KeptColumns {
 
   bool all_;
   const Parameter<T>* parameters_[P];
-  Raw raw_[P][V];
+  Values<acc_t<T>, N> values_[P][V];
   Chunk<T, 1> edge_[P];
 };
 

@@ -49,23 +49,41 @@ inline bool may_overlap(const void* kernel) {
   return may;
 }
 
+// That so many blocks along x are a cluster.
+inline cudaLaunchAttribute cluster_attribute(int blocks) {
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {static_cast<unsigned>(blocks), 1, 1};
+  return attribute;
+}
+
 // kernel<<<grid, block, shared, stream>>>(arguments...), of a kernel that calls wait_for_previous(): its launch
-// overlaps with the kernel before (programmatic dependent launch), on devices of compute capability 9.0 and up.
+// overlaps with the kernel before (programmatic dependent launch), on devices of compute capability 9.0 and up. There
+// so many blocks along x may be a cluster.
 template <class... Parameters, class... Arguments>
-void launch_overlapped(
-    void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+void launch_clusters(
+    void (*kernel)(Parameters...), int cluster, dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
     const Arguments&... arguments) {
-  cudaLaunchAttribute overlap;
-  overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  overlap.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1] = cluster_attribute(cluster);
   cudaLaunchConfig_t config{};
   config.gridDim = grid;
   config.blockDim = block;
   config.dynamicSmemBytes = shared;
   config.stream = stream;
-  config.attrs = &overlap;
-  config.numAttrs = may_overlap(reinterpret_cast<const void*>(kernel)) ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = !may_overlap(reinterpret_cast<const void*>(kernel)) ? 0 : cluster == 1 ? 1 : 2;
   CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
+}
+
+// The same without clusters.
+template <class... Parameters, class... Arguments>
+void launch_overlapped(
+    void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared, cudaStream_t stream,
+    const Arguments&... arguments) {
+  launch_clusters(kernel, 1, grid, block, shared, stream, arguments...);
 }
 
 // Multiprocessors of the current device. The runtime answers from a cache of its own.
@@ -75,6 +93,32 @@ inline int multiprocessors() {
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
   return count;
+}
+
+// How many blocks the device runs at once.
+template <class... Parameters>
+int64_t resident_blocks(void (*kernel)(Parameters...), int block, size_t shared) {
+  int each = 0;
+  CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, block, shared));
+  return int64_t{each} * multiprocessors();
+}
+
+// How many clusters of so many blocks the device runs at once; 0 where it has none.
+template <class... Parameters>
+int64_t resident_clusters(void (*kernel)(Parameters...), int cluster, dim3 block, size_t shared) {
+  if (!may_overlap(reinterpret_cast<const void*>(kernel))) {
+    return 0;
+  }
+  cudaLaunchAttribute attribute = cluster_attribute(cluster);
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(cluster);
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  CUDA_CHECK(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config));
+  return clusters;
 }
 
 // Blocks of a kernel that loops over its work by the size of the grid: no more than there is work.

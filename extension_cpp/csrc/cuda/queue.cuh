@@ -12,11 +12,6 @@ namespace extension_cpp::cuda {
 
 namespace detail {
 
-// Shared memory by its own addresses, of 32 bits.
-__device__ inline unsigned shared_address(const void* pointer) {
-  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
 template <class Word>
 __device__ void copy_async(unsigned to, const void* from) {
   static_assert(sizeof(Word) == 4 || sizeof(Word) == 8 || sizeof(Word) == kAccessBytes);
@@ -58,91 +53,98 @@ __device__ inline void load_shared(uint2& word, unsigned from) {
 template <class In, int N>
 constexpr bool kMayRunAhead = sizeof(typename In::Element) * N >= 8;
 
-// Rows on their way to the registers, by way of shared memory: two rows ahead, or one where there is no room for two.
-// Each thread has slots of its own, one for each access. Those of a warp lie together, so that the slots of a thread
-// are constants apart and accesses meet no bank twice.
+// A row that has arrived, where each pass of a functor reads it. A thread reads what it has itself sent for.
+template <class In, int N, int V>
+struct KeptInShared {
+  using T = typename In::Element;
+  using Word = typename Word<static_cast<int>(sizeof(T)) * N>::type;
+
+  unsigned first;  // the thread's first access
+  unsigned step;   // from one to the next
+
+  __device__ unsigned slot(size_t k, int v) const { return first + (static_cast<unsigned>(k) * V + v) * step; }
+
+  __device__ Chunk<T, N> chunk(size_t k, int v) const {
+    Chunk<T, N> chunk;
+    load_shared(chunk.word, slot(k, v));
+    return chunk;
+  }
+};
+
+// Rows in shared memory: the one that is computed, and those on their way. Each thread has slots of its own, one for
+// each access. Those of a warp lie together, so that the slots of a thread are constants apart and accesses meet no
+// bank twice.
 //
 // Of an access that is not aligned a slot has the aligned word in which it begins; that in which it ends is the next
-// thread's, or, of the last of a team that has one, in a slot besides.
+// thread's, or, of the last of a team that has one, in a slot besides. They are shifted when the row has arrived.
 template <class In, int N, int V, bool Ragged>
 class Queue {
   using T = typename In::Element;
-  using Word = typename Word<static_cast<int>(sizeof(T)) * N>::type;
+  using Kept = KeptInShared<In, N, V>;
+  using Word = typename Kept::Word;
 
   static constexpr bool kShifts = Ragged && !In::kAtBoundaries;
   // For a warp; teams of ragged rows have at least 2 N threads.
   static constexpr unsigned kSlots = kWarp + (kShifts ? kWarp / (2 * N) : 0);
+  static constexpr unsigned kStep = kSlots * sizeof(Word);
 
  public:
   // Of shared memory, for each row and warp.
   static constexpr size_t kWarpBytes = In::kCount * V * kSlots * sizeof(Word);
 
-  // `lanes`: of a team.
-  __device__ Queue(const void* shared, int ahead, int lanes) : ahead_(ahead), lanes_(lanes) {
+  // `rows`: in shared memory at a time, up to three; `lanes`: of a team.
+  __device__ Queue(const void* shared, int rows, int lanes) : rows_(rows), lanes_(lanes) {
     const unsigned warp = threadIdx.x / kWarp;
     const unsigned lane = threadIdx.x % kWarp;
-    slot_ =
+    begin_ =
         shared_address(shared) + warp * static_cast<unsigned>(kWarpBytes) + lane * static_cast<unsigned>(sizeof(Word));
-    other_ = slot_ + (ahead == 2 ? blockDim.x / kWarp * static_cast<unsigned>(kWarpBytes) : 0);
+    row_bytes_ = blockDim.x / kWarp * static_cast<unsigned>(kWarpBytes);
+    end_ = begin_ + rows * row_bytes_;
+    sent_ = begin_;
+    taken_ = begin_;
     if constexpr (kShifts) {
       const unsigned width = lanes < kWarp ? lanes : kWarp;
       ends_team_ = lane % width == width - 1;
-      end_ = (ends_team_ ? kWarp + lane / width - lane : 1) * static_cast<unsigned>(sizeof(Word));
+      ending_ = (ends_team_ ? kWarp + lane / width - lane : 1) * static_cast<unsigned>(sizeof(Word));
     }
   }
 
-  // Sends for a row, if it exists; the order of calls is that of take().
+  // Sends for a row, if it exists, in the place of the one that was taken last; the order of calls is that of take().
   __device__ void send(const In& inputs, const Span& span, int lane) {
     if (span.exists) {
+      const Kept to{sent_, kStep};
       for_each_access<N, V, Ragged>(
           inputs, span, lanes_, static_cast<unsigned>(lane), [&](size_t k, int v, const T* row, const auto& where) {
             if (where.exists()) {
-              send_access(word(k, v), row + where.col, where.is_last());
+              send_access(to.slot(k, v), row + where.col, where.is_last());
             }
           });
     }
     __pipeline_commit();
-    const unsigned next = other_;
-    other_ = slot_;
-    slot_ = next;
+    sent_ = after(sent_);
   }
 
-  // The row that was sent for `ahead` calls before, which lies at `span`. Its slot is free for the next.
-  __device__ void take(const In& inputs, const Span& span, Kept<In, N, V>& kept) {
-    if (ahead_ == 2) {
+  // The next row, of the `rows` that have been sent for. It lies at `span`.
+  __device__ Kept take(const In& inputs, const Span& span) {
+    if (rows_ == 3) {
+      __pipeline_wait_prior(2);
+    } else if (rows_ == 2) {
       __pipeline_wait_prior(1);
     } else {
       __pipeline_wait_prior(0);
     }
+    const Kept kept{taken_, kStep};
+    taken_ = after(taken_);
     if constexpr (kShifts) {
-      __syncwarp();
+      shift(inputs, span, kept);
     }
-#pragma unroll
-    for (size_t k = 0; k < In::kCount; ++k) {
-      unsigned misaligned = 0;
-      if constexpr (kShifts) {
-        misaligned = misalignment(inputs.row(k, span) + span.head);
-      }
-#pragma unroll
-      for (int v = 0; v < V; ++v) {
-        load_shared(kept.chunks[k][v].word, word(k, v));
-        if constexpr (kShifts) {
-          if (misaligned != 0) {
-            Word high;
-            load_shared(high, word(k, v) + end_);
-            kept.chunks[k][v].word = taken_from<sizeof(T)>(kept.chunks[k][v].word, high, misaligned);
-          }
-        }
-      }
-    }
-    if constexpr (kShifts) {
-      __syncwarp();  // others read the slots of this thread
-    }
+    return kept;
   }
 
  private:
-  __device__ unsigned word(size_t k, int v) const {
-    return slot_ + (static_cast<unsigned>(k) * V + v) * static_cast<unsigned>(kSlots * sizeof(Word));
+  __device__ unsigned after(unsigned row) const {
+    row += row_bytes_;
+    return row == end_ ? begin_ : row;
   }
 
   __device__ void send_access(unsigned to, const T* address, bool is_last) const {
@@ -151,18 +153,41 @@ class Queue {
       const char* const low = reinterpret_cast<const char*>(address) - misaligned;
       copy_async<Word>(to, low);
       if (misaligned != 0 && (is_last || ends_team_)) {
-        copy_async<Word>(to + end_, low + sizeof(Word));
+        copy_async<Word>(to + ending_, low + sizeof(Word));
       }
     } else {
       copy_async<Word>(to, address);
     }
   }
 
-  int ahead_;
+  // Leaves each access in the thread's own slot.
+  __device__ void shift(const In& inputs, const Span& span, const Kept& kept) const {
+    __syncwarp();
+#pragma unroll
+    for (size_t k = 0; k < In::kCount; ++k) {
+      const unsigned misaligned = misalignment(inputs.row(k, span) + span.head);
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const unsigned slot = kept.slot(k, v);
+        Word low;
+        Word high;
+        load_shared(low, slot);
+        load_shared(high, slot + ending_);
+        __syncwarp();  // the thread before this one has read its second word
+        store_shared(slot, misaligned != 0 ? taken_from<sizeof(T)>(low, high, misaligned) : low);
+      }
+    }
+    __syncwarp();  // others send for words that lie in slots of this thread
+  }
+
+  int rows_;
   int lanes_;
-  unsigned slot_;
-  unsigned other_;
-  unsigned end_;  // from the slot of an access to the word in which it ends, if it is not aligned
+  unsigned begin_;
+  unsigned end_;
+  unsigned row_bytes_;
+  unsigned sent_;
+  unsigned taken_;
+  unsigned ending_;  // from the slot of an access to the word in which it ends, if it is not aligned
   bool ends_team_;
 };
 

@@ -23,8 +23,13 @@ struct First {
 
   Chunk<T, 1> elements[In::kCount] = {};
 
-  __device__ First(const In& inputs, const Span& span) {
+  // Of the span, or of the row of which it is a part.
+  __device__ First(const In& inputs, Span span, bool of_row) {
     if (span.cols > 0) {
+      if (of_row) {
+        span.offset -= span.first_col;
+        span.first_col = 0;
+      }
 #pragma unroll
       for (size_t k = 0; k < In::kCount; ++k) {
         elements[k] = load_chunk<1>(inputs.row(k, span));
@@ -36,16 +41,16 @@ struct First {
 };
 
 // What a functor sees of its row. C column sums and P parameters in registers, which only kernels whose threads meet
-// the same columns in every row can have.
-template <class In, int N, int V, bool Ragged, size_t C, int P>
+// the same columns in every row can have. Shares: the span is this block's part of a row that a cluster shares.
+template <class In, int N, int V, bool Ragged, size_t C, int P, bool Shares, class Chunks>
 class Row {
   using T = typename In::Element;
   static constexpr size_t K = In::kCount;
-  using Chunks = Kept<In, N, V>;
   using Edge = KeptEdge<In, N, Ragged>;
 
  public:
   using A = acc_t<T>;
+  using TeamHere = Team<A, Shares>;
   // Whether each pass reads the row from memory again.
   static constexpr bool kRereads = V == 0;
   // For each access, and then for the edge.
@@ -54,10 +59,11 @@ class Row {
   using Columns = KeptColumns<In, N, V, Ragged, P>;
 
   __device__ Row(
-      const In& inputs, int64_t segments, const Span& span, const First<In>& first, const Chunks& kept,
-      const Edge& edge, const Columns& columns, Team<A>& team, Sums& sums)
+      const In& inputs, int64_t segments, int64_t cols, const Span& span, const First<In>& first, const Chunks& kept,
+      const Edge& edge, const Columns& columns, TeamHere& team, Sums& sums)
       : inputs_(inputs),
         segments_(segments),
+        cols_(cols),
         span_(span),
         first_(first),
         kept_(kept),
@@ -69,14 +75,14 @@ class Row {
   // Always of an existing row, so that statistics may be read without asking.
   __device__ int64_t index() const { return span_.row; }
   // Of the segment, in a [rows, segments] matrix.
-  __device__ int64_t segment_index() const { return span_.row * segments_ + span_.segment; }
+  __device__ int64_t segment_index() const { return Shares ? span_.row : span_.row * segments_ + span_.segment; }
   // Elements of the row, or of the segment.
-  __device__ int64_t cols() const { return span_.cols; }
+  __device__ int64_t cols() const { return Shares ? cols_ : span_.cols; }
   // True for one thread of each row: it writes what there is one of.
-  __device__ bool leader() const { return span_.exists && team_.lane() == 0; }
+  __device__ bool leader() const { return span_.exists && team_.leads(); }
 
   // Whether it is so of any row that this one keeps step with: what calls sum() or max() under a condition asks here,
-  // for they have to be called for all of these.
+  // for they have to be called for all of these. `is` follows from what is the same for the whole row.
   __device__ bool any(bool is) const { return team_.lanes() < kWarp ? __any_sync(0xffffffffu, is) : is; }
 
   // The first element of input k; 0 of a row that has none.
@@ -346,9 +352,9 @@ class Row {
   }
 
   // visit() for U accesses from the one called `access` on, those that exist.
-  template <int U, class Of, class Done, class... Columns>
+  template <int U, class KeptHere, class Of, class Done, class... Columns>
   __device__ void visit_all(
-      Index access, const Kept<In, N, U>& kept, const Of& of, const Done& done, const Columns&... columns) const {
+      Index access, const KeptHere& kept, const Of& of, const Done& done, const Columns&... columns) const {
     const int64_t cols = whole_cols<N, Ragged>(span_);
 #pragma unroll
     for (int v = 0; v < U; ++v) {
@@ -356,7 +362,7 @@ class Row {
       if (here.exists()) {
         with_column_values(
             [&](const auto&... values) {
-              visit<N>(v, here.col, [&](size_t k) { return kept.chunks[k][v]; }, of, done, values...);
+              visit<N>(v, here.col, [&](size_t k) { return kept.chunk(k, v); }, of, done, values...);
             },
             raw_columns(column_at(columns, v, here)...));
       }
@@ -381,7 +387,7 @@ class Row {
   __device__ void for_each(const Of& of, const Done& done, const Columns&... columns) {
     if constexpr (P > 0 && sizeof...(Columns) > 0) {
       if (columns_.has(columns...)) {
-        visit_all(static_cast<Index>(team_.lane()), kept_, of, done, columns_.of(columns)...);
+        visit_all<V>(static_cast<Index>(team_.lane()), kept_, of, done, columns_.of(columns)...);
         visit_edge(of, done, columns_.of(columns)...);
         return;
       }
@@ -389,7 +395,7 @@ class Row {
     with_kinds(
         [&](const auto&... kinds) {
           if constexpr (V > 0) {
-            visit_all(static_cast<Index>(team_.lane()), kept_, of, done, kinds...);
+            visit_all<V>(static_cast<Index>(team_.lane()), kept_, of, done, kinds...);
           } else {
             // What comes next is asked for before what is here is used.
             constexpr int U = kRereadAccesses;
@@ -401,7 +407,7 @@ class Row {
             for (; Where(cols, access, 0, 0).exists(); access += step) {
               const Kept<In, N, U> here = next.arrived();
               next.ask(inputs_, span_, team_.lanes(), access + step);
-              visit_all(access, here, of, done, kinds...);
+              visit_all<U>(access, here, of, done, kinds...);
             }
           }
           visit_edge(of, done, kinds...);
@@ -411,12 +417,13 @@ class Row {
 
   const In& inputs_;
   int64_t segments_;
+  int64_t cols_;
   const Span& span_;
   const First<In>& first_;
   const Chunks& kept_;
   const Edge& edge_;
   const Columns& columns_;
-  Team<A>& team_;
+  TeamHere& team_;
   Sums& sums_;
 };
 

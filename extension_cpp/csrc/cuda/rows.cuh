@@ -17,13 +17,14 @@
 //   cuda::launch_rows<T>(like, Softmax<T>{output}, std::array{input}, rows, cols);
 //
 // A short row is handled by part of a warp, a longer one by several warps; there are so many of them that one computes
-// while others wait for memory. A row too long for registers is read again for each pass. Kernels that sum columns as
-// well keep the sums in registers, hence their blocks stay for many rows: while one is computed, the next two are on
-// their way, and so is what row_values.h says belongs to them. Accesses are of 16 bytes, but for float64, and for
-// float32 and short rows of half types that are not whole accesses or not aligned. A functor may also be given segments
-// of rows (Split), so that few long rows fill the GPU, and leave partial results for a second launch. The order of
-// additions depends on the shape, on how tensors are aligned and on the device: equal bits from run to run.
-// benchmarks/NOTES.md says why it is done so.
+// while others wait for memory. A row too long for the registers of a block is shared by the blocks of a cluster
+// (compute capability 9.0), or read again for each pass. Kernels that sum columns as well keep the sums in registers,
+// hence their blocks stay for many rows: while one is computed, the next two are on their way, and so is what
+// row_values.h says belongs to them. Accesses are of 16 bytes, but for float64, and for float32 and short rows of half
+// types that are not whole accesses or not aligned. A functor may also be given segments of rows (Split), so that few
+// long rows fill the GPU, and leave partial results for a second launch. The order of additions depends on the shape,
+// on how tensors are aligned and on the device: equal bits from run to run. (Of the sums of columns of shared rows it
+// depends on how many clusters this very device has room for.) benchmarks/NOTES.md says why it is done so.
 #pragma once
 
 #include "launch.cuh"
@@ -75,6 +76,10 @@ constexpr int kMaxThreads = 512;
 constexpr int kMaxRowThreads = 256;
 constexpr int kMaxLongRowThreads = 1024;
 
+// Of rows of up to so many bytes in an input the L2 cache has what is read again, if a multiprocessor has one at a
+// time; to share them takes longer.
+constexpr int64_t kCachedRowBytes = 128 * 1024;
+
 // Of a block of several teams that does not stay. (Of one that stays, kBlock.)
 constexpr int kRowBlock = 128;
 static_assert(std::max(kBlock, kRowBlock) / (2 * kWarp) <= kMaxTeams);
@@ -91,8 +96,9 @@ struct Extent {
   int64_t cols;
 };
 
+// Where they do not begin at a multiple of 128 bytes, copies from memory take a tenth longer.
 __device__ inline void* shared_bytes() {
-  extern __shared__ __align__(16) unsigned char bytes[];
+  extern __shared__ __align__(128) unsigned char bytes[];
   return bytes;
 }
 
@@ -100,18 +106,24 @@ __device__ inline void* shared_bytes() {
 // lies, and have registers for it.
 struct WholeRows {
   static constexpr bool kCut = false;
+  static constexpr bool kShared = false;
 
   int64_t count;
   int64_t cols;
 };
 
-struct Segments {
+template <bool Shared>
+struct Cut {
   static constexpr bool kCut = true;
+  static constexpr bool kShared = Shared;
 
   int64_t count;
   int64_t cols;  // of a row
   Split split;   // into fewer than 2^31 segments, which are of thousands of elements
 };
+using Segments = Cut<false>;
+// Those of a row are of the blocks of a cluster, which share it.
+using SharedRows = Cut<true>;
 
 // How often one that takes every `step`th of `count` has its turn.
 __device__ inline int turns(int64_t count, int64_t step) {
@@ -163,17 +175,17 @@ __device__ Span span_at(const In& inputs, const Grid& grid, int64_t index) {
 template <int N, int V, bool Ragged, int Threads, class Grid, class In, class F>
 __global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(F f, In inputs, Grid grid) {
   using A = acc_t<typename In::Element>;
-  __shared__ typename Team<A>::Shared shared;
+  __shared__ typename Team<A, Grid::kShared>::Shared shared;
   may_begin_next();
   wait_for_previous();
   const auto lanes = static_cast<int>(blockDim.x);
-  Team<A> team(lanes, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.y), shared);
+  Team<A, Grid::kShared> team(lanes, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.y), shared);
   const Span span = span_at<N, Ragged, F>(inputs, grid, int64_t{blockIdx.x} * blockDim.y + threadIdx.y);
   int64_t segments = 1;
   if constexpr (Grid::kCut) {
     segments = grid.split.segments;
   }
-  const First<In> first(inputs, span);
+  const First<In> first(inputs, span, Grid::kShared);
   const auto values = row_values(f, span.row);
   Awaited<In, N, V, Ragged> awaited;
   if constexpr (V > 0) {
@@ -181,10 +193,11 @@ __global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(
   }
   const KeptEdge<In, N, Ragged> edge(inputs, span, team.lane());
   const Kept<In, N, V> kept = awaited.arrived();
-  using RowHere = Row<In, N, V, Ragged, 0, 0>;
+  using RowHere = Row<In, N, V, Ragged, 0, 0, Grid::kShared, Kept<In, N, V>>;
   typename RowHere::Sums no_sums;
   const typename RowHere::Columns no_columns{};
-  RowHere row(inputs, segments, span, first, kept, edge, no_columns, team, no_sums);
+  team.wait_for_others();
+  RowHere row(inputs, segments, grid.cols, span, first, kept, edge, no_columns, team, no_sums);
   call_with_row_values(f, row, values);
 }
 
@@ -274,17 +287,18 @@ class RowValuesAhead {
 // `classes` apart, and begin at the same place between two 16-byte boundaries.
 //
 // blockIdx.x: tiles, which are segments of matrices of the batch; blockIdx.y: the rows. row_teams of the block's teams
-// share a tile.
-template <int N, int V, bool Ragged, bool Ahead, size_t C, class In, class F, class Out>
+// share a tile. Shares: the tiles of a row are of the blocks of a cluster, which reduce it together.
+template <int N, int V, bool Ragged, bool Ahead, bool Shares, size_t C, class In, class F, class Out>
 __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
-    F f, In inputs, Extent extent, Split split, int lanes, int row_teams, int classes, int ahead,
+    F f, In inputs, Extent extent, Split split, int lanes, int row_teams, int classes, int rows_in_shared,
     SumOutputs<Out, C> outputs, acc_t<typename In::Element>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
+  static_assert(Ahead || !Shares);
   using A = acc_t<typename In::Element>;
-  __shared__ typename Team<A>::Shared shared;
+  __shared__ typename Team<A, Shares>::Shared shared;
   may_begin_next();
   wait_for_previous();
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
-  Team<A> team(lanes, static_cast<int>(threadIdx.x) - team_in_block * lanes, team_in_block, shared);
+  Team<A, Shares> team(lanes, static_cast<int>(threadIdx.x) - team_in_block * lanes, team_in_block, shared);
   const int row_team = team_in_block % row_teams;
   const int tiles_per_block = static_cast<int>(blockDim.x) / (lanes * row_teams);
   const int64_t own_tile = static_cast<int64_t>(blockIdx.x) * tiles_per_block + team_in_block / row_teams;
@@ -322,7 +336,8 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
   };
 
   using RowColumns = typename RowColumnsOf<F>::type;
-  using RowHere = Row<In, N, V, Ragged, C, RowColumns::kCount>;
+  using KeptHere = std::conditional_t<Ahead, KeptInShared<In, N, V>, Kept<In, N, V>>;
+  using RowHere = Row<In, N, V, Ragged, C, RowColumns::kCount, Shares, KeptHere>;
   typename RowHere::Sums sums = {};
   span.row = first_row + row_team * classes;
   span.offset = span.row * extent.cols + span.first_col;
@@ -337,33 +352,32 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
   }
   KeptEdge<In, N, Ragged> edge(inputs, here, team.lane());
   int turn = 0;
-  const auto compute = [&](const Kept<In, N, V>& kept) {
+  const auto compute = [&](const KeptHere& kept) {
     Span there = here;
     there.row = row_of(turn);
     const auto values_here = values.at(turn, row_of);
     move(here, ++turn);
     const KeptEdge<In, N, Ragged> next_edge(inputs, here, team.lane());
-    const First<In> first_elements(inputs, there);
-    RowHere row(inputs, split.segments, there, first_elements, kept, edge, columns, team, sums);
+    const First<In> first_elements(inputs, there, Shares);
+    RowHere row(inputs, split.segments, extent.cols, there, first_elements, kept, edge, columns, team, sums);
     call_with_row_values(f, row, values_here);
     edge = next_edge;
   };
   if constexpr (Ahead) {
-    Queue<In, N, V, Ragged> queue(shared_bytes(), ahead, lanes);
+    Queue<In, N, V, Ragged> queue(shared_bytes(), rows_in_shared, lanes);
     Span next = here;
     int sent = 0;
     const auto send = [&] {
       queue.send(inputs, next, team.lane());
       move(next, ++sent);
     };
-    for (int k = 0; k < ahead; ++k) {
+    for (int k = 1; k < rows_in_shared; ++k) {
       send();
     }
+    team.wait_for_others();
     while (turn < all_turns) {
-      Kept<In, N, V> kept;
-      queue.take(inputs, here, kept);
       send();
-      compute(kept);
+      compute(queue.take(inputs, here));
     }
   } else {
     const auto lane = static_cast<unsigned>(team.lane());
@@ -487,21 +501,24 @@ auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, con
   }
 }
 
-// Rows ahead, and the shared memory that they take.
+// Rows in shared memory, and what they take of it.
 struct QueueSize {
-  int ahead;
+  int rows;
   size_t bytes;
 };
 
-// Two rows ahead, or one, as a block may have memory, and at least what the kernel needs for other ends. None where a
-// device has no memory for one.
+// Three rows, or as many as a block may have memory for, and at least what the kernel needs for other ends. Of long
+// rows two: no more need be on its way. None where a device has no memory for one.
 template <class In, int N, int V, bool Ragged, class Kernel>
 QueueSize queue_size(Kernel* kernel, int block, size_t least) {
   constexpr size_t kAlways = 40 * 1024;  // of any device, besides what kernels have of their own
-  constexpr size_t kOwn = 4 * 1024;      // more than that
-  const size_t row_bytes = Queue<In, N, V, Ragged>::kWarpBytes * (block / kWarp);
-  if (std::max(2 * row_bytes, least) <= kAlways) {
-    return {2, std::max(2 * row_bytes, least)};
+  constexpr size_t kOwn = 6 * 1024;      // more than that
+  constexpr size_t kEnough = 56 * 1024;  // for kBlock threads
+  constexpr size_t kWarpBytes = Queue<In, N, V, Ragged>::kWarpBytes;
+  constexpr int kRows = 3 * kWarpBytes * (kBlock / kWarp) <= kEnough ? 3 : 2;
+  const size_t row_bytes = kWarpBytes * (block / kWarp);
+  if (std::max(kRows * row_bytes, least) <= kAlways) {
+    return {kRows, std::max(kRows * row_bytes, least)};
   }
   int device = 0;
   int opt_in = 0;
@@ -510,8 +527,8 @@ QueueSize queue_size(Kernel* kernel, int block, size_t least) {
   const size_t most = opt_in - kOwn;
   // The same for every call: other threads may be launching this kernel for rows of another length.
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
-  const int ahead = 2 * row_bytes <= most ? 2 : row_bytes <= most ? 1 : 0;
-  return {ahead, std::max(ahead * row_bytes, least)};
+  const int rows = static_cast<int>(std::min<size_t>(kRows, most / row_bytes));
+  return {rows, std::max(rows * row_bytes, least)};
 }
 
 // Whether column sums of ragged rows begin each row at a boundary. Few rows are not worth it.
@@ -527,14 +544,14 @@ auto with_access_width_for_sums(const In& inputs, const Extent& extent, const La
 // Teams of a block that has `threads`, or as many as one team has.
 inline int teams_of(int threads, int lanes) { return std::max(1, threads / lanes); }
 
-// False, and nothing done, where a device has no memory for a row ahead.
-template <int N, int V, bool Ragged, bool Ahead, class In, class F, class Out, size_t C>
+// False, and nothing done, where a device has no memory for a row, or, for rows that segments share, no clusters.
+template <int N, int V, bool Ragged, bool Ahead, bool Shares, class In, class F, class Out, size_t C>
 bool launch_column_sums(
     const Tensor& like, const F& f, const In& inputs, const Extent& extent, const Split& split, int lanes,
     const std::array<Out, C>& outputs) {
   using A = acc_t<typename In::Element>;
-  const auto kernel = rows_and_column_sums_kernel<N, V, Ragged, Ahead, C, In, F, Out>;
-  const int teams = teams_of(kBlock, lanes);
+  const auto kernel = rows_and_column_sums_kernel<N, V, Ragged, Ahead, Shares, C, In, F, Out>;
+  const int teams = Shares ? 1 : teams_of(kBlock, lanes);
   const int block = teams * lanes;
   // Where there are few rows, a block takes several tiles.
   const int64_t tiles = extent.batch * split.segments;
@@ -544,11 +561,15 @@ bool launch_column_sums(
   }
   const size_t least = row_teams > 1 ? sizeof(A) * N * (V + (Ragged ? 1 : 0)) * block : 0;
   const auto queue = Ahead ? queue_size<In, N, V, Ragged>(kernel, block, least) : QueueSize{0, least};
-  if (Ahead && queue.ahead == 0) {
+  if (Ahead && queue.rows == 0) {
     return false;
   }
-  int resident = 1;
-  CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, block, queue.bytes));
+  const int cluster = Shares ? static_cast<int>(split.segments) : 1;
+  const int64_t resident = Shares ? resident_clusters(kernel, cluster, block, queue.bytes) * cluster
+                                  : std::max<int64_t>(1, resident_blocks(kernel, block, queue.bytes));
+  if (resident == 0) {
+    return false;
+  }
   // Rows so many apart begin at the same place between two boundaries.
   int64_t classes = 1;
   while (Ragged && begin_at_boundaries(extent) && classes * extent.cols % N != 0) {
@@ -556,7 +577,7 @@ bool launch_column_sums(
   }
   // As many blocks as run at once, yet several rows for each team.
   const int64_t blocks = ceil_div(tiles, teams / row_teams);
-  const int64_t wanted = std::max<int64_t>(1, std::max(1, resident) * multiprocessors() / blocks);
+  const int64_t wanted = std::max<int64_t>(1, resident / blocks);
   const int64_t useful = std::max<int64_t>(1, ceil_div(extent.rows, 4 * row_teams));
   const int64_t groups = std::clamp<int64_t>(std::min(wanted, useful) / classes, 1, kMaxGridY / classes);
   const int64_t parts = classes * groups;
@@ -568,9 +589,9 @@ bool launch_column_sums(
     data = partials->template mutable_data_ptr<A>();
   }
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(parts));
-  launch_overlapped(
-      kernel, grid, block, queue.bytes, current_stream(like), f, inputs, extent, split, lanes,
-      static_cast<int>(row_teams), static_cast<int>(classes), queue.ahead,
+  launch_clusters(
+      kernel, cluster, grid, block, queue.bytes, current_stream(like), f, inputs, extent, split, lanes,
+      static_cast<int>(row_teams), static_cast<int>(classes), queue.rows,
       sum_outputs(outputs, std::make_index_sequence<C>{}), data);
   if (parts > 1) {
     launch_add_partials<A>(like, parts, size, data, outputs);
@@ -588,15 +609,15 @@ void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& 
     constexpr bool kRagged = decltype(ragged)::value;
     constexpr int V = kKeptAccesses<T, N, In::kCount>;
     const int64_t accesses = ceil_div(span_cols, N);
-    const auto launch = [&](auto* kernel, int lanes) {
+    const auto launch = [&](auto* kernel, int lanes, const auto& spans, int cluster = 1) {
       const int teams = teams_of(kRowBlock, lanes);
       const dim3 block(static_cast<unsigned>(lanes), static_cast<unsigned>(teams));
-      const auto blocks = static_cast<unsigned>(ceil_div(grid.count, teams));
-      launch_overlapped(kernel, blocks, block, 0, current_stream(like), f, inputs, grid);
+      const auto blocks = static_cast<unsigned>(ceil_div(spans.count, teams));
+      launch_clusters(kernel, cluster, blocks, block, 0, current_stream(like), f, inputs, spans);
     };
     if constexpr (!kRagged && N > 1) {
       if (accesses <= int64_t{kMaxRowThreads} * V) {
-        launch(rows_kernel<N, V, false, kMaxRowThreads, Grid, In, F>, row_lanes(accesses, V, kMaxRowThreads));
+        launch(rows_kernel<N, V, false, kMaxRowThreads, Grid, In, F>, row_lanes(accesses, V, kMaxRowThreads), grid);
         return;
       }
     }
@@ -607,13 +628,30 @@ void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& 
     constexpr int kThreads = kPlain ? kMaxLongRowThreads : kMaxThreads;
     if (accesses <= int64_t{kThreads} * kMore) {
       const int lanes = row_lanes(accesses, kMore, kThreads, kLeastLanes<N, kRagged>);
-      launch(rows_kernel<N, kMore, kRagged, kThreads, Grid, In, F>, lanes);
+      launch(rows_kernel<N, kMore, kRagged, kThreads, Grid, In, F>, lanes, grid);
       return;
+    }
+    // (A functor that writes no rows mostly reads them once.)
+    constexpr int64_t kMostShared = int64_t{kMaxClusterBlocks} * kMaxThreads * kMore;
+    if constexpr (
+        !kRagged && N > 1 && writes_rows<F> && std::is_same_v<Grid, WholeRows> &&
+        kMostShared * kAccessBytes > kCachedRowBytes) {
+      const auto kernel = rows_kernel<N, kMore, false, kMaxThreads, SharedRows, In, F>;
+      const int64_t blocks = ceil_div(accesses, int64_t{kMaxThreads} * kMore);
+      if (accesses * kAccessBytes > kCachedRowBytes && accesses <= kMostShared &&
+          resident_clusters(kernel, static_cast<int>(blocks), kMaxThreads, 0) > 0) {
+        const int64_t each = ceil_div(accesses, blocks);
+        const Split split = Split::of(grid.cols, each * N);
+        launch(
+            kernel, row_lanes(each, kMore, kMaxThreads), SharedRows{grid.count * split.segments, grid.cols, split},
+            static_cast<int>(split.segments));
+        return;
+      }
     }
     if constexpr (N > 1 || sizeof(T) == sizeof(double)) {
       // Of several inputs one row at a time, so that the L2 cache still has what is read again.
       constexpr int kRereading = In::kCount > 1 ? kThreads : kMaxThreads;
-      launch(rows_kernel<N, 0, kRagged, kRereading, Grid, In, F>, kRereading);
+      launch(rows_kernel<N, 0, kRagged, kRereading, Grid, In, F>, kRereading, grid);
     }
   });
 }
@@ -666,12 +704,27 @@ bool launch_rows_and_column_sums(
     constexpr bool kRagged = decltype(ragged)::value;
     constexpr int V = detail::summed_accesses<T, N, C, F>();
     const int64_t accesses = ceil_div(cols, N);
-    const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRagged>);
-    if (accesses > int64_t{lanes} * V) {
+    const int64_t longest = int64_t{detail::kMaxThreads} * V;
+    // Two blocks at once, for one to compute while the other waits, do more than a large one. Few rows would not keep
+    // all multiprocessors busy so.
+    if constexpr (!kRagged && N > 1) {
+      const int64_t blocks = std::max<int64_t>(2, ceil_div(accesses, longest));
+      const bool many = rows * blocks >= 4 * multiprocessors();
+      if (accesses > int64_t{kBlock} * V && blocks <= detail::kMaxClusterBlocks && many) {
+        const int64_t each = ceil_div(accesses, blocks);
+        const int lanes = detail::row_lanes(each, V, detail::kMaxThreads);
+        if (detail::launch_column_sums<N, V, false, true, true>(
+                like, f, in, extent, Split::of(cols, each * N), lanes, outputs)) {
+          return true;
+        }
+      }
+    }
+    if (accesses > longest) {
       return false;
     }
+    const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRagged>);
     return detail::with_ahead<In, N, kRagged>(lanes, [&](auto ahead) {
-      return detail::launch_column_sums<N, V, kRagged, decltype(ahead)::value>(
+      return detail::launch_column_sums<N, V, kRagged, decltype(ahead)::value, false>(
           like, f, in, extent, Split::none(cols), lanes, outputs);
     });
   });

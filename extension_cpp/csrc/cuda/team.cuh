@@ -1,6 +1,7 @@
 // The threads that share a row, and what they work out together.
 #pragma once
 
+#include "cluster.cuh"
 #include "launch.cuh"
 #include "vector.cuh"
 
@@ -65,14 +66,27 @@ __device__ Values<A, K> shuffle_xor(const Values<A, K>& value, int mask) {
 // Teams in a block that are larger than a warp.
 constexpr int kMaxTeams = 4;
 
-// The threads that share a row: a power of two up to a warp, or several warps. Every thread of a team makes the same
-// calls, and of a warp: shuffles name the whole warp, barriers wait for the team.
+// Warps of all blocks that share a row.
+constexpr int kMaxSharedWarps = kMaxClusterBlocks * 16;
+
+// Shared memory of a block's teams; two of each in turn: a thread that is ahead writes what nobody reads any more.
+template <class A, bool Shares>
+struct TeamMemory {
+  A results[2][kWarp * kMaxResults];
+};
 template <class A>
+struct TeamMemory<A, true> {
+  A results[2][kMaxSharedWarps * kMaxResults];
+  Mailbox mailboxes[2];
+};
+
+// The threads that share a row: a power of two up to a warp, or several warps. Every thread of a team makes the same
+// calls, and of a warp: shuffles name the whole warp, barriers wait for the team. Shares: whole blocks, which share the
+// row with the other blocks of a cluster.
+template <class A, bool Shares = false>
 class Team {
  public:
-  struct Shared {
-    A results[2][kWarp * kMaxResults];
-  };
+  using Shared = TeamMemory<A, Shares>;
 
   // The `number`th of the block, of at most kMaxTeams if they are larger than a warp.
   __device__ Team(int lanes, int lane, int number, Shared& shared)
@@ -80,27 +94,51 @@ class Team {
         lane_(lane),
         group_(lanes <= kWarp ? lanes : power_of_two(lanes / kWarp)),
         number_(number),
-        shared_(shared) {}
+        shared_(shared) {
+    if constexpr (Shares) {
+      cluster_ = Cluster::here();
+      if (lane == 0) {
+        shared.mailboxes[0].open();
+        shared.mailboxes[1].open();
+      }
+      Cluster::arrive();
+    }
+  }
+
+  // Before the first reduction. (What is sent for before is on its way meanwhile.)
+  __device__ void wait_for_others() const {
+    if constexpr (Shares) {
+      Cluster::wait();
+    }
+  }
 
   __device__ int lanes() const { return lanes_; }
   __device__ int lane() const { return lane_; }
+  // True for one thread of those that share the row.
+  __device__ bool leads() const { return lane_ == 0 && cluster_.rank == 0; }
 
   // The same bits for every thread: both sides of a pair add the same two numbers.
   template <class R, class Op>
   __device__ R all_reduce(R value, R identity, Op op) {
     static_assert(sizeof(R) <= kMaxResults * sizeof(A));
+    if constexpr (Shares) {
+      return reduce_over_blocks(value, identity, op);
+    } else {
+      return reduce_in_block(value, identity, op);
+    }
+  }
+
+ private:
+  template <class R, class Op>
+  __device__ R reduce_in_block(R value, R identity, Op op) {
     if (lanes_ >= kWarp) {
-#pragma unroll
-      for (int mask = kWarp / 2; mask > 0; mask /= 2) {
-        value = op(value, shuffle_xor(value, mask));
-      }
+      value = reduce_in_warp(value, op);
       if (lanes_ == kWarp) {
         return value;
       }
       // Teams do not wait for each other: each keeps to its own part, whatever its results are.
       static_assert(kWarp % kMaxResults == 0);
       R* const results = reinterpret_cast<R*>(shared_.results[turn_] + (number_ * lanes_ / (kWarp / kMaxResults)));
-      // Two buffers in turn: a thread that is ahead writes the one that nobody reads any more.
       turn_ ^= 1;
       if (lane_ % kWarp == 0) {
         results[lane_ / kWarp] = value;
@@ -123,7 +161,42 @@ class Team {
     return value;
   }
 
- private:
+  // Each warp tells every block what it has, and every warp adds up what all have. Two places and mailboxes in turn are
+  // enough: nobody gets past a reduction before all warps of all blocks have sent for it, who have read what was sent
+  // for the one before.
+  template <class R, class Op>
+  __device__ R reduce_over_blocks(R value, R identity, Op op) {
+    value = reduce_in_warp(value, op);
+    R* const results = reinterpret_cast<R*>(shared_.results[turn_ & 1]);
+    Mailbox& mailbox = shared_.mailboxes[turn_ & 1];
+    const int parity = turn_ >> 1 & 1;  // of the mailbox's phase: it has every second turn
+    ++turn_;
+    const int warps = lanes_ / kWarp;
+    const int all = warps * cluster_.blocks;
+    if (lane_ == 0) {
+      mailbox.expect(all * static_cast<int>(sizeof(R)));
+    }
+    const int lane = lane_ & (kWarp - 1);
+    if (lane < cluster_.blocks) {
+      mailbox.send(lane, results + cluster_.rank * warps + lane_ / kWarp, value);
+    }
+    mailbox.wait(parity);
+    value = identity;
+    for (int k = lane; k < all; k += kWarp) {
+      value = op(value, results[k]);
+    }
+    return reduce_in_warp(value, op);
+  }
+
+  template <class R, class Op>
+  __device__ static R reduce_in_warp(R value, Op op) {
+#pragma unroll
+    for (int mask = kWarp / 2; mask > 0; mask /= 2) {
+      value = op(value, shuffle_xor(value, mask));
+    }
+    return value;
+  }
+
   // That is not less than n, which is at most kWarp.
   __device__ static int power_of_two(int n) {
     int bits = n - 1;
@@ -158,6 +231,7 @@ class Team {
   int number_;
   int turn_ = 0;
   Shared& shared_;
+  Cluster cluster_;
 };
 
 }  // namespace extension_cpp::cuda::detail

@@ -34,6 +34,11 @@ struct PointerArray {
 
 namespace detail {
 
+// Shared memory by its own addresses, of 32 bits.
+__device__ inline unsigned shared_address(const void* pointer) {
+  return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
+}
+
 template <int Bytes>
 struct Word;
 template <>

@@ -37,22 +37,24 @@ struct RmsNorm {
   HOST_DEVICE Values<A, 1> saved() const { return {rstd}; }
   HOST_DEVICE A normalize(A x) const { return x * rstd; }
 
-  // With x_hat = sum * rstd and g = grad_output * weight:
-  //   grad_input = rstd * (g - x_hat * average(g * x_hat)) + grad_sum
-  //   grad_weight = sum over rows of grad_output * x_hat
+  // With g = grad_output * weight:
+  //   grad_input = rstd * g - sum * rstd^3 * average(g * sum) + grad_sum
+  //   grad_weight = sum over rows of grad_output * rstd * sum
   struct Grad {
     static constexpr int kSums = 1;
 
     A rstd;
-    A slope;  // rstd * average(g * x_hat)
+    A slope;  // rstd^3 * average(g * sum)
 
     HOST_DEVICE static Grad of(const Values<A, 1>& saved) { return {saved[0]}; }
-    HOST_DEVICE Grad with(const Values<A, 1>& sums, A each) const { return {rstd, rstd * (sums[0] * each)}; }
+    // Of squares whose sum is infinite, rstd is 0, and this sum may be infinite. (The slope is, where rstd^3 is.)
+    HOST_DEVICE Grad with(const Values<A, 1>& sums, A each) const {
+      return {rstd, rstd == A(0) ? A(0) : rstd * (rstd * (rstd * (sums[0] * each)))};
+    }
 
-    HOST_DEVICE A x_hat(A x) const { return x * rstd; }
-    HOST_DEVICE Values<A, 1> terms(A grad, A x, A w) const { return {grad * w * x_hat(x)}; }
-    HOST_DEVICE A grad_input(A grad, A x, A w) const { return rstd * (grad * w) - x_hat(x) * slope; }
-    HOST_DEVICE Values<A, 1> parameter_grads(A grad, A x) const { return {grad * x_hat(x)}; }
+    HOST_DEVICE Values<A, 1> terms(A grad, A x, A w) const { return {grad * w * x}; }
+    HOST_DEVICE A grad_input(A grad, A x, A w) const { return grad * rstd * w - x * slope; }
+    HOST_DEVICE Values<A, 1> parameter_grads(A grad, A x) const { return {grad * rstd * x}; }
   };
 };
 
