@@ -10,8 +10,8 @@ random.
     python examples/language_model.py --width 1024 --layers 8 --length 1024    # on a GPU
 
 Trains from the same weights on the same text by our operators and by PyTorch's, each eager and
-compiled; prints held-out loss, speed and, on a GPU, peak memory; saves the curves as a picture.
-Exit status 1 if the curves differ, or nothing was learned.
+compiled, as one graph; prints held-out loss, speed and, on a GPU, peak memory; saves the curves as
+a picture. Exit status 1 if the curves differ, or nothing was learned.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Run:
 def train(run: Run, options: argparse.Namespace, weights: dict[str, Tensor]) -> None:
     model = LanguageModel(options.width, options.layers, run.ours).to(options.device)
     model.load_state_dict(weights)
-    forward = torch.compile(model) if run.compiled else model
+    forward = torch.compile(model, fullgraph=True) if run.compiled else model
     optimizer = torch.optim.Adam(model.parameters(), lr=options.rate)
     on_gpu = options.device == "cuda"
 

@@ -3,6 +3,7 @@
 It uses linear_scan, add_rms_norm, swiglu and softmax_cross_entropy.
 """
 
+import functools
 import math
 import sys
 
@@ -48,6 +49,24 @@ def test_both_models_train_alike(tmp_path, capsys):
     output = capsys.readouterr().out
     assert "ours" in output
     assert plot.stat().st_size > 0
+
+
+def test_what_is_compiled_is_one_graph_and_trains_alike(tmp_path, monkeypatch, capsys):
+    # Of the compiler all but the kernels, which take it a minute.
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+    options = "--steps 8 --batch 8 --length 60 --width 16 --layers 1 --device cpu --rate 0.05"
+    assert language_model.main([*options.split(), "--plot", str(tmp_path / "curves.png")]) == 0
+    assert "ours, compiled" in capsys.readouterr().out
+
+    scan = language_model.linear_scan
+
+    def break_the_graph(*args, **kwargs):
+        torch._dynamo.graph_break()
+        return scan(*args, **kwargs)
+
+    monkeypatch.setattr(language_model, "linear_scan", break_the_graph)
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        language_model.main([*options.split(), "--plot", str(tmp_path / "curves.png")])
 
 
 def test_another_scan_is_noticed(tmp_path, monkeypatch, capsys):
