@@ -1,22 +1,28 @@
 """The calls of the worked operators that the benchmark times, and its ways to other libraries."""
 
+import contextlib
+import gc
 import sys
 import types
 
 import pytest
 import torch
 from scratch import ROOT
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from extension_cpp.operators.add_rms_norm import benchmark as add_rms_norm_benchmark
 from extension_cpp.operators.add_rms_norm.spec import spec as add_rms_norm
 from extension_cpp.operators.affine.spec import spec as affine
 from extension_cpp.operators.fused_layer_norm import benchmark as layer_norm_benchmark
 from extension_cpp.operators.fused_layer_norm.spec import spec as fused_layer_norm
+from extension_cpp.operators.linear_scan import benchmark as linear_scan_benchmark
 from extension_cpp.operators.linear_scan.spec import spec as linear_scan
 from extension_cpp.operators.myadd_out.spec import spec as myadd_out
 from extension_cpp.operators.mymul.spec import spec as mymul
 from extension_cpp.operators.reduce_sum.spec import spec as reduce_sum
 from extension_cpp.operators.vector_add.spec import spec as vector_add
+from extension_cpp.testing import Sample
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -127,6 +133,151 @@ def test_a_scan_has_a_reference_of_few_operations_and_contenders_of_its_own():
     # The state is float32.
     exact = linear_scan.reference(short.double(), short.double()).bfloat16()
     torch.testing.assert_close(found["eager"](short, short), exact)
+
+
+class Graph:
+    """In place of a CUDA graph: notes operations, and does them again where their results are."""
+
+    def __init__(self):
+        self.work = []
+        self.replays = 0
+
+    def replay(self):
+        self.replays += 1
+        for func, args, kwargs, results in self.work:
+            again = func(*args, **kwargs)
+            for old, new in zip(tree_leaves(results), tree_leaves(again), strict=True):
+                if old.data_ptr() != new.data_ptr():
+                    old.data.copy_(new)  # which autograd does not see either
+
+
+class Capture(TorchDispatchMode):
+    def __init__(self, graph, pool):
+        super().__init__()
+        self.graph = graph
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        results = func(*args, **(kwargs or {}))
+        self.graph.work.append((func, args, kwargs or {}, results))
+        return results
+
+
+class OnCuda(torch.Tensor):
+    """A tensor of the CPU that says it is elsewhere."""
+
+    is_cuda = True
+    device = torch.device("cuda")
+
+
+@pytest.fixture
+def graphs(monkeypatch):
+    """PyTorch's own `make_graphed_callables` over `Graph`; returns those that were recorded."""
+    made = []
+
+    def graph():
+        made.append(Graph())
+        return made[-1]
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+    monkeypatch.setattr(torch.cuda, "graph", Capture)
+    monkeypatch.setattr(torch.cuda.graphs, "graph_pool_handle", lambda: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda: None)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    yield made
+    linear_scan_benchmark._graphs.clear()
+
+
+def scan(dtype, shape, form=""):
+    """A call of the scan, gradients for it, and what is right."""
+    (cell,) = cases.plan([linear_scan], "cpu", cases.Shapes((shape,), (shape,)), [dtype], [form])
+    sample = cases.realise(cell, "cpu").sample
+    grads = correctness.cotangents(linear_scan, linear_scan.reference, sample)
+    right = correctness.expected(linear_scan, linear_scan.reference, sample, grads)
+    return sample, grads, right
+
+
+def elsewhere(sample):
+    decay, input, *rest = sample.args
+    moved = (t.detach().as_subclass(OnCuda).requires_grad_() for t in (decay, input))
+    return Sample(*moved, *rest)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("form", ["", "dim 0"])
+def test_a_loop_on_a_gpu_is_recorded_once_and_replayed(dtype, form, graphs, monkeypatch):
+    sample, grads, right = scan(dtype, (6, 9), form)
+    sample = elsewhere(sample)
+    loops = []
+    loop = linear_scan_benchmark._loop
+
+    def counted(*args, **kwargs):
+        loops.append(1)
+        return loop(*args, **kwargs)
+
+    monkeypatch.setattr(linear_scan_benchmark, "_loop", counted)
+    eager = contenders.contenders(linear_scan, "cuda", ["eager"])[0]["eager"]
+    found = correctness.results(linear_scan, eager, sample, grads)
+    assert correctness.mistake(found, right, 54) is None
+    # Without and with gradients, each once to warm up and once to record.
+    assert len(loops) == 4
+
+    with torch.no_grad():
+        forward = contenders.forward(eager, sample)
+        forward()
+        del loops[:]
+        sample.args[1].mul_(0.5)
+        assert_close(forward(), linear_scan.reference(*sample.args))
+    backward = contenders.backward(eager, sample, grads)
+    both = contenders.both(eager, sample, grads)
+    plain = contenders.backward(loop, Sample(*sample.args[:2], None, sample.args[3]), grads)
+    for call in (backward, backward, both, both, backward):
+        for actual, expected in zip(call(), plain(), strict=True):
+            assert_close(actual, expected)
+    assert len(loops) == 2
+    replayed = [graph.replays for graph in graphs[-2:]]
+    assert replayed == [3, 5]
+
+
+def assert_close(actual, expected):
+    actual, expected = (t.detach().as_subclass(torch.Tensor) for t in (actual, expected))
+    torch.testing.assert_close(actual, expected.to(actual.dtype), rtol=2e-2, atol=1e-2)
+
+
+def test_graphs_of_the_latest_loop_alone_are_kept(graphs):
+    kept = linear_scan_benchmark._graphs
+    eager = contenders.contenders(linear_scan, "cuda", ["eager"])[0]["eager"]
+    first, second = (elsewhere(scan("float32", (6, 9))[0]) for _ in range(2))
+    second.args[1].detach().neg_()
+    # The gradients that are recorded are not of leaves that others may have used.
+    first.args[0].register_hook(lambda grad: pytest.fail("a leaf of others"))
+    result = eager(*first.args).clone()
+    eager(*second.args)
+    assert len(kept) == 1
+    assert_close(eager(*first.args), result)
+    long = torch.zeros(1, 8193).as_subclass(OnCuda)
+    with pytest.raises(RuntimeError, match="a loop over 8193 steps"):
+        eager(long, long)
+    assert not kept
+    eager(*second.args)
+    assert len(kept) == 1
+    del second
+    gc.collect()
+    assert not kept
+
+
+@pytest.mark.parametrize(
+    ("shape", "form", "dtype"),
+    [((3, 7), "", "float64"), ((4, 3), "dim 0", "bfloat16"), ((2, 5, 3), "dim 1", "float32")],
+)
+def test_a_scan_that_is_compiled_has_a_backward(shape, form, dtype):
+    sample, grads, right = scan(dtype, shape, form)
+    torch.compiler.reset()
+    compiled = torch.compile(
+        linear_scan_benchmark.compiled, dynamic=False, fullgraph=True, backend="aot_eager"
+    )
+    found = correctness.results(linear_scan, compiled, sample, grads)
+    assert correctness.mistake(found, right, 54) is None
 
 
 # ----- other libraries

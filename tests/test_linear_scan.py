@@ -57,7 +57,7 @@ def agrees(decay, input, initial, dim, **options):
 @in_each_dtype
 @pytest.mark.parametrize("length", LENGTHS)
 def test_lengths(length, dtype, device):
-    for shape, dim in (((3, length), 1), ((length, 6), 0), ((2, length, 3), -2)):
+    for shape, dim in (((11, length), 1), ((length, 6), 0), ((2, length, 3), -2)):
         decay, input, initial = tensors(shape, dim, device, dtype, low=0.0)
         options = {"atol": 5 * TOLERANCES[dtype]}
         agrees(decay, input, initial, dim, **options)
