@@ -47,10 +47,11 @@ def results(
 
 
 def cotangents(spec: OpSpec, reference: Callable[..., Any], sample: Sample) -> list[Tensor]:
-    """Gradients of the reference's outputs, random, on their device."""
+    """Gradients of the reference's outputs, random but the same each time, on their device."""
     case = _case(spec, reference, sample)
-    outputs = case(*case.tensors)
-    return [torch.empty_like(o).uniform_(-1, 1) for o in outputs if o.requires_grad]
+    outputs = [output for output in case(*case.tensors) if output.requires_grad]
+    generator = torch.Generator(case.device).manual_seed(1)
+    return [torch.empty_like(output).uniform_(-1, 1, generator=generator) for output in outputs]
 
 
 def expected(
@@ -76,8 +77,8 @@ def mistake(
 
     A composition of several operations rounds in between to the dtype: an element may be off by a
     few eps of itself and of the largest one, all of them together by a few eps of their norm. What
-    is a sum of n numbers may be off by sqrt(n) roundings of the arithmetic besides, which is in
-    float32 for half types.
+    is a sum of n numbers, of which a composition rounds each to the dtype, may be off by sqrt(n)
+    such roundings in norm, and by sqrt(n) of the arithmetic, which is in float32 for half types.
 
     Args:
         actual: of a contender.
@@ -122,6 +123,7 @@ def difference(actual: Tensor, right: Tensor, inputs: int) -> str | None:
         )
     off = torch.linalg.vector_norm(error).item()
     norm = torch.linalg.vector_norm(right).item()
-    if not off <= 4 * eps * norm + roundings * math.sqrt(actual.numel()):
+    terms = eps / 2 * math.sqrt(inputs) if inputs > actual.numel() else 0.0
+    if not off <= 4 * eps * norm + terms + roundings * math.sqrt(actual.numel()):
         return f"off by {off / norm:.2g} in norm"
     return None

@@ -492,6 +492,14 @@ def test_small_errors_of_all_elements_are_said(dtype):
     assert re.search("off by .* in norm", correctness.difference(drifted, right, 1000))
 
 
+def test_terms_of_a_sum_may_be_rounded():
+    """A composition rounds each of 64 to bfloat16, and they nearly cancel."""
+    right, eps = torch.tensor([0.25], dtype=torch.float64), torch.finfo(torch.bfloat16).eps
+    off = (right + 4 * eps).to(torch.bfloat16)
+    assert correctness.difference(off, right, 64) is None
+    assert re.search("off by .* in norm", correctness.difference(off, right, 1))
+
+
 def test_a_wrong_number_is_said():
     problem = correctness.difference(torch.tensor(3.0), torch.tensor(2.0).double(), 1)
     assert problem == "1 of 1 elements are wrong, at () 3 where 2 is expected"
