@@ -102,13 +102,13 @@ MATRIX_OPERANDS = {
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_matrices_that_lie_differently(device, dtype):
-    """Sizes around an access and a tile, any alignment, every pair of ways to lie."""
+    """Sizes around an access and a tile, longer rows, any alignment, every pair of ways to lie."""
     generator, choices = torch.Generator().manual_seed(0), random.Random(0)
     sizes = (1, 7, 31, 33, 63, 65, 100, 257)
     pairs = list(itertools.product(MATRIX_OPERANDS, repeat=2))
-    for shape in itertools.product(sizes, repeat=2):
+    for shape in [*itertools.product(sizes, repeat=2), (100, 1030), (20, 9001)]:
         values = small_numbers((3, *shape), device, dtype, generator)
-        for kinds in choices.sample(pairs, 6):
+        for kinds in choices.sample(pairs, 6 if shape[1] < 1000 else len(pairs)):
             operands = [
                 MATRIX_OPERANDS[kind](x, choices.choice((0, 0, 1, 3, 8)))
                 for kind, x in zip((*kinds, "straight"), values, strict=True)
@@ -120,6 +120,7 @@ def test_matrices_that_lie_differently(device, dtype):
 
 SHAPES_OF_BATCHES = [
     (5, 33, 70),
+    (15, 33, 70),
     (2, 100, 3),
     (3, 64, 64),
     (4, 16, 7, 9),

@@ -5,16 +5,27 @@
 #include "indexing.h"
 #include "layout.h"
 
+#include <memory>
+
 namespace extension_cpp::cpu::detail {
 
 namespace {
 
-// Elements for which there is room to copy what does not lie in a row; with their copies they stay in the L1 cache.
-constexpr int64_t kChunk = 512;
+// Bytes of each operand for which there is room to copy what does not lie in a row; with their copies they stay in the
+// L1 cache.
+constexpr int64_t kChunkBytes = 4096;
+
+// Rows of an input with dense columns that are copied together: as many numbers as each column then gives, neighbours.
+constexpr int64_t kSlabRows = 32;
+// What a slab takes at most, to stay in the L2 cache.
+constexpr int64_t kSlabBytes = 1 << 19;
+
+// Bytes of the cache that come together.
+constexpr int64_t kLine = 64;
 
 // What the stack has room for: operands, and bytes of copies.
 constexpr size_t kFewOperands = 6;
-constexpr size_t kFewBytes = kFewOperands * kChunk * sizeof(double);
+constexpr size_t kFewBytes = kFewOperands * kChunkBytes;
 
 // As Indexing, of any number of operands.
 class Layouts : public MergedDims {
@@ -93,6 +104,27 @@ struct Copies {
     });
   }
 
+  // rows x cols elements of columns that are dense and lie `stride` elements apart, to rows that lie `pitch` apart.
+  CPU_CLONES static void transpose(
+      const void* data, int64_t stride, int64_t rows, int64_t cols, int64_t pitch, void* buffer) {
+    const Bits* const from = static_cast<const Bits*>(data);
+    Bits* const to = static_cast<Bits*>(buffer);
+    constexpr int64_t kAhead = 16;  // columns; each is in a page of its own, of which nothing is read ahead
+    for (int64_t col = 0; col < cols; ++col) {
+      for (int64_t row = 0; row < rows; row += kLine / sizeof(Bits)) {
+        __builtin_prefetch(from + std::min(col + kAhead, cols - 1) * stride + row);
+      }
+      for (int64_t row = 0; row < rows; ++row) {
+        to[row * pitch + col] = from[col * stride + row];
+      }
+    }
+  }
+
+  // One element to kRepeats places.
+  CPU_CLONES static void repeat(const void* element, void* buffer) {
+    std::fill_n(static_cast<Bits*>(buffer), kRepeats, *static_cast<const Bits*>(element));
+  }
+
   // `values` to elements begin ... begin + count - 1 of the output, operand 0.
   CPU_CLONES static void scatter(const Layouts& layouts, const void* values, int64_t begin, int64_t count, void* data) {
     const int64_t stride = layouts.stride(0, 0);
@@ -117,6 +149,30 @@ void with_bits(int64_t itemsize, const Call& call) {
   }
 }
 
+// Whether input k goes across the rows of the output: neighbours in the one lie far apart in the other. Copied chunk by
+// chunk, a large one would come to the cache many times.
+bool is_transposed(const Layouts& layouts, int k) {
+  const int64_t inner = layouts.stride(0, k);
+  bool is = false;
+  for (int d = 1; d < layouts.dims; ++d) {
+    is = is || (layouts.stride(d, k) > 0 && layouts.stride(d, k) < inner);
+  }
+  return is && layouts.numel >= kGrain;
+}
+
+// Elements from one row of a slab to the next: an odd number of lines of the cache, so that they do not compete for the
+// same places in it.
+int64_t slab_pitch(int64_t cols, int64_t itemsize) {
+  return ((cols * itemsize + kLine - 1) / kLine | 1) * kLine / itemsize;
+}
+
+// Whether an input is transposed, and copied slab by slab.
+bool in_slabs(const Layouts& layouts, int k, int64_t itemsize) {
+  const int64_t cols = layouts.size(0);
+  return is_transposed(layouts, k) && layouts.dims == 2 && layouts.stride(1, k) == 1 && cols >= kSlabRows &&
+         kSlabRows * slab_pitch(cols, itemsize) * itemsize <= kSlabBytes;
+}
+
 // The elements of one input, chunk by chunk, in a row: where they lie so already, there, else in a buffer. A row vector
 // or a single number, which is the same in every chunk, is copied once.
 class Reader {
@@ -128,12 +184,19 @@ class Reader {
       same_in_rows_ = same_in_rows_ && layouts.stride(d, k) == 0;
     }
     same_everywhere_ = same_in_rows_ && layouts.stride(0, k) == 0;
+    if (in_slabs(layouts, k, itemsize)) {
+      pitch_ = slab_pitch(layouts.size(0), itemsize);
+      slab_.reset(new char[kSlabRows * pitch_ * itemsize]);
+    }
   }
 
   // `place`: of the first element in its row.
   const char* read(int64_t begin, int64_t count, int64_t place) {
     if (layouts_->is_linear(k_)) {
       return data_ + begin * itemsize_;
+    }
+    if (slab_ != nullptr && place + count <= layouts_->size(0)) {
+      return read_slab(layouts_->divider(0).divide(begin), place);
     }
     if (count <= held_ && (place == 0 || same_everywhere_)) {
       return buffer_;
@@ -147,6 +210,18 @@ class Reader {
   }
 
  private:
+  const char* read_slab(int64_t row, int64_t place) {
+    if (row < slab_begin_ || row >= slab_end_) {
+      slab_begin_ = row;
+      slab_end_ = std::min(row + kSlabRows, layouts_->size(1));
+      with_bits(itemsize_, [&](auto copies) {
+        copies.transpose(
+            data_ + row * itemsize_, layouts_->stride(0, k_), slab_end_ - row, layouts_->size(0), pitch_, slab_.get());
+      });
+    }
+    return slab_.get() + ((row - slab_begin_) * pitch_ + place) * itemsize_;
+  }
+
   int64_t offset_of(int64_t i) const {
     int64_t offset = 0;
     for (int d = 0; d < layouts_->dims; ++d) {
@@ -165,18 +240,11 @@ class Reader {
   bool same_in_rows_ = true;
   bool same_everywhere_ = false;
   int64_t held_ = 0;  // elements in the buffer that serve every chunk of the same start
+  std::unique_ptr<char[]> slab_;
+  int64_t pitch_ = 0;
+  int64_t slab_begin_ = 0;  // rows
+  int64_t slab_end_ = 0;
 };
-
-// Whether an input goes across the rows of the output: neighbours in the one lie far apart in the other. Copied chunk
-// by chunk, a large one would come to the cache many times; torch copies it in tiles.
-bool is_transposed(const Layouts& layouts, int k) {
-  const int64_t inner = layouts.stride(0, k);
-  bool is = false;
-  for (int d = 1; d < layouts.dims; ++d) {
-    is = is || (layouts.stride(d, k) > 0 && layouts.stride(d, k) < inner);
-  }
-  return is && layouts.numel >= kGrain;
-}
 
 // elementwise() of contiguous copies, for operands of more dimensions than merge_dims holds.
 void on_contiguous_copies(RowLoop loop, const void* formula, const Operands& operands) {
@@ -204,10 +272,11 @@ class Call {
         formula_(formula),
         layouts_(layouts),
         itemsize_(operands.itemsize),
+        chunk_(kChunkBytes / operands.itemsize),
         outputs_(operands.num_outputs),
         inputs_(operands.num_inputs),
         cols_(layouts.size(0)),
-        short_rows_(layouts.dims > 1 && 2 * cols_ <= kChunk) {
+        short_rows_(are_short_rows()) {
     for (size_t m = 0; m < operands.num_outputs; ++m) {
       outputs_.data()[m] = static_cast<char*>(operands.outputs[m].mutable_data_ptr());
     }
@@ -216,56 +285,65 @@ class Call {
     }
   }
 
-  // Whether the outputs lie in a row, as a matrix whose rows lie so in every input, too.
+  // Whether the outputs lie in a row, as a matrix whose rows lie so in every input, too, or are one number each.
   bool in_place() const {
     bool in_place = !short_rows_ && layouts_.dims <= 2 && layouts_.is_linear(0);
     for (int k = 1; k < layouts_.num(); ++k) {
-      in_place = in_place && layouts_.stride(0, k) == 1;
+      in_place = in_place && (layouts_.stride(0, k) == 1 || is_number(k));
     }
     return in_place;
   }
 
   // Elements begin ... end - 1, where they are.
   void on_rows(int64_t begin, int64_t end) const {
+    Buffers buffers(inputs_.size());
     Pointers<char*> to(outputs_.size());
     Pointers<const char*> from(inputs_.size());
+    extension_cpp::detail::Few<bool, kFewOperands> repeated(inputs_.size());
     int64_t row = begin / cols_;
     int64_t place = begin - row * cols_;
-    while (begin < end) {
-      const int64_t count = std::min(cols_ - place, end - begin);
+    for (bool first = true; begin < end; first = false, ++row, place = 0) {
       for (size_t m = 0; m < outputs_.size(); ++m) {
         to.data()[m] = outputs_.data()[m] + begin * itemsize_;
       }
       for (size_t k = 0; k < inputs_.size(); ++k) {
-        const int64_t row_stride = layouts_.dims == 1 ? 0 : layouts_.stride(1, static_cast<int>(k) + 1);
-        from.data()[k] = inputs_.data()[k] + (row * row_stride + place) * itemsize_;
+        const int operand = static_cast<int>(k) + 1;
+        const int64_t row_stride = layouts_.dims == 1 ? 0 : layouts_.stride(1, operand);
+        const char* const of_row = inputs_.data()[k] + row * row_stride * itemsize_;
+        repeated.data()[k] = is_number(operand);
+        if (!repeated.data()[k]) {
+          from.data()[k] = of_row + place * itemsize_;
+        } else if (first || row_stride != 0) {
+          char* const buffer = buffers.data() + k * kChunkBytes;
+          with_bits(itemsize_, [&](auto copies) { copies.repeat(of_row, buffer); });
+          from.data()[k] = buffer;
+        }
       }
-      loop_(formula_, count, to.data(), from.data());
+      const int64_t count = std::min(cols_ - place, end - begin);
+      loop_(formula_, {count, to.data(), from.data(), repeated.data()});
       begin += count;
-      ++row;
-      place = 0;
     }
   }
 
   // The same by way of copies of what does not lie in a row.
   void on_chunks(int64_t begin, int64_t end) const {
-    const size_t chunk_bytes = kChunk * itemsize_;
-    extension_cpp::detail::Few<Chunk, kFewBytes / sizeof(Chunk)> buffers(
-        (outputs_.size() + inputs_.size()) * chunk_bytes / sizeof(Chunk));
-    char* buffer = reinterpret_cast<char*>(buffers.data());
+    Buffers buffers(outputs_.size() + inputs_.size());
+    char* buffer = buffers.data();
     Pointers<char*> to(outputs_.size());
     Pointers<const char*> from(inputs_.size());
     extension_cpp::detail::Few<Reader, kFewOperands> readers(inputs_.size());
-    for (size_t m = 0; m < outputs_.size(); ++m, buffer += chunk_bytes) {
+    extension_cpp::detail::Few<bool, kFewOperands> repeated(inputs_.size());
+    std::fill_n(repeated.data(), inputs_.size(), false);  // what is one number is copied as any other row
+    for (size_t m = 0; m < outputs_.size(); ++m, buffer += kChunkBytes) {
       to.data()[m] = buffer;
     }
-    for (size_t k = 0; k < inputs_.size(); ++k, buffer += chunk_bytes) {
+    for (size_t k = 0; k < inputs_.size(); ++k, buffer += kChunkBytes) {
       readers.data()[k] = Reader(layouts_, static_cast<int>(k) + 1, inputs_.data()[k], itemsize_, buffer);
     }
     // Chunks end where rows do, so that as many operands as can be are read in place: several short rows, one row, or
     // equal parts of a long one.
-    const int64_t parts = (cols_ + kChunk - 1) / kChunk;
-    const int64_t longest = short_rows_ ? kChunk / cols_ * cols_ : (cols_ + parts - 1) / parts;
+    const int64_t parts = (cols_ + chunk_ - 1) / chunk_;
+    const int64_t longest = short_rows_ ? chunk_ / cols_ * cols_ : (cols_ + parts - 1) / parts;
     const bool linear = layouts_.is_linear(0);
     while (begin < end) {
       const int64_t place = begin - layouts_.divider(0).divide(begin) * cols_;
@@ -276,7 +354,7 @@ class Call {
       for (size_t m = 0; m < outputs_.size() && linear; ++m) {
         to.data()[m] = outputs_.data()[m] + begin * itemsize_;
       }
-      loop_(formula_, count, to.data(), from.data());
+      loop_(formula_, {count, to.data(), from.data(), repeated.data()});
       for (size_t m = 0; m < outputs_.size() && !linear; ++m) {
         with_bits(
             itemsize_, [&](auto copies) { copies.scatter(layouts_, to.data()[m], begin, count, outputs_.data()[m]); });
@@ -289,19 +367,48 @@ class Call {
   template <class P>
   using Pointers = extension_cpp::detail::Few<P, kFewOperands>;
 
-  // Copies are as aligned as vectors like it.
-  struct alignas(64) Chunk {
-    char bytes[64];
+  // kChunkBytes for each of some operands, as aligned as vectors like it.
+  class Buffers {
+   public:
+    explicit Buffers(size_t operands) : lines_(operands * kChunkBytes / sizeof(Line)) {}
+
+    char* data() { return reinterpret_cast<char*>(lines_.data()); }
+
+   private:
+    struct alignas(64) Line {
+      char bytes[64];
+    };
+
+    extension_cpp::detail::Few<Line, kFewBytes / sizeof(Line)> lines_;
   };
+
+  // Whether operand k is one number throughout a row.
+  bool is_number(int k) const { return layouts_.stride(0, k) == 0; }
+
+  // Whether several rows of so many columns are worked on at a time: what is one number for a row is copied once more
+  // for it, and so would be what comes from a slab.
+  bool are_short_rows() const {
+    int64_t several = 2;
+    for (int k = 1; k < layouts_.num() && layouts_.dims > 1; ++k) {
+      if (in_slabs(layouts_, k, itemsize_)) {
+        return false;
+      }
+      if (is_number(k) && layouts_.stride(1, k) != 0) {
+        several = 8;
+      }
+    }
+    return layouts_.dims > 1 && several * cols_ <= chunk_;
+  }
 
   RowLoop loop_;
   const void* formula_;
   const Layouts& layouts_;
   int64_t itemsize_;
+  int64_t chunk_;  // elements in kChunkBytes
   Pointers<char*> outputs_;
   Pointers<const char*> inputs_;
   int64_t cols_;
-  bool short_rows_;  // several fit a chunk
+  bool short_rows_;  // of which several are worked on at a time
 };
 
 }  // namespace
@@ -321,7 +428,8 @@ void elementwise(RowLoop loop, const void* formula, const Operands& operands) {
     return;
   }
   for (size_t k = 0; k < operands.num_inputs; ++k) {
-    if (is_transposed(layouts, static_cast<int>(k) + 1)) {
+    const int operand = static_cast<int>(k) + 1;
+    if (is_transposed(layouts, operand) && !in_slabs(layouts, operand, operands.itemsize)) {
       const Tensor laid_out = with_layout_of(operands.outputs[0], *operands.inputs[k]);
       std::vector<const Tensor*> inputs(operands.inputs, operands.inputs + operands.num_inputs);
       inputs[k] = &laid_out;

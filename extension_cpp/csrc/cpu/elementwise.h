@@ -1,8 +1,8 @@
 // outputs[i] = f(inputs[i]...) for tensors of any layout, on the CPU.
 #pragma once
 
+#include "cpu/blocks.h"
 #include "cpu/clones.h"
-#include "cpu/convert.h"
 #include "dispatch.h"
 #include "values.h"
 
@@ -14,8 +14,19 @@ namespace extension_cpp::cpu {
 
 namespace detail {
 
-// `count` elements of every operand, which lie in a row.
-using RowLoop = void (*)(const void* formula, int64_t count, char* const* outputs, const char* const* inputs);
+// Of an input that is one number, copies of it.
+constexpr int64_t kRepeats = 64;
+
+// What a loop works on: `count` elements of every operand, which lie in a row; kRepeats of the inputs that are
+// `repeated`.
+struct RowOperands {
+  int64_t count;
+  char* const* outputs;
+  const char* const* inputs;
+  const bool* repeated;
+};
+
+using RowLoop = void (*)(const void* formula, const RowOperands& operands);
 
 // What is compiled for each formula and dtype. All else is compiled once, in elementwise.cpp.
 template <class T, class F, class Outputs, class Inputs>
@@ -23,61 +34,90 @@ struct RowLoopOf;
 
 template <class T, class F, size_t... M, size_t... I>
 struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
+  using A = acc_t<T>;
+
   static RowLoop choose() {
-    if constexpr (has_half_vectors<T>) {
-      return can_half_vectors() ? on_half_vectors : on_elements;
-    } else {
-      return on_elements_cloned;
+#if HAS_BLOCKS
+    if constexpr (has_blocks<Avx512, T>) {
+      if (Avx512::can()) {
+        return on_avx512;
+      }
     }
+    if constexpr (has_blocks<Avx2, T>) {
+      return Avx2::can() ? on_avx2 : on_elements;
+    }
+#endif
+    return on_elements_cloned;
   }
 
-  static void on_elements(const void* formula, int64_t count, char* const* outputs, const char* const* inputs) {
+  static void on_elements(const void* formula, const RowOperands& operands) {
     const F f = *static_cast<const F*>(formula);  // nothing that the loop writes is part of it
-    T* const to[] = {reinterpret_cast<T*>(outputs[M])...};
-    const T* const from[] = {reinterpret_cast<const T*>(inputs[I])...};
-    CPU_INDEPENDENT_LOOP
-    for (int64_t j = 0; j < count; ++j) {
-      const auto results = as_values(f(static_cast<acc_t<T>>(from[I][j])...));
-      ((to[M][j] = static_cast<T>(results[M])), ...);
+    const int64_t longest = (operands.repeated[I] || ...) ? kRepeats : operands.count;
+    for (int64_t begin = 0; begin < operands.count; begin += longest) {
+      const int64_t count = std::min(longest, operands.count - begin);
+      T* const to[] = {reinterpret_cast<T*>(operands.outputs[M]) + begin...};
+      const T* const from[] = {reinterpret_cast<const T*>(operands.inputs[I]) + (operands.repeated[I] ? 0 : begin)...};
+      CPU_INDEPENDENT_LOOP
+      for (int64_t j = 0; j < count; ++j) {
+        const auto results = as_values(f(static_cast<A>(from[I][j])...));
+        ((to[M][j] = static_cast<T>(results[M])), ...);
+      }
     }
   }
 
-  CPU_CLONES CPU_FLATTEN static void on_elements_cloned(
-      const void* formula, int64_t count, char* const* outputs, const char* const* inputs) {
-    on_elements(formula, count, outputs, inputs);
+  CPU_CLONES CPU_FLATTEN static void on_elements_cloned(const void* formula, const RowOperands& operands) {
+    on_elements(formula, operands);
   }
 
-  CPU_CLONES CPU_FLATTEN static void on_half_vectors(
-      const void* formula, int64_t count, char* const* outputs, const char* const* inputs) {
+#if HAS_BLOCKS
+
+  AVX512 CPU_FLATTEN static void on_avx512(const void* formula, const RowOperands& operands) {
+    on_blocks<Avx512>(formula, operands);
+  }
+
+  AVX2 CPU_FLATTEN static void on_avx2(const void* formula, const RowOperands& operands) {
+    on_blocks<Avx2>(formula, operands);
+  }
+
+  template <class Isa>
+  static void on_blocks(const void* formula, const RowOperands& operands) {
+    constexpr int64_t kBlock = Isa::template kBlock<T>;
+    static_assert(kBlock <= kRepeats);
     const F f = *static_cast<const F*>(formula);
+    T* const to[] = {reinterpret_cast<T*>(operands.outputs[M])...};
+    const T* const from[] = {reinterpret_cast<const T*>(operands.inputs[I])...};
+    const int64_t step[] = {operands.repeated[I] ? 0 : 1 ...};
+    const int64_t count = operands.count;
     int64_t j = 0;
-    for (; j + kHalfVector <= count; j += kHalfVector) {
-      const Half* const from[] = {reinterpret_cast<const Half*>(inputs[I]) + j...};
-      Half* const to[] = {reinterpret_cast<Half*>(outputs[M]) + j...};
-      on_half_vector(f, from, to);
+    for (; j + kBlock <= count; j += kBlock) {
+      on_block<Isa>(f, {from[I] + j * step[I]...}, {to[M] + j...});
     }
     if (j < count) {
-      Half rest[sizeof...(I)][kHalfVector] = {};
-      Half results[sizeof...(M)][kHalfVector];
-      (std::copy_n(reinterpret_cast<const Half*>(inputs[I]) + j, count - j, rest[I]), ...);
-      const Half* const from[] = {rest[I]...};
-      Half* const to[] = {results[M]...};
-      on_half_vector(f, from, to);
-      (std::copy_n(results[M], count - j, reinterpret_cast<Half*>(outputs[M]) + j), ...);
+      T rest[sizeof...(I)][kBlock] = {};
+      T results[sizeof...(M)][kBlock];
+      (std::copy_n(from[I] + j * step[I], count - j, rest[I]), ...);
+      on_block<Isa>(f, {rest[I]...}, {results[M]...});
+      (std::copy_n(results[M], count - j, to[M] + j), ...);
     }
   }
 
-  static void on_half_vector(const F& f, const Half* const (&from)[sizeof...(I)], Half* const (&to)[sizeof...(M)]) {
-    float values[sizeof...(I)][kHalfVector];
-    float results[sizeof...(M)][kHalfVector];
-    (widen_vector(from[I], values[I]), ...);
+  // Each array becomes a register.
+  template <class Isa>
+  static void on_block(const F& f, const T* const (&from)[sizeof...(I)], T* const (&to)[sizeof...(M)]) {
+    constexpr int kBlock = Isa::template kBlock<T>;
+    A values[sizeof...(I)][kBlock];
+    A results[sizeof...(M)][kBlock];
+    (Isa::load_block(from[I], values[I]), ...);
     CPU_INDEPENDENT_LOOP
-    for (int k = 0; k < kHalfVector; ++k) {
+    CPU_ROLLED_LOOP
+    for (int k = 0; k < kBlock; ++k) {
       const auto all = as_values(f(values[I][k]...));
       ((results[M][k] = all[M]), ...);
     }
-    (narrow_vector(results[M], to[M]), ...);
+    (Isa::store_block(results[M], to[M]), ...);
   }
+
+#endif
 };
 
 struct Operands {
