@@ -31,11 +31,10 @@ struct PlacedInput {
   MatrixPlace place;
 };
 
-// So many elements that follow one another, in rows of some thousands where that is possible.
-inline MatrixShape as_matrix(int64_t numel) {
-  constexpr int64_t kLongest = 4096;
+// So many elements that follow one another, in rows of at most `longest` where that is possible.
+inline MatrixShape as_matrix(int64_t numel, int64_t longest) {
   MatrixShape shape{1, numel};
-  while (shape.cols > kLongest && shape.cols % 2 == 0) {
+  while (shape.cols > longest && shape.cols % 2 == 0) {
     shape.cols /= 2;
     shape.rows *= 2;
   }
@@ -43,8 +42,8 @@ inline MatrixShape as_matrix(int64_t numel) {
 }
 
 // The matrix that the first operand is, whose elements lie densely, and the places of all operands in it, which are
-// whole, rows, columns or numbers.
-inline MatrixShape view_as_matrices(const Geometry* operands, int num, MatrixPlace* places) {
+// whole, rows, columns or numbers. What could have any shape has rows of at most `longest` elements.
+inline MatrixShape view_as_matrices(const Geometry* operands, int num, int64_t longest, MatrixPlace* places) {
   std::vector<int64_t> strides(static_cast<size_t>(kMaxDims) * num);
   const std::unique_ptr<bool[]> linear(new bool[num]);
   Divider sizes[kMaxDims];
@@ -53,7 +52,7 @@ inline MatrixShape view_as_matrices(const Geometry* operands, int num, MatrixPla
     return {};
   }
   const MatrixShape shape =
-      merged.dims == 2 ? MatrixShape{sizes[1].divisor(), sizes[0].divisor()} : as_matrix(merged.numel);
+      merged.dims == 2 ? MatrixShape{sizes[1].divisor(), sizes[0].divisor()} : as_matrix(merged.numel, longest);
   for (int k = 0; k < num; ++k) {
     const int64_t inner = strides[k];
     places[k] = {merged.dims == 2 ? strides[num + k] : inner * shape.cols, inner};

@@ -139,7 +139,7 @@ MatrixShape view_as_matrices(
     operands[1 + K + m] = results.wanted[m] ? geometry(results.tensors[m]) : whole;
   }
   MatrixPlace all[1 + K + M];
-  const MatrixShape shape = extension_cpp::view_as_matrices(operands, 1 + K + M, all);
+  const MatrixShape shape = extension_cpp::view_as_matrices(operands, 1 + K + M, backend::kMatrixCols, all);
   std::copy_n(all + 1, K + M, places);
   return shape;
 }
@@ -155,7 +155,7 @@ void compute_and_sum(const F& f, const Tensor& like, const std::array<Tensor, K>
   });
   auto terms = make_tensors<M>([&](size_t) { return new_empty(wide[0], like.sizes()); });
   SummedResults<M> to{terms, results.wanted};
-  const MatrixShape shape = as_matrix(like.numel());
+  const MatrixShape shape = as_matrix(like.numel(), backend::kMatrixCols);
   MatrixPlace places[K + M];
   std::fill_n(places, K + M, MatrixPlace{shape.cols, 1});
   compute_matrices<A>(f, wide[0], shape, wide, to, places);

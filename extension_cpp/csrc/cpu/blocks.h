@@ -41,7 +41,7 @@ constexpr int kToNearestEven = 0;
 // compiler's own names for them: immintrin.h would take longer to read than the rest of a small operator to compile.)
 struct Avx2 {
   template <class T>
-  static constexpr int kBlock = std::is_same_v<T, Half> ? 8 : 0;  // elements; none of other dtypes
+  static constexpr int kBlock = std::is_same_v<T, Half> ? 8 : 0;  // elements; 0: none, compilers do as well
 
   static bool can() { return __builtin_cpu_supports("x86-64-v3"); }
 
@@ -62,7 +62,7 @@ struct Avx2 {
 // sooner, on AMD's Zen 4 by a sixth of the time of a product.
 struct Avx512 {
   template <class T>
-  static constexpr int kBlock = std::is_same_v<T, BFloat16> ? 0 : 64 / sizeof(acc_t<T>);
+  static constexpr int kBlock = 64 / sizeof(acc_t<T>);
 
   static bool can() { return __builtin_cpu_supports("x86-64-v4"); }
 
@@ -79,6 +79,27 @@ struct Avx512 {
     detail::read_vector(floats, from);
     const detail::Vector<short, 16> masked_out{};
     detail::write_vector(__builtin_ia32_vcvtps2ph512_mask(floats, detail::kToNearestEven, masked_out, -1), to);
+  }
+
+  AVX512 static void load_block(const BFloat16* from, float* to) {
+    detail::Vector<short, 16> upper;
+    detail::read_vector(upper, from);
+    const detail::Vector<int, 16> masked_out{};
+    detail::write_vector(__builtin_ia32_pmovzxwd512_mask(upper, masked_out, -1) << 16, to);
+  }
+
+  // To nearest, even; every NaN becomes the same, as in torch.
+  AVX512 static void store_block(const float* from, BFloat16* to) {
+    using Bits = detail::Vector<unsigned, 16>;
+    constexpr unsigned kInfinity = 0x7f800000;
+    constexpr unsigned kNan = 0x7fc0;
+    Bits bits;
+    detail::read_vector(bits, from);
+    const Bits rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    const Bits upper = (bits << 1) > (kInfinity << 1) ? (bits & 0) + kNan : rounded;
+    const detail::Vector<short, 16> masked_out{};
+    detail::write_vector(
+        __builtin_ia32_pmovdw512_mask(reinterpret_cast<detail::Vector<int, 16>>(upper), masked_out, -1), to);
   }
 
   AVX512 static void load_block(const float* from, float* to) {
@@ -111,3 +132,17 @@ constexpr bool has_blocks = Isa::template kBlock<T> > 0;
 #else
 #define HAS_BLOCKS 0
 #endif
+
+namespace extension_cpp::cpu {
+
+// Whether loops over T convert it as fast as widen() does. Of BFloat16 that is a shift, which compilers vectorise.
+template <class T>
+bool converts_in_loops() {
+#if HAS_BLOCKS
+  return !std::is_same_v<T, Half> || Avx2::can();
+#else
+  return !std::is_same_v<T, Half>;
+#endif
+}
+
+}  // namespace extension_cpp::cpu

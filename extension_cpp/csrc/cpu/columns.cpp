@@ -45,8 +45,9 @@ void column_sums(
           const int64_t first_col = job % tiles.count * tiles.width;
           const int64_t width = std::min(tiles.width, cols - first_col);
           for (int64_t k = 0; k < num; ++k) {
-            tile_sums.data()[k] = partials == nullptr ? values.data() + k * tiles.width
-                                                      : partials + ((b * blocks + block) * num + k) * cols + first_col;
+            A* const place = partials == nullptr ? values.data() + k * tiles.width
+                                                 : partials + ((b * blocks + block) * num + k) * cols + first_col;
+            tile_sums.data()[k] = sums[k].wanted() ? place : nullptr;
           }
           loop(f, {b * rows + first_row, std::min(block_rows, rows - first_row), first_col, width}, tile_sums.data());
           for (int64_t k = 0; partials == nullptr && k < num; ++k) {

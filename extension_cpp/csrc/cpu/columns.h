@@ -1,6 +1,7 @@
 // Sums over the rows of [rows, cols] matrices on the CPU, in one pass that may write an elementwise result as well.
 #pragma once
 
+#include "cpu/blocks.h"
 #include "cpu/clones.h"
 #include "cpu/convert.h"
 #include "cpu/row.h"
@@ -26,10 +27,10 @@ namespace detail {
 using extension_cpp::detail::call_with_row_values;
 
 // Columns of a tile, at most, whose sums stay in the L1 cache: rows that are read whole, or in long pieces, the
-// processor reads ahead. Of Half the cache has to hold copies besides.
+// processor reads ahead.
 constexpr int64_t kNarrowTile = 512;
 template <class T>
-constexpr int64_t kTileCols = std::is_same_v<T, Half> ? kNarrowTile : 8192 / sizeof(acc_t<T>);
+constexpr int64_t kTileCols = 8192 / sizeof(acc_t<T>);
 
 // Rows of a block of narrow tiles; of wider ones it has fewer, so that there are as many jobs.
 constexpr int64_t kBlockRows = 512;
@@ -57,7 +58,7 @@ struct ColumnTile {
   int64_t width;
 };
 
-// Writes the sums of a tile: sums[k][j] for its column j.
+// Writes the sums of a tile: sums[k][j] for its column j, where sums[k] is not null.
 template <class A>
 using TileLoop = void (*)(const void* f, const ColumnTile& tile, A* const* sums);
 
@@ -83,13 +84,17 @@ struct TileSums {
 
   CPU_INLINE void load(const A* const* sums, int64_t width) {
     for (size_t k = 0; k < K; ++k) {
-      std::copy_n(sums[k], width, of[k]);
+      if (sums[k] != nullptr) {
+        std::copy_n(sums[k], width, of[k]);
+      }
     }
   }
 
   CPU_INLINE void store(A* const* sums, int64_t width) const {
     for (size_t k = 0; k < K; ++k) {
-      std::copy_n(of[k], width, sums[k]);
+      if (sums[k] != nullptr) {
+        std::copy_n(of[k], width, sums[k]);
+      }
     }
   }
 };
@@ -113,7 +118,9 @@ CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile
     call_with_row_values(f, part);
   }
   for (size_t c = 0; c < C; ++c) {
-    std::copy_n(acc + c * tile.width, tile.width, sums[c]);
+    if (sums[c] != nullptr) {
+      std::copy_n(acc + c * tile.width, tile.width, sums[c]);
+    }
   }
 }
 
@@ -132,6 +139,10 @@ void launch_column_sums(
       batch, rows, cols, detail::column_tiles<T>(rows, cols), detail::add_columns<T, K, C, F>, &call, targets.data(),
       C);
 }
+
+// Columns of a matrix of which nothing says how wide it is: its rows are read whole, one after another. Where tiles are
+// parts of rows, the processor does not read on to the next one.
+constexpr int64_t kMatrixCols = 1024;
 
 // An input of [rows, cols], or of one row for all.
 template <class T>
@@ -177,6 +188,25 @@ struct RowSums {
   bool any() const {
     return std::any_of(to, to + R, [](const A* place) { return place != nullptr; });
   }
+
+  CPU_INLINE void put(int64_t row, const Values<A, static_cast<int>(R)>& totals) const {
+    for (size_t m = 0; m < R; ++m) {
+      if (to[m] != nullptr) {
+        to[m][row * stride] = totals[static_cast<int>(m)];
+      }
+    }
+  }
+};
+
+// The rows of a tile, and where their results and sums go.
+template <class T, size_t M>
+struct TileRows {
+  int64_t rows;
+  int64_t width;
+  const MatrixRows<const T>* inputs;
+  const MatrixRows<T>* results;  // of those that are not wanted, null
+  acc_t<T>* const* sums;
+  RowSums<acc_t<T>, M> row_sums;
 };
 
 // What is compiled for each formula and dtype. The formula returns WithSums; or Values, all of which are also summed.
@@ -186,11 +216,27 @@ struct ColumnLoop;
 template <class T, class F, size_t C, size_t... I, size_t... M>
 struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>> {
   using A = acc_t<T>;
+  using Tile = TileRows<T, sizeof...(M)>;
 
-  CPU_CLONES CPU_FLATTEN static void run(
-      const F& formula, int64_t rows, int64_t width, const MatrixRows<const T>* inputs, const MatrixRows<T>* results,
-      A* const* sums, RowSums<A, sizeof...(M)> row_sums) {
+  static void run(const F& f, const Tile& tile) {
+#if HAS_BLOCKS
+    if constexpr (has_blocks<Avx512, T>) {
+      if (Avx512::can()) {
+        return on_avx512(f, tile);
+      }
+    }
+    if constexpr (has_blocks<Avx2, T>) {
+      if (Avx2::can()) {
+        return on_avx2(f, tile);
+      }
+    }
+#endif
+    on_elements(f, tile);
+  }
+
+  CPU_CLONES CPU_FLATTEN static void on_elements(const F& formula, const Tile& tile) {
     const F f = formula;  // nothing that the loop writes is part of it
+    const auto& [rows, width, inputs, results, sums, row_sums] = tile;
     const bool sums_rows = row_sums.any();
     T repeated[sizeof...(I)][kTileCols<T>];
     T unwanted[kTileCols<T>];
@@ -208,22 +254,100 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
         }
       }
       if (sums_rows) {
-        const auto total = reduce_over(0, width, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA {
-          return results_of(f(static_cast<A>(from[I][j])...));
-        });
-        for (size_t m = 0; m < sizeof...(M); ++m) {
-          if (row_sums.to[m] != nullptr) {
-            row_sums.to[m][row * row_sums.stride] = total[static_cast<int>(m)];
-          }
-        }
+        row_sums.put(row, reduce_over(0, width, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA {
+                       return results_of(f(static_cast<A>(from[I][j])...));
+                     }));
       }
     }
     acc.store(sums, width);
   }
 
-  CPU_INLINE static const T* elements_of(const MatrixRows<const T>& input, int64_t row, int64_t width, T* repeated) {
+#if HAS_BLOCKS
+
+  AVX512 CPU_FLATTEN static void on_avx512(const F& f, const Tile& tile) { on_blocks<Avx512>(f, tile); }
+
+  AVX2 CPU_FLATTEN static void on_avx2(const F& f, const Tile& tile) { on_blocks<Avx2>(f, tile); }
+
+  template <class Isa>
+  static void on_blocks(const F& formula, const Tile& tile) {
+    constexpr int kBlock = Isa::template kBlock<T>;
+    static_assert(kTileCols<T> % kBlock == 0);
+    const F f = formula;
+    const auto& [rows, width, inputs, results, sums, row_sums] = tile;
+    const bool sums_rows = row_sums.any();
+    bool sums_columns[C];
+    std::transform(sums, sums + C, sums_columns, [](const A* place) { return place != nullptr; });
+    TileSums<A, C> acc;
+    acc.load(sums, width);
+    for (int64_t row = 0; row < rows; ++row) {
+      T repeated[sizeof...(I)][kBlock];
+      const T* const from[] = {elements_of(inputs[I], row, kBlock, repeated[I])...};
+      const int64_t step[] = {inputs[I].numbers ? 0 : 1 ...};
+      T* const to[] = {results[M].data == nullptr ? nullptr : results[M].data + row * results[M].stride...};
+      A values[sizeof...(M)][kBlock];
+      A totals[sizeof...(M)][kBlock] = {};
+      int64_t j = 0;
+      for (; j + kBlock <= width; j += kBlock) {
+        on_block<Isa>(f, {from[I] + j * step[I]...}, values, sums_columns, acc, j);
+        ((to[M] == nullptr ? void() : Isa::store_block(values[M], to[M] + j)), ...);
+        for (int k = 0; k < kBlock && sums_rows; ++k) {
+          ((totals[M][k] += values[M][k]), ...);
+        }
+      }
+      if (const int64_t count = width - j; count > 0) {
+        T rest[sizeof...(I)][kBlock] = {};
+        (std::copy_n(from[I] + j * step[I], count, rest[I]), ...);
+        on_block<Isa>(f, {rest[I]...}, values, sums_columns, acc, j);
+        T stored[kBlock];
+        ((to[M] == nullptr ? void()
+                           : (Isa::store_block(values[M], stored), void(std::copy_n(stored, count, to[M] + j)))),
+         ...);
+        for (int64_t k = 0; k < count && sums_rows; ++k) {
+          ((totals[M][k] += values[M][k]), ...);
+        }
+      }
+      if (sums_rows) {
+        row_sums.put(row, Values<A, sizeof...(M)>{fold<kBlock>(totals[M], std::plus<A>())...});
+      }
+    }
+    acc.store(sums, width);
+  }
+
+  // Each array becomes a register.
+  template <class Isa>
+  static void on_block(
+      const F& f, const T* const (&from)[sizeof...(I)], A (&results)[sizeof...(M)][Isa::template kBlock<T>],
+      const bool (&sums_columns)[C], TileSums<A, C>& acc, int64_t first) {
+    constexpr int kBlock = Isa::template kBlock<T>;
+    A values[sizeof...(I)][kBlock];
+    A terms[C][kBlock];
+    (Isa::load_block(from[I], values[I]), ...);
+    CPU_INDEPENDENT_LOOP
+    CPU_ROLLED_LOOP
+    for (int k = 0; k < kBlock; ++k) {
+      const auto value = f(values[I][k]...);
+      ((results[M][k] = results_of(value)[M]), ...);
+      for (size_t c = 0; c < C; ++c) {
+        terms[c][k] = terms_of(value)[static_cast<int>(c)];
+      }
+    }
+    for (size_t c = 0; c < C; ++c) {
+      if (sums_columns[c]) {
+        CPU_INDEPENDENT_LOOP
+        CPU_ROLLED_LOOP
+        for (int k = 0; k < kBlock; ++k) {
+          acc.of[c][first + k] += terms[c][k];
+        }
+      }
+    }
+  }
+
+#endif
+
+ private:
+  CPU_INLINE static const T* elements_of(const MatrixRows<const T>& input, int64_t row, int64_t count, T* repeated) {
     const T* const first = input.data + row * input.stride;
-    return input.numbers ? (std::fill_n(repeated, width, *first), repeated) : first;
+    return input.numbers ? (std::fill_n(repeated, count, *first), repeated) : first;
   }
 };
 
@@ -264,28 +388,27 @@ struct ColumnFormula {
       }
     }
     for (size_t c = 0; c < C; ++c) {
-      std::fill_n(sums[c], tile.width, A(0));
+      if (sums[c] != nullptr) {
+        std::fill_n(sums[c], tile.width, A(0));
+      }
     }
-    constexpr bool kHalf = std::is_same_v<T, Half>;
     if constexpr (!std::is_same_v<T, A>) {
-      if (kHalf || tile.width < kNarrow) {
+      if (tile.width < kNarrow || !converts_in_loops<T>()) {
         add_copies(tile.rows, tile.width, from, to, sums, own_row_sums);
         return;
       }
     }
-    if constexpr (!kHalf) {
-      Loop<T>::run(f, tile.rows, tile.width, from, to, sums, own_row_sums);
-    }
+    Loop<T>::run(f, {tile.rows, tile.width, from, to, sums, own_row_sums});
   }
 
-  // Rows of fewer elements than a vector has, one by one, take ten times as long in BFloat16 as by way of copies.
+  // Rows of fewer elements than a vector has, one by one, take ten times as long as by way of copies.
   static constexpr int64_t kNarrow = 16;
 
   // By way of copies in the type of the arithmetic, which stay in the L1 cache.
   void add_copies(
       int64_t rows, int64_t width, MatrixRows<const T> (&from)[K], MatrixRows<T> (&to)[R], A* const* sums,
       RowSums<A, R> own_row_sums) const {
-    constexpr int64_t kCopied = 2 * kTileCols<T>;
+    constexpr int64_t kCopied = kTileCols<T>;
     alignas(64) A values[K + R][kCopied];
     MatrixRows<const A> wide_from[K];
     MatrixRows<A> wide_to[R] = {};
@@ -306,7 +429,7 @@ struct ColumnFormula {
           wide_to[m] = {values[K + m], width};
         }
       }
-      Loop<A>::run(f, most, width, wide_from, wide_to, sums, own_row_sums);
+      Loop<A>::run(f, {most, width, wide_from, wide_to, sums, own_row_sums});
       for (size_t m = 0; m < R; ++m) {
         if (to[m].data != nullptr) {
           for_runs(most, width, cols, [&](int64_t at, int64_t offset, int64_t count) {

@@ -34,7 +34,7 @@ void add_partials(
   const auto stride = static_cast<int64_t>(num_sums) * cols;
   parallel_for(0, cols, grain, [=](int64_t begin, int64_t end) {
     for (size_t k = 0; k < num_sums; ++k) {
-      for (int64_t col = begin; col < end; col += kTile) {
+      for (int64_t col = begin; col < end && sums[k].wanted(); col += kTile) {
         A tile[kTile];
         const int64_t width = std::min(kTile, end - col);
         add_tile(parts, stride, width, partials + static_cast<int64_t>(k) * cols + col, tile);

@@ -34,6 +34,8 @@ class SumTarget {
     }
   }
 
+  bool wanted() const { return wide_ != nullptr || narrow_ != nullptr; }
+
   // sums[j] at place i + j.
   void store(int64_t i, const A* sums, int64_t count) const {
     if (wide_ != nullptr) {

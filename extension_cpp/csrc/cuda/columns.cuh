@@ -176,6 +176,9 @@ struct WriteOrSumRows {
 
 }  // namespace detail
 
+// Columns of a matrix of which nothing says how wide it is.
+constexpr int64_t kMatrixCols = 4096;
+
 // results[m] of f(inputs[row, col]...) for every element of [rows, cols] matrices, written or summed. There are some.
 template <class T, class F, size_t K, size_t M>
 void elementwise_with_sums(
