@@ -23,7 +23,8 @@ OPERATORS: tuple[str, ...] = (
     "fused_layer_norm_backward",
     "fused_op",
 )
-OPERATORS += ("fused_op_backward", "relu", "square", "mymul", "mymuladd", "affine")
+OPERATORS += ("fused_op_backward", "relu", "square", "mymul", "mymul_backward", "mymuladd")
+OPERATORS += ("affine", "affine_backward", "swiglu")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 ROUNDS = 15
 

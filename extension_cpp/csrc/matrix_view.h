@@ -42,7 +42,7 @@ inline MatrixShape as_matrix(int64_t numel, int64_t longest) {
 }
 
 // The matrix that the first operand is, whose elements lie densely, and the places of all operands in it, which are
-// whole, rows, columns or numbers. What could have any shape has rows of at most `longest` elements.
+// whole, rows, columns or numbers. What could have any shape has rows as as_matrix() makes them.
 inline MatrixShape view_as_matrices(const Geometry* operands, int num, int64_t longest, MatrixPlace* places) {
   std::vector<int64_t> strides(static_cast<size_t>(kMaxDims) * num);
   const std::unique_ptr<bool[]> linear(new bool[num]);

@@ -12,8 +12,8 @@
 #define HAS_BLOCKS 1
 
 // Of functions for processors with these instructions, as they are named for CPU_CLONES.
-#define AVX2 __attribute__((target("arch=x86-64-v3")))
-#define AVX512 __attribute__((target("arch=x86-64-v4")))
+#define CPU_AVX2 __attribute__((target("arch=x86-64-v3")))
+#define CPU_AVX512 __attribute__((target("arch=x86-64-v4")))
 
 namespace extension_cpp::cpu {
 
@@ -45,13 +45,13 @@ struct Avx2 {
 
   static bool can() { return __builtin_cpu_supports("x86-64-v3"); }
 
-  AVX2 static void load_block(const Half* from, float* to) {
+  CPU_AVX2 static void load_block(const Half* from, float* to) {
     detail::Vector<short, 8> halves;
     detail::read_vector(halves, from);
     detail::write_vector(__builtin_ia32_vcvtph2ps256(halves), to);
   }
 
-  AVX2 static void store_block(const float* from, Half* to) {
+  CPU_AVX2 static void store_block(const float* from, Half* to) {
     detail::Vector<float, 8> floats;
     detail::read_vector(floats, from);
     detail::write_vector(__builtin_ia32_vcvtps2ph256(floats, detail::kToNearestEven), to);
@@ -66,7 +66,7 @@ struct Avx512 {
 
   static bool can() { return __builtin_cpu_supports("x86-64-v4"); }
 
-  AVX512 static void load_block(const Half* from, float* to) {
+  CPU_AVX512 static void load_block(const Half* from, float* to) {
     constexpr int kCurrentRounding = 4;
     detail::Vector<short, 16> halves;
     detail::read_vector(halves, from);
@@ -74,22 +74,22 @@ struct Avx512 {
     detail::write_vector(__builtin_ia32_vcvtph2ps512_mask(halves, masked_out, -1, kCurrentRounding), to);
   }
 
-  AVX512 static void store_block(const float* from, Half* to) {
+  CPU_AVX512 static void store_block(const float* from, Half* to) {
     detail::Vector<float, 16> floats;
     detail::read_vector(floats, from);
     const detail::Vector<short, 16> masked_out{};
     detail::write_vector(__builtin_ia32_vcvtps2ph512_mask(floats, detail::kToNearestEven, masked_out, -1), to);
   }
 
-  AVX512 static void load_block(const BFloat16* from, float* to) {
+  CPU_AVX512 static void load_block(const BFloat16* from, float* to) {
     detail::Vector<short, 16> upper;
     detail::read_vector(upper, from);
     const detail::Vector<int, 16> masked_out{};
     detail::write_vector(__builtin_ia32_pmovzxwd512_mask(upper, masked_out, -1) << 16, to);
   }
 
-  // To nearest, even; every NaN becomes the same, as in torch.
-  AVX512 static void store_block(const float* from, BFloat16* to) {
+  // To nearest, even; every NaN becomes the same, as where c10::BFloat16 rounds.
+  CPU_AVX512 static void store_block(const float* from, BFloat16* to) {
     using Bits = detail::Vector<unsigned, 16>;
     constexpr unsigned kInfinity = 0x7f800000;
     constexpr unsigned kNan = 0x7fc0;
@@ -102,7 +102,7 @@ struct Avx512 {
         __builtin_ia32_pmovdw512_mask(reinterpret_cast<detail::Vector<int, 16>>(upper), masked_out, -1), to);
   }
 
-  AVX512 static void load_block(const float* from, float* to) {
+  CPU_AVX512 static void load_block(const float* from, float* to) {
     detail::Vector<float, 8> low;
     detail::Vector<float, 8> high;
     detail::read_vector(low, from);
@@ -110,7 +110,7 @@ struct Avx512 {
     detail::write_vector(__builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15), to);
   }
 
-  AVX512 static void load_block(const double* from, double* to) {
+  CPU_AVX512 static void load_block(const double* from, double* to) {
     detail::Vector<double, 4> low;
     detail::Vector<double, 4> high;
     detail::read_vector(low, from);
@@ -119,7 +119,7 @@ struct Avx512 {
   }
 
   template <class A>
-  AVX512 static void store_block(const A* from, A* to) {
+  CPU_AVX512 static void store_block(const A* from, A* to) {
     std::memcpy(to, from, 64);
   }
 };

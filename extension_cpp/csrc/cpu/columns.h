@@ -86,6 +86,8 @@ struct TileSums {
     for (size_t k = 0; k < K; ++k) {
       if (sums[k] != nullptr) {
         std::copy_n(sums[k], width, of[k]);
+      } else {
+        std::fill_n(of[k], width, A(0));
       }
     }
   }
@@ -140,8 +142,8 @@ void launch_column_sums(
       C);
 }
 
-// Columns of a matrix of which nothing says how wide it is: its rows are read whole, one after another. Where tiles are
-// parts of rows, the processor does not read on to the next one.
+// Columns of a matrix of which nothing says how wide it is: no more than a tile of it has, so that its rows are read
+// one after another. Where tiles are parts of rows, the processor does not read on to the next one.
 constexpr int64_t kMatrixCols = 1024;
 
 // An input of [rows, cols], or of one row for all.
@@ -231,7 +233,9 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
       }
     }
 #endif
-    on_elements(f, tile);
+    if constexpr (!std::is_same_v<T, Half>) {  // of which there are copies here, add_copies()
+      on_elements(f, tile);
+    }
   }
 
   CPU_CLONES CPU_FLATTEN static void on_elements(const F& formula, const Tile& tile) {
@@ -264,9 +268,9 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
 
 #if HAS_BLOCKS
 
-  AVX512 CPU_FLATTEN static void on_avx512(const F& f, const Tile& tile) { on_blocks<Avx512>(f, tile); }
+  CPU_AVX512 CPU_FLATTEN static void on_avx512(const F& f, const Tile& tile) { on_blocks<Avx512>(f, tile); }
 
-  AVX2 CPU_FLATTEN static void on_avx2(const F& f, const Tile& tile) { on_blocks<Avx2>(f, tile); }
+  CPU_AVX2 CPU_FLATTEN static void on_avx2(const F& f, const Tile& tile) { on_blocks<Avx2>(f, tile); }
 
   template <class Isa>
   static void on_blocks(const F& formula, const Tile& tile) {
@@ -404,7 +408,7 @@ struct ColumnFormula {
   // Rows of fewer elements than a vector has, one by one, take ten times as long as by way of copies.
   static constexpr int64_t kNarrow = 16;
 
-  // By way of copies in the type of the arithmetic, which stay in the L1 cache.
+  // By way of copies in the type of the arithmetic.
   void add_copies(
       int64_t rows, int64_t width, MatrixRows<const T> (&from)[K], MatrixRows<T> (&to)[R], A* const* sums,
       RowSums<A, R> own_row_sums) const {

@@ -34,19 +34,19 @@ CPU_INLINE void convert_blocks(const From* from, To* to, int64_t count, void (*c
   }
 }
 
-AVX2 void widen_on_avx2(const Half* from, float* to, int64_t count) {
+CPU_AVX2 void widen_on_avx2(const Half* from, float* to, int64_t count) {
   convert_blocks<Avx2::kBlock<Half>>(from, to, count, Avx2::load_block);
 }
 
-AVX2 void narrow_on_avx2(const float* from, Half* to, int64_t count) {
+CPU_AVX2 void narrow_on_avx2(const float* from, Half* to, int64_t count) {
   convert_blocks<Avx2::kBlock<Half>>(from, to, count, Avx2::store_block);
 }
 
-AVX512 void widen_on_avx512(const Half* from, float* to, int64_t count) {
+CPU_AVX512 void widen_on_avx512(const Half* from, float* to, int64_t count) {
   convert_blocks<Avx512::kBlock<Half>>(from, to, count, Avx512::load_block);
 }
 
-AVX512 void narrow_on_avx512(const float* from, Half* to, int64_t count) {
+CPU_AVX512 void narrow_on_avx512(const float* from, Half* to, int64_t count) {
   convert_blocks<Avx512::kBlock<Half>>(from, to, count, Avx512::store_block);
 }
 

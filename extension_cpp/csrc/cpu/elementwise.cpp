@@ -17,7 +17,7 @@ constexpr int64_t kChunkBytes = 4096;
 
 // Rows of an input with dense columns that are copied together: as many numbers as each column then gives, neighbours.
 constexpr int64_t kSlabRows = 32;
-// What a slab takes at most, to stay in the L2 cache.
+// What the slab of an input takes at most, to stay in the L2 cache.
 constexpr int64_t kSlabBytes = 1 << 19;
 
 // Bytes of the cache that come together.

@@ -71,11 +71,11 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
 
 #if HAS_BLOCKS
 
-  AVX512 CPU_FLATTEN static void on_avx512(const void* formula, const RowOperands& operands) {
+  CPU_AVX512 CPU_FLATTEN static void on_avx512(const void* formula, const RowOperands& operands) {
     on_blocks<Avx512>(formula, operands);
   }
 
-  AVX2 CPU_FLATTEN static void on_avx2(const void* formula, const RowOperands& operands) {
+  CPU_AVX2 CPU_FLATTEN static void on_avx2(const void* formula, const RowOperands& operands) {
     on_blocks<Avx2>(formula, operands);
   }
 
@@ -136,8 +136,7 @@ void elementwise(RowLoop loop, const void* formula, const Operands& operands);
 // broadcast; all of dtype T and of any layout, which is one for all outputs. f takes acc_t<T> and returns one, or
 // Values. An output overlaps no input, unless it is exactly that input.
 //
-// There is one loop, over values that lie in a row, which the compiler vectorises; what does not lie so is copied to
-// the cache first.
+// There is one loop, over values that lie in a row; what does not lie so is copied to the cache first.
 template <class T, size_t M, class F, class... Inputs>
 void elementwise(const F& f, std::array<Tensor, M>& outputs, const Inputs&... inputs) {
   using Loop = detail::RowLoopOf<T, F, std::make_index_sequence<M>, std::index_sequence_for<Inputs...>>;
