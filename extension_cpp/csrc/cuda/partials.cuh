@@ -4,20 +4,20 @@
 #include "launch.cuh"
 #include "sum_output.cuh"
 
+#include <type_traits>
+
 namespace extension_cpp::cuda {
 
 namespace detail {
 
-constexpr int kPartialsBlock = 1024;
-
 // blockIdx.y: which of the K outputs.
-template <class A, size_t K, class Out>
-__global__ void __launch_bounds__(kPartialsBlock) add_partials_kernel(
+template <int Threads, class A, size_t K, class Out>
+__global__ void __launch_bounds__(Threads) add_partials_kernel(
     int64_t parts, int64_t cols, const A* __restrict__ partials /* [parts, K, cols] */, SumOutputs<Out, K> outputs) {
-  __shared__ A shared[kPartialsBlock];
+  __shared__ A shared[Threads];
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int part_in_block = static_cast<int>(threadIdx.x) / kWarp;
-  constexpr int kPartsPerBlock = kPartialsBlock / kWarp;
+  constexpr int kPartsPerBlock = Threads / kWarp;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   A sum = 0;
   wait_for_previous();
@@ -46,9 +46,19 @@ template <class A, class Out, size_t K>
 void launch_add_partials(
     const Tensor& like, int64_t parts, int64_t cols, const A* partials, const std::array<Out, K>& outputs) {
   const dim3 grid(static_cast<unsigned>(ceil_div(cols, kWarp)), static_cast<unsigned>(K));
-  launch_overlapped(
-      detail::add_partials_kernel<A, K, Out>, grid, detail::kPartialsBlock, 0, current_stream(like), parts, cols,
-      partials, detail::sum_outputs(outputs, std::make_index_sequence<K>{}));
+  const auto launch = [&](auto threads) {
+    constexpr int kThreads = decltype(threads)::value;
+    launch_overlapped(
+        detail::add_partials_kernel<kThreads, A, K, Out>, grid, kThreads, 0, current_stream(like), parts, cols,
+        partials, detail::sum_outputs(outputs, std::make_index_sequence<K>{}));
+  };
+  // Few columns wait for memory the less, the more threads have a share of each; of many, few run at once.
+  constexpr int64_t kAtOnce = 2;  // blocks of the larger kind, on a multiprocessor
+  if (int64_t{grid.x} * K <= 2 * kAtOnce * multiprocessors()) {
+    launch(std::integral_constant<int, 1024>());
+  } else {
+    launch(std::integral_constant<int, 256>());
+  }
 }
 
 }  // namespace extension_cpp::cuda

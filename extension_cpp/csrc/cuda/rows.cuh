@@ -392,12 +392,26 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     }
   }
 
-  const auto put = [&](size_t c, int64_t col, A sum) {
+  // Sum c of columns col, col + 1, ... Of partial sums as many in an access as lie between boundaries for certain:
+  // single ones, as far apart as a thread's are from the next thread's, would be transactions of their own.
+  const auto put = [&](size_t c, int64_t col, const auto& values) {
+    constexpr int kCount = sizeof(values) / sizeof(A);
+    constexpr int M = Ragged || kCount < kVector<A> ? 1 : kVector<A>;
     const int64_t at = batch * extent.cols + span.first_col + col;
-    if (gridDim.y == 1) {
-      outputs.store(c, at, sum);
-    } else {
-      partials[(static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols + at] = sum;
+    const int64_t part = (static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols;
+#pragma unroll
+    for (int n = 0; n < kCount; n += M) {
+      Values<A, M> some;
+#pragma unroll
+      for (int k = 0; k < M; ++k) {
+        some[k] = values[n + k];
+        if (gridDim.y == 1) {
+          outputs.store(c, at + n + k, some[k]);
+        }
+      }
+      if (gridDim.y > 1) {
+        store(partials + part + at + n, some);
+      }
     }
   };
 #pragma unroll
@@ -412,16 +426,13 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     for (int v = 0; v < V; ++v) {
       const Place<N, unsigned> where(whole_cols<N, Ragged>(span), static_cast<unsigned>(team.lane()), lanes, v);
       if (where.exists()) {
-#pragma unroll
-        for (int n = 0; n < N; ++n) {
-          put(c, span.head + where.col + n, sums[c][v][n]);
-        }
+        put(c, span.head + where.col, sums[c][v]);
       }
     }
     if constexpr (Ragged) {
       const EdgePlace<N> at_edge(span, team.lane());
       if (at_edge.is) {
-        put(c, at_edge.col, sums[c][RowHere::kEdge][0]);
+        put(c, at_edge.col, Values<A, 1>{sums[c][RowHere::kEdge][0]});
       }
     }
   }
