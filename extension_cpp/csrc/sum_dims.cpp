@@ -67,7 +67,7 @@ struct SumRow {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const auto total = row.sum([](acc_t<In> x) { return x; });
+    const auto total = row.sum();
     if (row.leader()) {
       output.store(row.segment_index(), total);
     }
@@ -79,8 +79,7 @@ struct SumColumns {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    using A = typename Row::A;
-    row.add_to_columns([](A x) { return Values<A, 1>{x}; });
+    row.add_to_columns();
   }
 };
 

@@ -85,7 +85,8 @@ struct Avx512 {
     detail::Vector<short, 16> upper;
     detail::read_vector(upper, from);
     const detail::Vector<int, 16> masked_out{};
-    detail::write_vector(__builtin_ia32_pmovzxwd512_mask(upper, masked_out, -1) << 16, to);
+    const detail::Vector<int, 16> bits = __builtin_ia32_pmovzxwd512_mask(upper, masked_out, -1) << 16;
+    detail::write_vector(reinterpret_cast<detail::Vector<float, 16>>(bits), to);
   }
 
   // To nearest, even; every NaN becomes the same, as where c10::BFloat16 rounds.

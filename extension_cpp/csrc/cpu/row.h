@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cpu/clones.h"
+#include "cpu/elements.h"
 #include "cpu/row_sums.h"
 #include "cpu/wide_rows.h"
 #include "dispatch.h"
@@ -115,9 +116,11 @@ class Row {
     constexpr int S = ResultCounts<R>::results;
     double long_sums[S] = {};
     Values<A, S> sums = over_segments<Values<A, S>>(
-        [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
-          return reduce(count, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, S> {
-            return as_values(call(f, inputs, first, j, columns...));
+        [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
+          return of_segment(rows, first, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
+            return reduce(count, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, S> {
+              return as_values(call(f, inputs, first, j, columns...));
+            });
           });
         },
         [&](const Values<A, S>& terms) CPU_INLINE_LAMBDA {
@@ -135,16 +138,34 @@ class Row {
     }
   }
 
+  // The sum of the row's elements, where it has one input.
+  CPU_INLINE A sum() const {
+    static_assert(K == 1);
+    if constexpr (kKind == RowKind::kShort) {
+      return sum([](A x) CPU_INLINE_LAMBDA { return x; });
+    } else {
+      double long_sum = 0;
+      const A only = over_segments<A>(
+          [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
+            return sum_elements(rows.in_memory(0) + offset_ + first, std::min(kSegment, cols_ - first));
+          },
+          [&](A segment) CPU_INLINE_LAMBDA { long_sum += static_cast<double>(segment); });
+      return cols_ > kSegment ? static_cast<A>(long_sum) : only;
+    }
+  }
+
   // The largest f(inputs..., columns...) of the row; NaN if there is one.
   template <class F, class... Columns>
   CPU_INLINE A max(const F& f, const Columns&... columns) const {
     constexpr A kLeast = -std::numeric_limits<A>::infinity();
     A largest = kLeast;
     const A only = over_segments<A>(
-        [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
-          return reduce(count, kLeast, larger<A>, [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
-            return as_values(call(f, inputs, first, j, columns...));
-          })[0];
+        [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
+          return of_segment(rows, first, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
+            return reduce(count, kLeast, larger<A>, [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
+              return as_values(call(f, inputs, first, j, columns...));
+            })[0];
+          });
         },
         [&](A segment) CPU_INLINE_LAMBDA { largest = larger(largest, segment); });
     return cols_ > kSegment ? largest : only;
@@ -199,10 +220,17 @@ class Row {
   CPU_INLINE void add_to_columns(const F& f, const Columns&... columns) const {
     // By segments of a known length, even if there is one: sums of 64 columns would take twice as long by for_parts().
     for (int64_t segment = 0; segment < cols_; segment += kSegment) {
-      of_segment(*inputs_, segment, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
-        for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { add(first + j, call(f, inputs, first, j, columns...)); });
+      of_segment(*inputs_, segment, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
+        for_each(
+            count, [&](int64_t j) CPU_INLINE_LAMBDA { add(segment + j, call(f, inputs, segment, j, columns...)); });
       });
     }
+  }
+
+  // Adds each element to the sum of its column, where the row has one input and there is one sum.
+  CPU_INLINE void add_to_columns() const {
+    static_assert(K == 1 && C == 1 && kKind == RowKind::kWhole);
+    add_elements(inputs_->in_memory(0) + offset_, cols_, column_sums_);
   }
 
   // write(output, f, columns...) and add_to_columns(g) in one pass.
@@ -251,11 +279,10 @@ class Row {
   template <class Each>
   CPU_INLINE auto of_segment(WideRows<T, K>& rows, int64_t first, const Each& each) const {
     const int64_t count = std::min(kSegment, cols_ - first);
-    return each(rows.at(offset_ + first, count), first, count);
+    return each(rows.at(offset_ + first, count), count);
   }
 
-  // Of a row that is one segment, each(inputs, first, count); of others add(each(...)) for every segment, in their
-  // order.
+  // Of a row that is one segment, each(rows, first); of others add(each(...)) for every segment, in their order.
   template <class Result, class Each, class Add>
   CPU_INLINE Result over_segments(const Each& each, const Add& add) const {
     if constexpr (kKind == RowKind::kShared) {
@@ -264,17 +291,17 @@ class Row {
       Result* const results = buffer.get();
       const auto some = [&each, results, this](auto& inputs, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
         for (int64_t segment = begin; segment < end; ++segment) {
-          results[segment] = of_segment(inputs, segment * kSegment, each);
+          results[segment] = each(inputs, segment * kSegment);
         }
       };
       share_out(segments, row_grain(kSegment), *inputs_, some);
       std::for_each(results, results + segments, add);
       return results[0];
     } else if constexpr (kKind == RowKind::kShort) {
-      return of_segment(*inputs_, 0, each);
+      return each(*inputs_, 0);
     } else {
       for (int64_t first = 0;; first += kSegment) {
-        const Result result = of_segment(*inputs_, first, each);
+        const Result result = each(*inputs_, first);
         if (cols_ <= kSegment) {  // short rows take no longer than they must
           return result;
         }

@@ -37,6 +37,9 @@ class WideRows {
   // The same for another thread, which takes segments.
   WideRows for_segments() const { return WideRows(inputs_, kSegment, 0); }
 
+  // Input k where it lies.
+  const T* in_memory(size_t k) const { return inputs_[k]; }
+
   // Elements begin ... begin + count - 1 of all rows; count is at most that of a row, and kSegment.
   CPU_INLINE std::array<const Element*, K> at(int64_t begin, int64_t count) {
     std::array<const Element*, K> values;

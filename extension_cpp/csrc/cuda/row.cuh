@@ -103,6 +103,11 @@ class Row {
     return team_.all_reduce(total, R{}, Plus{});
   }
 
+  // The sum of the row's elements, where it has one input.
+  __device__ A sum() {
+    return sum([](A x) { return x; });
+  }
+
   // The largest f(inputs..., columns...) of the row; NaN if there is one.
   template <class F, class... Columns>
   __device__ A max(const F& f, const Columns&... columns) {
@@ -190,6 +195,11 @@ class Row {
     for_each(
         [&](int v, const auto& inputs, int n, const auto&... values) { add(v, n, call(f, inputs, n, values...)); },
         nothing(), columns...);
+  }
+
+  // Adds each element to the sum of its column, where the row has one input and there is one sum.
+  __device__ void add_to_columns() {
+    add_to_columns([](A x) { return Values<A, 1>{x}; });
   }
 
   // outputs[m][row, col] = result m of f(inputs...), WithSums, whose terms are added to the column's sums.
