@@ -270,7 +270,8 @@ def time_cell(
     if traffic.backward:
         moved |= {"backward": traffic.backward, "both": traffic.forward + traffic.backward}
     right = call.of(reference(cell.spec))
-    grads = cotangents(cell.spec, right, call.sample) if traffic.backward else []
+    wants_grads = traffic.backward and set(arguments.passes) != {"forward"}
+    grads = cotangents(cell.spec, right, call.sample) if wants_grads else []
     failed = compare(cell, call, found, grads)
     for direction, size in moved.items():
         if direction not in arguments.passes:

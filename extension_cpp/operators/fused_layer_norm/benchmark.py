@@ -8,8 +8,11 @@ def liger():
 
 
 def quack():
-    """QuACK has the two kernels, and takes parameters in float32: casting them is in its time."""
-    from quack.rmsnorm import layernorm_bwd, layernorm_fwd
+    """QuACK has the two kernels, and takes parameters in float32: casting them is in its time.
+
+    Before 0.6.2 it has the forward alone.
+    """
+    from quack.rmsnorm import layernorm_fwd
 
     class LayerNorm(torch.autograd.Function):
         @staticmethod
@@ -22,6 +25,8 @@ def quack():
 
         @staticmethod
         def backward(ctx, grad_output):
+            from quack.rmsnorm import layernorm_bwd
+
             input, weight, rstd, mean = ctx.saved_tensors
             return *layernorm_bwd(input, weight, grad_output, rstd, mean), None
 
