@@ -57,7 +57,7 @@ void launch_add_partials(
   if (int64_t{grid.x} * K <= 2 * kAtOnce * multiprocessors()) {
     launch(std::integral_constant<int, 1024>());
   } else {
-    launch(std::integral_constant<int, 256>());
+    launch(std::integral_constant<int, 128>());
   }
 }
 
