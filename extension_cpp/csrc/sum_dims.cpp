@@ -91,6 +91,11 @@ void sum_step(
     const SumStep& step) {
   using A = acc_t<T>;
   if (step.inner != 1) {
+    if constexpr (std::is_same_v<In, A>) {
+      if (step.outer == 1 && backend::sum_small_columns(like, input, step.size, step.inner, output)) {
+        return;
+      }
+    }
     backend::launch_column_sums(
         like, SumColumns(), std::array{input}, step.outer, step.size, step.inner, std::array{output});
     return;
