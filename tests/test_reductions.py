@@ -267,3 +267,17 @@ def test_a_dimension_may_be_any_integer():
         assert torch.equal(reduce_sum(x, dim), reduce_sum(x, 1))
     with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
         reduce_sum(x, 1.0)
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_no_element_is_left_out_of_a_sum_or_counted_twice(device, dtype):
+    # Of every length up to several vectors, and of lengths around the segments of long rows.
+    for length in [*range(1, 200), 16383, 16384, 16385, 32769, 70001]:
+        along = torch.zeros(length, 3, dtype=dtype, device=device)
+        along[:: max(1, length // 1000)] = 1  # integers that every dtype has
+        expected = along.double().sum(0).to(dtype)
+        assert torch.equal(reduce_sum(along.t().contiguous(), [1]), expected), length
+        assert torch.equal(reduce_sum(along, [0]), expected), length
+        across = along.t().contiguous()
+        assert torch.equal(reduce_sum(across, [0]), 3 * along[:, 0]), length

@@ -136,6 +136,24 @@ constexpr bool has_blocks = Isa::template kBlock<T> > 0;
 
 namespace extension_cpp::cpu {
 
+// on(isa), of the best instruction set that has blocks of T and that the processor has; or otherwise().
+template <class T, class On, class Otherwise>
+auto with_blocks([[maybe_unused]] const On& on, const Otherwise& otherwise) {
+#if HAS_BLOCKS
+  if constexpr (has_blocks<Avx512, T>) {
+    if (Avx512::can()) {
+      return on(Avx512());
+    }
+  }
+  if constexpr (has_blocks<Avx2, T>) {
+    if (Avx2::can()) {
+      return on(Avx2());
+    }
+  }
+#endif
+  return otherwise();
+}
+
 // Whether loops over T convert it as fast as widen() does. Of BFloat16 that is a shift, which compilers vectorise.
 template <class T>
 bool converts_in_loops() {

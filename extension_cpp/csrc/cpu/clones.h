@@ -10,8 +10,11 @@
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12 && \
     !defined(__SANITIZE_ADDRESS__) && !defined(__CUDACC__)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+// Of a function in whose place one with blocks (blocks.h) serves processors with AVX-512.
+#define CPU_CLONES_BELOW_BLOCKS __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
 #define CPU_CLONES
+#define CPU_CLONES_BELOW_BLOCKS
 #endif
 
 // Of a function marked CPU_CLONES that calls what users write: all of it is inlined, however long.

@@ -221,24 +221,16 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
   using Tile = TileRows<T, sizeof...(M)>;
 
   static void run(const F& f, const Tile& tile) {
-#if HAS_BLOCKS
-    if constexpr (has_blocks<Avx512, T>) {
-      if (Avx512::can()) {
-        return on_avx512(f, tile);
-      }
-    }
-    if constexpr (has_blocks<Avx2, T>) {
-      if (Avx2::can()) {
-        return on_avx2(f, tile);
-      }
-    }
-#endif
-    if constexpr (!std::is_same_v<T, Half>) {  // of which there are copies here, add_copies()
-      on_elements(f, tile);
-    }
+    with_blocks<T>(
+        [&](auto isa) { on_blocks_of(isa, f, tile); },
+        [&] {
+          if constexpr (!std::is_same_v<T, Half>) {  // of which there are copies here, add_copies()
+            on_elements(f, tile);
+          }
+        });
   }
 
-  CPU_CLONES CPU_FLATTEN static void on_elements(const F& formula, const Tile& tile) {
+  CPU_CLONES_BELOW_BLOCKS CPU_FLATTEN static void on_elements(const F& formula, const Tile& tile) {
     const F f = formula;  // nothing that the loop writes is part of it
     const auto& [rows, width, inputs, results, sums, row_sums] = tile;
     const bool sums_rows = row_sums.any();
@@ -268,9 +260,9 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
 
 #if HAS_BLOCKS
 
-  CPU_AVX512 CPU_FLATTEN static void on_avx512(const F& f, const Tile& tile) { on_blocks<Avx512>(f, tile); }
+  CPU_AVX512 CPU_FLATTEN static void on_blocks_of(Avx512, const F& f, const Tile& tile) { on_blocks<Avx512>(f, tile); }
 
-  CPU_AVX2 CPU_FLATTEN static void on_avx2(const F& f, const Tile& tile) { on_blocks<Avx2>(f, tile); }
+  CPU_AVX2 CPU_FLATTEN static void on_blocks_of(Avx2, const F& f, const Tile& tile) { on_blocks<Avx2>(f, tile); }
 
   template <class Isa>
   static void on_blocks(const F& formula, const Tile& tile) {

@@ -34,19 +34,19 @@ CPU_INLINE void convert_blocks(const From* from, To* to, int64_t count, void (*c
   }
 }
 
-CPU_AVX2 void widen_on_avx2(const Half* from, float* to, int64_t count) {
+CPU_AVX2 void widen_blocks(Avx2, const Half* from, float* to, int64_t count) {
   convert_blocks<Avx2::kBlock<Half>>(from, to, count, Avx2::load_block);
 }
 
-CPU_AVX2 void narrow_on_avx2(const float* from, Half* to, int64_t count) {
-  convert_blocks<Avx2::kBlock<Half>>(from, to, count, Avx2::store_block);
-}
-
-CPU_AVX512 void widen_on_avx512(const Half* from, float* to, int64_t count) {
+CPU_AVX512 void widen_blocks(Avx512, const Half* from, float* to, int64_t count) {
   convert_blocks<Avx512::kBlock<Half>>(from, to, count, Avx512::load_block);
 }
 
-CPU_AVX512 void narrow_on_avx512(const float* from, Half* to, int64_t count) {
+CPU_AVX2 void narrow_blocks(Avx2, const float* from, Half* to, int64_t count) {
+  convert_blocks<Avx2::kBlock<Half>>(from, to, count, Avx2::store_block);
+}
+
+CPU_AVX512 void narrow_blocks(Avx512, const float* from, Half* to, int64_t count) {
   convert_blocks<Avx512::kBlock<Half>>(from, to, count, Avx512::store_block);
 }
 
@@ -55,23 +55,11 @@ CPU_AVX512 void narrow_on_avx512(const float* from, Half* to, int64_t count) {
 }  // namespace
 
 void widen(const Half* from, float* to, int64_t count) {
-#if HAS_BLOCKS
-  if (Avx2::can()) {
-    (Avx512::can() ? widen_on_avx512 : widen_on_avx2)(from, to, count);
-    return;
-  }
-#endif
-  convert(from, to, count);
+  with_blocks<Half>([&](auto isa) { widen_blocks(isa, from, to, count); }, [&] { convert(from, to, count); });
 }
 
 void narrow(const float* from, Half* to, int64_t count) {
-#if HAS_BLOCKS
-  if (Avx2::can()) {
-    (Avx512::can() ? narrow_on_avx512 : narrow_on_avx2)(from, to, count);
-    return;
-  }
-#endif
-  convert(from, to, count);
+  with_blocks<Half>([&](auto isa) { narrow_blocks(isa, from, to, count); }, [&] { convert(from, to, count); });
 }
 
 CPU_CLONES void widen(const BFloat16* from, float* to, int64_t count) { convert(from, to, count); }

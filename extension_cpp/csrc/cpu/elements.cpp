@@ -12,7 +12,7 @@ namespace extension_cpp::cpu {
 namespace {
 
 template <class T>
-CPU_CLONES acc_t<T> sum_one_by_one(const T* from, int64_t count) {
+CPU_CLONES_BELOW_BLOCKS acc_t<T> sum_one_by_one(const T* from, int64_t count) {
   using A = acc_t<T>;
   return reduce_over(0, count, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
     return {{static_cast<A>(from[j])}};
@@ -20,7 +20,7 @@ CPU_CLONES acc_t<T> sum_one_by_one(const T* from, int64_t count) {
 }
 
 template <class T>
-CPU_CLONES void add_one_by_one(const T* from, int64_t count, acc_t<T>* sums) {
+CPU_CLONES_BELOW_BLOCKS void add_one_by_one(const T* from, int64_t count, acc_t<T>* sums) {
   CPU_INDEPENDENT_LOOP
   for (int64_t j = 0; j < count; ++j) {
     sums[j] += static_cast<acc_t<T>>(from[j]);
@@ -94,18 +94,20 @@ CPU_INLINE void add_blocks(const T* from, int64_t count, acc_t<T>* sums) {
 }
 
 template <class T>
-CPU_AVX512 CPU_FLATTEN acc_t<T> sum_on_avx512(const T* from, int64_t count) {
+CPU_AVX512 CPU_FLATTEN acc_t<T> sum_blocks_of(Avx512, const T* from, int64_t count) {
   return sum_blocks<Avx512>(from, count);
 }
 
+CPU_AVX2 CPU_FLATTEN float sum_blocks_of(Avx2, const Half* from, int64_t count) {
+  return sum_blocks<Avx2>(from, count);
+}
+
 template <class T>
-CPU_AVX512 CPU_FLATTEN void add_on_avx512(const T* from, int64_t count, acc_t<T>* sums) {
+CPU_AVX512 CPU_FLATTEN void add_blocks_of(Avx512, const T* from, int64_t count, acc_t<T>* sums) {
   add_blocks<Avx512>(from, count, sums);
 }
 
-CPU_AVX2 CPU_FLATTEN float sum_on_avx2(const Half* from, int64_t count) { return sum_blocks<Avx2>(from, count); }
-
-CPU_AVX2 CPU_FLATTEN void add_on_avx2(const Half* from, int64_t count, float* sums) {
+CPU_AVX2 CPU_FLATTEN void add_blocks_of(Avx2, const Half* from, int64_t count, float* sums) {
   add_blocks<Avx2>(from, count, sums);
 }
 
@@ -115,32 +117,13 @@ CPU_AVX2 CPU_FLATTEN void add_on_avx2(const Half* from, int64_t count, float* su
 
 template <class T>
 acc_t<T> sum_elements(const T* from, int64_t count) {
-#if HAS_BLOCKS
-  if (Avx512::can()) {
-    return sum_on_avx512(from, count);
-  }
-  if constexpr (has_blocks<Avx2, T>) {
-    if (Avx2::can()) {
-      return sum_on_avx2(from, count);
-    }
-  }
-#endif
-  return sum_one_by_one(from, count);
+  return with_blocks<T>(
+      [&](auto isa) { return sum_blocks_of(isa, from, count); }, [&] { return sum_one_by_one(from, count); });
 }
 
 template <class T>
 void add_elements(const T* from, int64_t count, acc_t<T>* sums) {
-#if HAS_BLOCKS
-  if (Avx512::can()) {
-    return add_on_avx512(from, count, sums);
-  }
-  if constexpr (has_blocks<Avx2, T>) {
-    if (Avx2::can()) {
-      return add_on_avx2(from, count, sums);
-    }
-  }
-#endif
-  add_one_by_one(from, count, sums);
+  with_blocks<T>([&](auto isa) { add_blocks_of(isa, from, count, sums); }, [&] { add_one_by_one(from, count, sums); });
 }
 
 template float sum_elements(const float*, int64_t);

@@ -36,18 +36,17 @@ template <class T, class F, size_t... M, size_t... I>
 struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
   using A = acc_t<T>;
 
-  static RowLoop choose() {
-#if HAS_BLOCKS
-    if constexpr (has_blocks<Avx512, T>) {
-      if (Avx512::can()) {
-        return on_avx512;
-      }
-    }
-    if constexpr (has_blocks<Avx2, T>) {
-      return Avx2::can() ? on_avx2 : on_elements;
-    }
-#endif
-    return on_elements_cloned;
+  // A RowLoop.
+  static void run(const void* formula, const RowOperands& operands) {
+    with_blocks<T>(
+        [&](auto isa) { on_blocks_of(isa, formula, operands); },
+        [&] {
+          if constexpr (std::is_same_v<T, Half> && HAS_BLOCKS) {  // of which no processor with AVX2 comes here
+            on_elements(formula, operands);
+          } else {
+            on_elements_cloned(formula, operands);
+          }
+        });
   }
 
   static void on_elements(const void* formula, const RowOperands& operands) {
@@ -65,17 +64,17 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
     }
   }
 
-  CPU_CLONES CPU_FLATTEN static void on_elements_cloned(const void* formula, const RowOperands& operands) {
+  CPU_CLONES_BELOW_BLOCKS CPU_FLATTEN static void on_elements_cloned(const void* formula, const RowOperands& operands) {
     on_elements(formula, operands);
   }
 
 #if HAS_BLOCKS
 
-  CPU_AVX512 CPU_FLATTEN static void on_avx512(const void* formula, const RowOperands& operands) {
+  CPU_AVX512 CPU_FLATTEN static void on_blocks_of(Avx512, const void* formula, const RowOperands& operands) {
     on_blocks<Avx512>(formula, operands);
   }
 
-  CPU_AVX2 CPU_FLATTEN static void on_avx2(const void* formula, const RowOperands& operands) {
+  CPU_AVX2 CPU_FLATTEN static void on_blocks_of(Avx2, const void* formula, const RowOperands& operands) {
     on_blocks<Avx2>(formula, operands);
   }
 
@@ -142,7 +141,7 @@ void elementwise(const F& f, std::array<Tensor, M>& outputs, const Inputs&... in
   using Loop = detail::RowLoopOf<T, F, std::make_index_sequence<M>, std::index_sequence_for<Inputs...>>;
   static_cast<void>(outputs[0].template mutable_data_ptr<T>());  // throws where that is not the dtype
   const Tensor* const from[] = {&inputs...};
-  detail::elementwise(Loop::choose(), &f, {sizeof(T), outputs.data(), M, from, sizeof...(inputs)});
+  detail::elementwise(Loop::run, &f, {sizeof(T), outputs.data(), M, from, sizeof...(inputs)});
 }
 
 template <class T, class F, class... Inputs>
