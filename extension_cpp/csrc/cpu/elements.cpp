@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <type_traits>
 
 namespace extension_cpp::cpu {
 
@@ -29,25 +30,32 @@ CPU_CLONES_BELOW_BLOCKS void add_one_by_one(const T* from, int64_t count, acc_t<
 
 #if HAS_BLOCKS
 
-// Elements as a vector. What a block is loaded to becomes one, and is never in memory.
-template <class Isa, class T>
-CPU_INLINE void load_vector(const T* from, detail::Vector<acc_t<T>, Isa::template kBlock<T>>& vector) {
-  acc_t<T> values[Isa::template kBlock<T>];
-  Isa::load_block(from, values);
-  detail::read_vector(vector, values);
+// A block of elements, or half of one where they need not be converted.
+template <class Isa, class T, class V>
+CPU_INLINE void load(const T* from, V& vector) {
+  constexpr int kBlock = Isa::template kBlock<T>;
+  if constexpr (sizeof(V) == kBlock * sizeof(acc_t<T>)) {
+    acc_t<T> values[kBlock];  // never in memory
+    Isa::load_block(from, values);
+    detail::read_vector(vector, values);
+  } else {
+    static_assert(std::is_same_v<T, acc_t<T>>);
+    detail::read_vector(vector, from);
+  }
 }
 
-// The last elements, fewer than a block, and zeros.
-template <class Isa, class T>
-CPU_INLINE void load_rest(const T* from, int64_t count, detail::Vector<acc_t<T>, Isa::template kBlock<T>>& vector) {
-  T rest[Isa::template kBlock<T>] = {};
+// The last elements, fewer than the vector has, and zeros.
+template <class Isa, class T, class V>
+CPU_INLINE void load_rest(const T* from, int64_t count, V& vector) {
+  T rest[sizeof(V) / sizeof(acc_t<T>)] = {};
   std::copy_n(from, count, rest);
-  load_vector<Isa>(rest, vector);
+  load<Isa>(rest, vector);
 }
 
 template <class Isa, class T>
 CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
-  constexpr int kBlock = Isa::template kBlock<T>;
+  // 32 bytes of what is read as it is, for which see Avx512.
+  constexpr int kBlock = std::is_same_v<T, acc_t<T>> ? 32 / sizeof(T) : Isa::template kBlock<T>;
   constexpr int kSums = 4;  // an addition takes four cycles
   using Block = detail::Vector<acc_t<T>, kBlock>;
   Block sums[kSums] = {};
@@ -55,12 +63,12 @@ CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
   for (; count >= kSums * kBlock; from += kSums * kBlock, count -= kSums * kBlock) {
 #pragma GCC unroll 4
     for (int k = 0; k < kSums; ++k) {
-      load_vector<Isa>(from + k * kBlock, block);
+      load<Isa>(from + k * kBlock, block);
       sums[k] += block;
     }
   }
   for (; count >= kBlock; from += kBlock, count -= kBlock) {
-    load_vector<Isa>(from, block);
+    load<Isa>(from, block);
     sums[0] += block;
   }
   if (count > 0) {
@@ -75,10 +83,11 @@ CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
 template <class Isa, class T>
 CPU_INLINE void add_blocks(const T* from, int64_t count, acc_t<T>* sums) {
   constexpr int kBlock = Isa::template kBlock<T>;
-  detail::Vector<acc_t<T>, kBlock> block;
-  detail::Vector<acc_t<T>, kBlock> sum;
+  using Block = detail::Vector<acc_t<T>, kBlock>;
+  Block block;
+  Block sum;
   for (; count >= kBlock; from += kBlock, sums += kBlock, count -= kBlock) {
-    load_vector<Isa>(from, block);
+    load<Isa>(from, block);
     detail::read_vector(sum, sums);
     sum += block;
     detail::write_vector(sum, sums);
