@@ -115,10 +115,11 @@ def typical(results: Results) -> list[Row]:
         return []
     most = max(counts, key=lambda key: (len(counts[key]), key[0] == TYPICAL, _size(key[0])))
     rows = [r for r in results if (r.shape, r.dtype) == most and r.direction != "both"]
-    first: dict[str, str] = {}
+    plain: dict[str, str] = {}  # or, where an operator has no plain call, the first
     for row in rows:
-        first.setdefault(row.operator, row.form)
-    return [row for row in rows if row.form == first[row.operator]]
+        plain[row.operator] = plain.get(row.operator, row.form) if row.form else ""
+    shown = [row for row in rows if row.form == plain[row.operator]]
+    return sorted(shown, key=lambda r: (list(plain).index(r.operator), r.direction == "backward"))
 
 
 def summary(row: Row, others: list[str]) -> list[str]:

@@ -573,6 +573,20 @@ def test_results_are_read_as_they_were_written(fake_results):
     assert fake_results.path.read_text() == before
 
 
+def test_the_summary_shows_plain_calls_whatever_was_measured_first(tmp_path):
+    found = results.Results(tmp_path / "nvidia-h9-torch2.99.json")
+    found.put(fake_row("first", form="misaligned"))
+    found.put(fake_row("second", form="dim 0"))
+    found.put(fake_row("first", direction="backward"))
+    found.put(fake_row("first"))
+    shown = [(row.operator, row.form, row.direction) for row in report.typical(found)]
+    assert shown == [
+        ("first", "", "forward"),
+        ("first", "", "backward"),
+        ("second", "dim 0", "forward"),
+    ]
+
+
 def test_a_row_is_replaced_and_a_run_without_rows_forgotten(fake_results):
     count = len(list(fake_results))
     fake_results.runs["2026-01-02T00:00:00+00:00"] = fake_run(commit="f" * 40)

@@ -18,14 +18,14 @@
 //   Tensor softmax(const Tensor& input) { return rowwise<Softmax>(kSoftmax, input); }
 //
 // A functor says what happens to one row; each backend lends it the row in its own way. cuda/rows.cuh and cpu/rows.h
-// say how; row.sum, row.max, row.keep, row.write and row.add_to_columns are the same. row.sum() is that of the elements
-// as they are. What row.keep returns is for the row's later passes, which have its values after the inputs;
-// row.write_and_keep(output, f) gives the values that it wrote, as they are rounded. Under rowwise() lies
-// backend::launch_rows, for an operator that prepares more than tensors. It may also give a functor segments of rows
-// (Split), so that few long rows keep all of the machine busy, and leave partial results for a second launch. What a
-// functor reads besides its inputs is read ahead, or kept, if it says what that is (row_values.h). One that says
-// `static constexpr bool kWritesRows = false;`, as a sum may, has its accesses aligned to what it reads, and must not
-// call row.write.
+// say how; row.sum, row.max, row.keep, row.write and row.add_to_columns are the same. row.sum() and
+// row.add_to_columns() are of the elements as they are. What row.keep returns is for the row's later passes, which have
+// its values after the inputs; row.write_and_keep(output, f) gives the values that it wrote, as they are rounded. Under
+// rowwise() lies backend::launch_rows, for an operator that prepares more than tensors. It may also give a functor
+// segments of rows (Split), so that few long rows keep all of the machine busy, and leave partial results for a second
+// launch. What a functor reads besides its inputs is read ahead, or kept, if it says what that is (row_values.h). One
+// that says `static constexpr bool kWritesRows = false;`, as a sum may, has its accesses aligned to what it reads, and
+// must not call row.write.
 #pragma once
 
 #include "arguments.h"

@@ -5,6 +5,7 @@
 #include "cpu/clones.h"
 #include "dispatch.h"
 
+#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
@@ -51,6 +52,13 @@ struct Avx2 {
     detail::write_vector(__builtin_ia32_vcvtph2ps256(halves), to);
   }
 
+  // The first elements of a block, and zeros: nothing behind them is read.
+  CPU_AVX2 static void load_rest(const Half* from, int64_t count, float* to) {
+    Half rest[kBlock<Half>] = {};
+    std::copy_n(from, count, rest);
+    load_block(rest, to);
+  }
+
   CPU_AVX2 static void store_block(const float* from, Half* to) {
     detail::Vector<float, 8> floats;
     detail::read_vector(floats, from);
@@ -65,6 +73,24 @@ struct Avx512 {
   static constexpr int kBlock = 64 / sizeof(acc_t<T>);
 
   static bool can() { return __builtin_cpu_supports("x86-64-v4"); }
+
+  // The first elements of a block, and zeros: nothing behind them is read. (Copied to the stack first, they would be
+  // waited for: a load of more than what one store has written.)
+  template <class T>
+  CPU_AVX512 static void load_rest(const T* from, int64_t count, acc_t<T>* to) {
+    const unsigned mask = (1u << count) - 1;
+    if constexpr (sizeof(T) == 8) {
+      detail::write_vector(__builtin_ia32_loadupd512_mask(from, detail::Vector<double, 8>{}, mask), to);
+    } else if constexpr (sizeof(T) == 4) {
+      detail::write_vector(__builtin_ia32_loadups512_mask(from, detail::Vector<float, 16>{}, mask), to);
+    } else {
+      T rest[16];
+      detail::write_vector(
+          __builtin_ia32_loaddquhi256_mask(reinterpret_cast<const short*>(from), detail::Vector<short, 16>{}, mask),
+          rest);
+      load_block(rest, to);
+    }
+  }
 
   CPU_AVX512 static void load_block(const Half* from, float* to) {
     constexpr int kCurrentRounding = 4;

@@ -30,74 +30,63 @@ CPU_CLONES_BELOW_BLOCKS void add_one_by_one(const T* from, int64_t count, acc_t<
 
 #if HAS_BLOCKS
 
-// A block of elements, or half of one where they need not be converted.
-template <class Isa, class T, class V>
-CPU_INLINE void load(const T* from, V& vector) {
-  constexpr int kBlock = Isa::template kBlock<T>;
-  if constexpr (sizeof(V) == kBlock * sizeof(acc_t<T>)) {
-    acc_t<T> values[kBlock];  // never in memory
-    Isa::load_block(from, values);
-    detail::read_vector(vector, values);
-  } else {
-    static_assert(std::is_same_v<T, acc_t<T>>);
-    detail::read_vector(vector, from);
-  }
-}
-
-// The last elements, fewer than the vector has, and zeros.
-template <class Isa, class T, class V>
-CPU_INLINE void load_rest(const T* from, int64_t count, V& vector) {
-  T rest[sizeof(V) / sizeof(acc_t<T>)] = {};
-  std::copy_n(from, count, rest);
-  load<Isa>(rest, vector);
-}
-
 template <class Isa, class T>
 CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
-  // 32 bytes of what is read as it is, for which see Avx512.
-  constexpr int kBlock = std::is_same_v<T, acc_t<T>> ? 32 / sizeof(T) : Isa::template kBlock<T>;
+  using A = acc_t<T>;
+  constexpr int kBlock = Isa::template kBlock<T>;
+  // Vectors of 32 bytes of what need not be converted: it is read by as many, for which see Avx512.
+  constexpr bool kConverts = !std::is_same_v<T, A>;
+  constexpr int kVector = kConverts ? kBlock : 32 / sizeof(A);
   constexpr int kSums = 4;  // an addition takes four cycles
-  using Block = detail::Vector<acc_t<T>, kBlock>;
-  Block sums[kSums] = {};
-  Block block;
-  for (; count >= kSums * kBlock; from += kSums * kBlock, count -= kSums * kBlock) {
+  using Vector = detail::Vector<A, kVector>;
+  A values[kBlock];  // never in memory
+  Vector vector;
+  Vector sums[kSums] = {};
+  const auto add = [&](int k, const T* some) CPU_INLINE_LAMBDA {
+    if constexpr (kConverts) {
+      Isa::load_block(some, values);
+      detail::read_vector(vector, values);
+    } else {
+      detail::read_vector(vector, some);
+    }
+    sums[k] += vector;
+  };
+  for (; count >= kSums * kVector; from += kSums * kVector, count -= kSums * kVector) {
 #pragma GCC unroll 4
     for (int k = 0; k < kSums; ++k) {
-      load<Isa>(from + k * kBlock, block);
-      sums[k] += block;
+      add(k, from + k * kVector);
     }
   }
-  for (; count >= kBlock; from += kBlock, count -= kBlock) {
-    load<Isa>(from, block);
-    sums[0] += block;
+  for (; count >= kVector; from += kVector, count -= kVector) {
+    add(0, from);
   }
   if (count > 0) {
-    load_rest<Isa>(from, count, block);
-    sums[1] += block;
+    Isa::load_rest(from, count, values);
+    detail::read_vector(vector, values);
+    sums[1] += vector;
   }
-  acc_t<T> lanes[kBlock];
+  A lanes[kVector];
   detail::write_vector((sums[0] + sums[1]) + (sums[2] + sums[3]), lanes);
-  return fold<kBlock>(lanes, std::plus<acc_t<T>>());
+  return fold<kVector>(lanes, std::plus<A>());
 }
 
 template <class Isa, class T>
 CPU_INLINE void add_blocks(const T* from, int64_t count, acc_t<T>* sums) {
   constexpr int kBlock = Isa::template kBlock<T>;
-  using Block = detail::Vector<acc_t<T>, kBlock>;
-  Block block;
-  Block sum;
+  acc_t<T> values[kBlock];
+  detail::Vector<acc_t<T>, kBlock> vector;
+  detail::Vector<acc_t<T>, kBlock> sum;
   for (; count >= kBlock; from += kBlock, sums += kBlock, count -= kBlock) {
-    load<Isa>(from, block);
+    Isa::load_block(from, values);
+    detail::read_vector(vector, values);
     detail::read_vector(sum, sums);
-    sum += block;
+    sum += vector;
     detail::write_vector(sum, sums);
   }
   if (count > 0) {
-    load_rest<Isa>(from, count, block);
-    acc_t<T> rest[kBlock];
-    detail::write_vector(block, rest);
+    Isa::load_rest(from, count, values);
     for (int64_t j = 0; j < count; ++j) {
-      sums[j] += rest[j];
+      sums[j] += values[j];
     }
   }
 }

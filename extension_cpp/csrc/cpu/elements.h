@@ -1,4 +1,5 @@
-// Sums of elements as they are in memory, whatever operator asks for them: compiled once, in blocks of a register.
+// Sums of elements as they are in memory, whatever operator asks for them: compiled once, in blocks of a register where
+// there are such.
 #pragma once
 
 #include "dispatch.h"
@@ -7,7 +8,7 @@
 
 namespace extension_cpp::cpu {
 
-// The sum of `count` elements, of a row's segment.
+// The sum of `count` elements, no more than a row's segment has.
 template <class T>
 acc_t<T> sum_elements(const T* from, int64_t count);
 

@@ -229,7 +229,7 @@ class Row {
 
   // Adds each element to the sum of its column, where the row has one input and there is one sum.
   CPU_INLINE void add_to_columns() const {
-    static_assert(K == 1 && C == 1 && kKind == RowKind::kWhole);
+    static_assert(K == 1 && C == 1 && kKind != RowKind::kShared);
     add_elements(inputs_->in_memory(0) + offset_, cols_, column_sums_);
   }
 

@@ -53,9 +53,10 @@ void launch_add_partials(
         detail::add_partials_kernel<kThreads, A, K, Out>, grid, kThreads, 0, current_stream(like), parts, cols,
         partials, detail::sum_outputs(outputs, std::make_index_sequence<K>{}));
   };
-  // Few columns wait for memory the less, the more threads have a share of each; of many, few run at once.
-  constexpr int64_t kAtOnce = 2;  // blocks of the larger kind, on a multiprocessor
-  if (int64_t{grid.x} * K <= 2 * kAtOnce * multiprocessors()) {
+  // Of large blocks a multiprocessor runs two at once: up to two turns of them. Columns are waited for the less, the
+  // more threads share them; where there are many, small blocks are sooner done.
+  const int64_t large = 2 * 2 * multiprocessors();
+  if (static_cast<int64_t>(grid.x * K) <= large) {
     launch(std::integral_constant<int, 1024>());
   } else {
     launch(std::integral_constant<int, 128>());
