@@ -66,12 +66,19 @@ def test_python_is_not_called(library: Path):
 @pytest.mark.skipif(INFO["debug"], reason="a debug build")
 def test_cpu_kernels_are_compiled_for_avx2_and_avx512():
     names = nm(PACKAGE / "_C.so")
-    clones = [
+    avx512, avx2, base = (
         {name.removesuffix(suffix) for name in names if name.endswith(suffix)}
         for suffix in (".arch_x86_64_v4", ".arch_x86_64_v3", ".default")
-    ]
-    assert any("FusedOp" in name for name in clones[0])
-    assert clones[0] == clones[1] == clones[2]
+    )
+    assert any("LayerNorm" in name for name in avx512)
+    assert avx512 < avx2 == base
+    # Loops in whose place others, in blocks of a register, serve AVX-512.
+    below_blocks = avx2 - avx512
+    assert any("FusedOp" in name for name in below_blocks)
+    assert all("on_elements" in name or "one_by_one" in name for name in below_blocks)
+    blocks = [name for name in names if "Avx512" in name and "blocks_of" in name]
+    assert any("FusedOp" in name for name in blocks)
+    assert len(blocks) >= len(below_blocks)
 
 
 def test_the_version_is_stated_once_in_two_places():
