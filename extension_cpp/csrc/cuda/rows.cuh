@@ -89,6 +89,16 @@ static_assert(std::max(kBlock, kRowBlock) / (2 * kWarp) <= kMaxTeams);
 template <int Threads, class In>
 constexpr int kRowBlocks = Threads == kMaxRowThreads && In::kCount == 1 ? 1280 / Threads : 1024 / Threads;
 
+template <class F, class = void>
+constexpr bool writes_rows = true;
+template <class F>
+constexpr bool writes_rows<F, std::enable_if_t<!F::kWritesRows>> = false;
+
+// Blocks that the compiler shall let run at once, of kernels that sum columns: what only reads them needs few
+// registers.
+template <bool Ahead, int N, class In, class F>
+constexpr int kColumnSumBlocks = In::kCount == 1 && !writes_rows<F> && (Ahead || N == 1) ? 2 : 1;
+
 // batch x rows x cols.
 struct Extent {
   int64_t batch;
@@ -129,11 +139,6 @@ using SharedRows = Cut<true>;
 __device__ inline int turns(int64_t count, int64_t step) {
   return count > 0 ? static_cast<int>((count + step - 1) / step) : 0;
 }
-
-template <class F, class = void>
-constexpr bool writes_rows = true;
-template <class F>
-constexpr bool writes_rows<F, std::enable_if_t<!F::kWritesRows>> = false;
 
 // The elements of a row that come before the first of an access, by the offset of its first. Accesses begin at
 // boundaries of what a functor writes, which begins at one; where it writes no rows, at those of its first input.
@@ -201,39 +206,29 @@ __global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(
   call_with_row_values(f, row, values);
 }
 
-// Adds up what groups of teams hold, of N numbers for each thread and access: for the first team of each group. Both
-// are powers of two, or a power of two times whole warps.
+// Adds up what the teams of a warp hold that belong to one group: for each of them.
 template <int N, int V, class A>
-__device__ void sum_over_teams(Values<A, N> (&sums)[V], int lanes, int group, A* combined /* [V, N, blockDim.x] */) {
+__device__ void sum_over_teams_of_warp(Values<A, N> (&sums)[V], int lanes, int group) {
   for (int mask = lanes; mask < kWarp && mask < group; mask *= 2) {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       sums[v] = plus(sums[v], shuffle_xor(sums[v], mask));
     }
   }
-  if (group <= kWarp) {
-    return;
+}
+
+// The sums of M neighbouring columns over `count` vectors of `length`.
+template <int M, class A>
+__device__ Values<A, M> sum_of_vectors(const A* first, int count, int length) {
+  using Word = typename Word<static_cast<int>(sizeof(A)) * M>::type;
+  Values<A, M> sum{};
+#pragma unroll 4
+  for (int k = 0; k < count; ++k) {
+    Values<A, M> values;
+    memcpy(&values, reinterpret_cast<const Word*>(first + k * length), sizeof(Word));
+    sum = plus(sum, values);
   }
-  const int thread = static_cast<int>(threadIdx.x);
-  const int threads = static_cast<int>(blockDim.x);
-  __syncthreads();  // what was here before has been read
-#pragma unroll
-  for (int j = 0; j < V * N; ++j) {
-    combined[j * threads + thread] = sums[j / N][j % N];
-  }
-  for (int half = group / 2; half >= kWarp && half >= lanes; half /= 2) {
-    __syncthreads();
-    if (thread % group < half) {
-#pragma unroll
-      for (int j = 0; j < V * N; ++j) {
-        combined[j * threads + thread] += combined[j * threads + thread + half];
-      }
-    }
-  }
-#pragma unroll
-  for (int j = 0; j < V * N; ++j) {
-    sums[j / N][j % N] = combined[j * threads + thread];
-  }
+  return sum;
 }
 
 // What a functor reads for each row besides its inputs, of the rows that a team takes in turn: each lane of a warp
@@ -282,6 +277,44 @@ class RowValuesAhead {
   Values next_;
 };
 
+// Which rows of which tile are a thread's: a tile is a segment of the rows of one matrix of the batch.
+struct Share {
+  int64_t batch;
+  bool exists;
+  int row_team;  // of those that share the tile in a block
+  int64_t first_row;
+  Span span;  // of the segment; the row is yet to be said
+};
+
+template <int N, bool Ragged, class F, class In>
+__device__ Share share_of(
+    const In& inputs, const Extent& extent, const Split& split, int lanes, int row_teams, int classes, int thread) {
+  Share share;
+  const int team = thread / lanes;
+  const int tiles_per_block = static_cast<int>(blockDim.x) / (lanes * row_teams);
+  const int64_t own_tile = static_cast<int64_t>(blockIdx.x) * tiles_per_block + team / row_teams;
+  share.row_team = team % row_teams;
+  share.exists = own_tile < extent.batch * split.segments;
+  const int64_t tile = share.exists ? own_tile : 0;
+  share.batch = extent.batch == 1 ? 0 : split.segments == 1 ? tile : tile / split.segments;
+  // The rows of all blocks at a time lie together.
+  share.first_row = static_cast<int64_t>(blockIdx.y / classes) * row_teams * classes + blockIdx.y % classes;
+  Span& span = share.span;
+  span = {};
+  span.segment = tile - share.batch * split.segments;
+  // Segments are cut where accesses are. (Where rows begin at different places, no place is better than another.)
+  const int head = Ragged && classes * extent.cols % N == 0
+                       ? head_of<N, F>(inputs, (share.batch * extent.rows + share.first_row) * extent.cols)
+                       : 0;
+  const int64_t begin = span.segment * split.segment_cols + head;
+  const int64_t end = begin + split.segment_cols;
+  span.first_col = span.segment > 0 ? begin : 0;
+  span.cols = end < extent.cols ? end - span.first_col : extent.cols - span.first_col;
+  span.cols = span.cols > 0 ? span.cols : 0;  // the one before it may end a row
+  span.head = static_cast<int>(begin - span.first_col);
+  return share;
+}
+
 // Blocks stay for many rows of one segment, each of which is read while the one before it is computed. A thread meets
 // the same columns in every row, and keeps their sums: where rows are not whole accesses, those of a block are
 // `classes` apart, and begin at the same place between two 16-byte boundaries.
@@ -289,7 +322,7 @@ class RowValuesAhead {
 // blockIdx.x: tiles, which are segments of matrices of the batch; blockIdx.y: the rows. row_teams of the block's teams
 // share a tile. Shares: the tiles of a row are of the blocks of a cluster, which reduce it together.
 template <int N, int V, bool Ragged, bool Ahead, bool Shares, size_t C, class In, class F, class Out>
-__global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
+__global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, In, F>) rows_and_column_sums_kernel(
     F f, In inputs, Extent extent, Split split, int lanes, int row_teams, int classes, int rows_in_shared,
     SumOutputs<Out, C> outputs, acc_t<typename In::Element>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
   static_assert(Ahead || !Shares);
@@ -299,31 +332,17 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
   wait_for_previous();
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
   Team<A, Shares> team(lanes, static_cast<int>(threadIdx.x) - team_in_block * lanes, team_in_block, shared);
-  const int row_team = team_in_block % row_teams;
-  const int tiles_per_block = static_cast<int>(blockDim.x) / (lanes * row_teams);
-  const int64_t own_tile = static_cast<int64_t>(blockIdx.x) * tiles_per_block + team_in_block / row_teams;
-  const bool has_tile = own_tile < extent.batch * split.segments;
-  const int64_t tile = has_tile ? own_tile : 0;
-  const int64_t batch = split.segments == 1 ? tile : tile / split.segments;
-
-  // The rows of all blocks at a time lie together.
-  const int64_t first = static_cast<int64_t>(blockIdx.y / classes) * row_teams * classes + blockIdx.y % classes;
+  const auto own_share = [&](int thread) {
+    return share_of<N, Ragged, F>(inputs, extent, split, lanes, row_teams, classes, thread);
+  };
+  const Share own = own_share(static_cast<int>(threadIdx.x));
+  const int64_t first = own.first_row;
   const int64_t stride = static_cast<int64_t>(gridDim.y / classes) * row_teams;  // in rows of the block's class
-  Span span{};
-  span.segment = tile - batch * split.segments;
-  // Segments are cut where accesses are. (Where rows begin at different places, no place is better than another.)
-  const int head =
-      Ragged && classes * extent.cols % N == 0 ? head_of<N, F>(inputs, (batch * extent.rows + first) * extent.cols) : 0;
-  const int64_t begin = span.segment * split.segment_cols + head;
-  const int64_t end = begin + split.segment_cols;
-  span.first_col = span.segment > 0 ? begin : 0;
-  span.cols = end < extent.cols ? end - span.first_col : extent.cols - span.first_col;
-  span.cols = span.cols > 0 ? span.cols : 0;  // the one before it may end a row
-  span.head = static_cast<int>(begin - span.first_col);
+  Span span = own.span;
   const int64_t left = first < extent.rows ? (extent.rows - first + classes - 1) / classes : 0;
   const int all_turns = turns(left, stride);
-  const int own_turns = has_tile ? turns(left - row_team, stride) : 0;
-  const int64_t first_row = batch * extent.rows + (has_tile && left > 0 ? first : 0);
+  const int own_turns = own.exists ? turns(left - own.row_team, stride) : 0;
+  const int64_t first_row = own.batch * extent.rows + (own.exists && left > 0 ? first : 0);
   const int64_t row_step = stride * classes;
   const int64_t offset_step = row_step * extent.cols;
   const auto begin_turn = [&](Span& at, int turn) {
@@ -339,7 +358,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
   using KeptHere = std::conditional_t<Ahead, KeptInShared<In, N, V>, Kept<In, N, V>>;
   using RowHere = Row<In, N, V, Ragged, C, RowColumns::kCount, Shares, KeptHere>;
   typename RowHere::Sums sums = {};
-  span.row = first_row + row_team * classes;
+  span.row = first_row + own.row_team * classes;
   span.offset = span.row * extent.cols + span.first_col;
   Span here = span;
   begin_turn(here, 0);
@@ -392,47 +411,102 @@ __global__ void __launch_bounds__(kMaxThreads, 1) rows_and_column_sums_kernel(
     }
   }
 
-  // Sum c of columns col, col + 1, ... Of partial sums as many in an access as lie between boundaries for certain:
-  // single ones, as far apart as a thread's are from the next thread's, would be transactions of their own.
-  const auto put = [&](size_t c, int64_t col, const auto& values) {
-    constexpr int kCount = sizeof(values) / sizeof(A);
-    constexpr int M = Ragged || kCount < kVector<A> ? 1 : kVector<A>;
-    const int64_t at = batch * extent.cols + span.first_col + col;
-    const int64_t part = (static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols;
+  // Worked out once more, or it would be kept in registers all the while; where that is much work, it is kept.
+  int thread = static_cast<int>(threadIdx.x);
+  if constexpr (!Ragged && !Shares) {
+    asm volatile("" : "+r"(thread));
+  }
+  const Share share = own_share(thread);
+  const int64_t cols = whole_cols<N, Ragged>(share.span);
+  // Of partial sums as many in an access as lie between boundaries for certain: single ones, as far apart as a thread's
+  // are from the next thread's, would be transactions of their own.
+  constexpr int M = Ragged || N < kVector<A> ? 1 : kVector<A>;
+  // Sum c of columns col ... col + M - 1.
+  const auto put = [&](size_t c, int64_t col, const Values<A, M>& values) {
+    const int64_t at = share.batch * extent.cols + share.span.first_col + col;
+    if (gridDim.y > 1) {
+      store(partials + (static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols + at, values);
+      return;
+    }
 #pragma unroll
-    for (int n = 0; n < kCount; n += M) {
-      Values<A, M> some;
-#pragma unroll
-      for (int k = 0; k < M; ++k) {
-        some[k] = values[n + k];
-        if (gridDim.y == 1) {
-          outputs.store(c, at + n + k, some[k]);
-        }
-      }
-      if (gridDim.y > 1) {
-        store(partials + part + at + n, some);
-      }
+    for (int k = 0; k < M; ++k) {
+      outputs.store(c, at + k, values[k]);
     }
   };
+  // The teams that share a tile, or warps of them, each have a vector of sums, which they add up together.
+  const int group = lanes * row_teams;
+  const int unit = lanes < kWarp ? kWarp : lanes;
+  const int lane = thread % lanes;
+  if (group <= unit) {
 #pragma unroll
-  for (size_t c = 0; c < C; ++c) {
-    if (row_teams > 1) {
-      sum_over_teams(sums[c], lanes, lanes * row_teams, static_cast<A*>(shared_bytes()));
-    }
-    if (row_team != 0 || !has_tile) {
-      continue;
-    }
+    for (size_t c = 0; c < C; ++c) {
+      sum_over_teams_of_warp(sums[c], lanes, group);
+      if (share.row_team != 0 || !share.exists) {
+        continue;
+      }
 #pragma unroll
-    for (int v = 0; v < V; ++v) {
-      const Place<N, unsigned> where(whole_cols<N, Ragged>(span), static_cast<unsigned>(team.lane()), lanes, v);
-      if (where.exists()) {
-        put(c, span.head + where.col, sums[c][v]);
+      for (int v = 0; v < V; ++v) {
+        const Place<N, unsigned> where(cols, static_cast<unsigned>(lane), lanes, v);
+        if (where.exists()) {
+#pragma unroll
+          for (int n = 0; n < N; n += M) {
+            Values<A, M> some;
+#pragma unroll
+            for (int k = 0; k < M; ++k) {
+              some[k] = sums[c][v][n + k];
+            }
+            put(c, share.span.head + where.col + n, some);
+          }
+        }
+      }
+      if constexpr (Ragged) {
+        const EdgePlace<N> at_edge(share.span, lane);
+        if (at_edge.is) {
+          put(c, at_edge.col, {sums[c][RowHere::kEdge][0]});
+        }
       }
     }
+    return;
+  }
+  const int whole = lanes * V * N;
+  const int length = whole + (Ragged ? lanes : 0);
+  A* const vectors = static_cast<A*>(shared_bytes());
+  constexpr int kStored = N < kVector<A> ? N : kVector<A>;
+  using StoredWord = typename Word<static_cast<int>(sizeof(A)) * kStored>::type;
+#pragma unroll
+  for (size_t c = 0; c < C; ++c) {
+    sum_over_teams_of_warp(sums[c], lanes, group);
+    __syncthreads();  // what was here before has been read
+    if (thread % unit < lanes) {
+      A* const vector = vectors + thread / unit * length;
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+#pragma unroll
+        for (int n = 0; n < N; n += kStored) {
+          auto* const to = reinterpret_cast<StoredWord*>(vector + (v * lanes + lane) * N + n);
+          memcpy(to, &sums[c][v][n], sizeof(StoredWord));
+        }
+      }
+      if constexpr (Ragged) {
+        vector[whole + lane] = sums[c][RowHere::kEdge][0];
+      }
+    }
+    __syncthreads();
+    if (!share.exists) {
+      continue;
+    }
+    const int units = group / unit;
+    const int in_group = thread % group;
+    const A* const first_vector = vectors + thread / group * units * length;
+    for (int col = in_group * M; col < whole && col < cols; col += group * M) {
+      put(c, share.span.head + col, sum_of_vectors<M>(first_vector + col, units, length));
+    }
     if constexpr (Ragged) {
-      const EdgePlace<N> at_edge(span, team.lane());
-      if (at_edge.is) {
-        put(c, at_edge.col, Values<A, 1>{sums[c][RowHere::kEdge][0]});
+      if (in_group < lanes) {
+        const EdgePlace<N> at_edge(share.span, in_group);
+        if (at_edge.is) {
+          put(c, at_edge.col, sum_of_vectors<1>(first_vector + whole + in_group, units, length));
+        }
       }
     }
   }

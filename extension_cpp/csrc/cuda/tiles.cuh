@@ -34,8 +34,7 @@ template <class T>
 constexpr int kTileBytes = kTileRows<T> * kTileWords * kAccessBytes;
 
 // What a block may have without asking for more.
-template <class T>
-constexpr int kMaxTransposed = 48 * 1024 / kTileBytes<T>;
+constexpr int64_t kMostTileBytes = 48 * 1024;
 
 struct TileInput {
   const char* data;
@@ -207,6 +206,126 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   }
 }
 
+// Tiles of which every access is whole and aligned, in all operands: what is left to ask is where the tensor ends. They
+// are larger: what a thread does once is for more elements.
+constexpr int kWholeTile = 64;  // rows, and columns
+template <class T>
+constexpr int kWholeTileBytes = kWholeTile * kWholeTile * static_cast<int>(sizeof(T));
+template <class T>
+constexpr int kWholeTileChunks = kWholeTileBytes<T> / kAccessBytes / kBlock;  // of each operand and thread
+
+template <class F, class T, size_t M, size_t K>
+__global__ void __launch_bounds__(
+    kBlock, K <= 2   ? 4
+            : K == 3 ? 3
+                     : 1) whole_tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
+  constexpr int N = kVector<T>;
+  constexpr int kSize = sizeof(T);
+  constexpr int kChunks = kWholeTileChunks<T>;
+  constexpr unsigned kColWords = kWholeTile / N;  // of a column in shared memory
+  constexpr unsigned kColBytes = kColWords * kAccessBytes;
+  constexpr unsigned kNextCol = kBlock / kColWords;
+  // Of rows: a warp has 8 accesses of each of 4, which are in different banks where they were transposed.
+  constexpr unsigned kNextRow = kBlock / kTileWords;
+  constexpr int kParts = kWholeTile / (kTileWords * N);
+  static_assert(kColWords >= kTileWords && kParts * static_cast<int>(kWholeTile / kNextRow) == kChunks);
+  extern __shared__ uint4 tile_memory[];
+  wait_for_previous();
+
+  const auto& indexing = tiles.indexing;
+  auto tile = static_cast<int>(blockIdx.x);
+  const auto next = [&](const Divider& size) {
+    const int outer = size.divide_small(tile);
+    const int place = tile - outer * static_cast<int>(size.divisor());
+    tile = outer;
+    return place;
+  };
+  const unsigned first_col = next(tiles.along_cols) * kWholeTile;
+  const unsigned first_row = next(tiles.along_rows) * kWholeTile;
+  const auto cols = static_cast<unsigned>(indexing.sizes[0].divisor()) - first_col;
+  const auto rows = static_cast<unsigned>(indexing.sizes[1].divisor()) - first_row;
+  const auto out_row_stride = static_cast<unsigned>(indexing.strides[1][0]);
+  int64_t output = uint64_t{first_row} * out_row_stride + first_col;
+  const char* data[K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const TileInput& input = tiles.inputs[k];
+    data[k] = input.data + uint64_t{first_col} * input.col_bytes + uint64_t{first_row} * input.row_bytes;
+  }
+#pragma unroll 1
+  for (int d = 2; d < indexing.dims; ++d) {
+    const int place = next(indexing.sizes[d]);
+    output += place * indexing.strides[d][0];
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      data[k] += place * indexing.strides[d][1 + k] * kSize;
+    }
+  }
+
+  const unsigned thread = threadIdx.x;
+  const unsigned word = thread % kColWords;
+  const unsigned word_col = thread / kColWords;
+  const auto own_row = [=](int u) { return thread / kTileWords + u / kParts * kNextRow; };
+  const auto own_col = [=](int u) { return (thread % kTileWords + u % kParts * kTileWords) * N; };
+  uint4 words[kChunks][K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const TileInput& input = tiles.inputs[k];
+    const auto read = [&](int u, unsigned row, unsigned col) {
+      words[u][k] = make_uint4(0, 0, 0, 0);
+      if (row < rows && col < cols) {
+        const char* const address = data[k] + uint64_t{col} * input.col_bytes + uint64_t{row} * input.row_bytes;
+        words[u][k] = __ldg(reinterpret_cast<const uint4*>(address));
+      }
+    };
+    if (input.place >= 0) {
+#pragma unroll
+      for (int u = 0; u < kChunks; ++u) {
+        read(u, word * N, word_col + kNextCol * u);
+      }
+    } else {
+#pragma unroll
+      for (int u = 0; u < kChunks; ++u) {
+        read(u, own_row(u), own_col(u));
+      }
+    }
+  }
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    if (tiles.inputs[k].place >= 0) {
+      char* const to = reinterpret_cast<char*>(tile_memory) + tiles.inputs[k].place * kWholeTileBytes<T>;
+#pragma unroll
+      for (int u = 0; u < kChunks; ++u) {
+        const unsigned col = word_col + kNextCol * u;
+        *reinterpret_cast<uint4*>(to + col * kColBytes + place_in_column(word, col / N)) = words[u][k];
+      }
+    }
+  }
+  __syncthreads();
+
+#pragma unroll
+  for (int u = 0; u < kChunks; ++u) {
+    const unsigned row = own_row(u);
+    const unsigned col = own_col(u);
+    if (row >= rows || col >= cols) {
+      continue;
+    }
+    Packed packed[K];
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      const int place = tiles.inputs[k].place;
+      if (place >= 0) {
+        const char* const from = reinterpret_cast<const char*>(tile_memory) + place * kWholeTileBytes<T> +
+                                 col * kColBytes + place_in_column(row / N, col / N) + row % N * kSize;
+        packed[k] = pack_elements<T>([&](int n) { return *reinterpret_cast<const T*>(from + n * kColBytes); });
+      } else {
+        memcpy(packed[k].words, &words[u][k], sizeof(uint4));
+      }
+    }
+    store_results(f, packed, outputs, output + uint64_t{row} * out_row_stride + col, 0, N);
+  }
+}
+
 // Whether tiles are the way, and then the kernel's launch. All outputs lie alike between 16-byte boundaries.
 template <class F, class T, size_t M, size_t K>
 bool launch_tiles(
@@ -246,31 +365,46 @@ bool launch_tiles(
   tiles.cols = aligned ? kTileCols<T> : kTileCols<T> - N;
 
   int transposed = 0;
+  bool whole = aligned && indexing.sizes[0].divisor() % N == 0 && tiles.indexing.sizes[1].divisor() % N == 0;
   bool fits = tiles.indexing.strides[1][0] < kMost;
   for (size_t k = 0; k < K; ++k) {
     const int64_t col_stride = tiles.indexing.strides[0][1 + k];
     const int64_t row_stride = tiles.indexing.strides[1][1 + k];
     fits = fits && (col_stride <= 1 || row_stride == 1) && std::max(col_stride, row_stride) < kMost / kSize;
+    whole = whole && col_stride != 0 && is_aligned(inputs[k]) && (col_stride == 1 ? row_stride : col_stride) % N == 0;
+    for (int d = 2; d < indexing.dims; ++d) {
+      whole = whole && tiles.indexing.strides[d][1 + k] % N == 0;
+    }
     tiles.inputs[k] = {
         reinterpret_cast<const char*>(inputs[k] - tiles.skew * col_stride), static_cast<unsigned>(col_stride * kSize),
         static_cast<unsigned>(row_stride * kSize), col_stride > 1 ? transposed++ : -1};
   }
   const int64_t cols = indexing.sizes[0].divisor();
   const int64_t rows = tiles.indexing.sizes[1].divisor();
-  const int64_t along_cols = ceil_div(cols + tiles.skew, tiles.cols);
-  const int64_t along_rows = ceil_div(rows, kTileRows<T>);
-  const int64_t blocks = indexing.numel / (cols * rows) * along_cols * along_rows;
-  // Less than an eighth of a tile full is slower than one element after the other.
-  if (!fits || transposed > kMaxTransposed<T> || std::max(cols, rows) >= kMost || blocks > kMaxGridX ||
-      blocks * kTileRows<T> * kTileCols<T> > 8 * indexing.numel) {
+  const auto launch = [&](auto* kernel, int64_t tile_rows, int64_t tile_cols, int64_t tile_bytes) {
+    const int64_t along_cols = ceil_div(cols + tiles.skew, tile_cols);
+    const int64_t along_rows = ceil_div(rows, tile_rows);
+    const int64_t blocks = indexing.numel / (cols * rows) * along_cols * along_rows;
+    // Less than an eighth of a tile full is slower than one element after the other.
+    if (transposed * tile_bytes > kMostTileBytes || blocks > kMaxGridX ||
+        blocks * tile_rows * tile_cols > 8 * indexing.numel) {
+      return false;
+    }
+    tiles.along_cols = Divider(along_cols);
+    tiles.along_rows = Divider(along_rows);
+    launch_overlapped(
+        kernel, static_cast<unsigned>(blocks), kBlock, transposed * tile_bytes, stream, f, tiles, outputs);
+    return true;
+  };
+  if (!fits || std::max(cols, rows) >= kMost) {
     return false;
   }
-  tiles.along_cols = Divider(along_cols);
-  tiles.along_rows = Divider(along_rows);
-  launch_overlapped(
-      tile_kernel<F, T, M, K>, static_cast<unsigned>(blocks), kBlock, transposed * kTileBytes<T>, stream, f, tiles,
-      outputs);
-  return true;
+  if constexpr (kSize <= 4) {
+    if (whole && launch(whole_tile_kernel<F, T, M, K>, kWholeTile, kWholeTile, kWholeTileBytes<T>)) {
+      return true;
+    }
+  }
+  return launch(tile_kernel<F, T, M, K>, kTileRows<T>, tiles.cols, kTileBytes<T>);
 }
 
 }  // namespace extension_cpp::cuda::detail
