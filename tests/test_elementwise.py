@@ -105,8 +105,10 @@ def test_matrices_that_lie_differently(device, dtype):
     """Sizes around an access and a tile, longer rows, any alignment, every pair of ways to lie."""
     generator, choices = torch.Generator().manual_seed(0), random.Random(0)
     sizes = (1, 7, 31, 33, 63, 65, 100, 257)
+    whole = (8, 64, 72, 136)  # accesses, but not always tiles
     pairs = list(itertools.product(MATRIX_OPERANDS, repeat=2))
-    for shape in [*itertools.product(sizes, repeat=2), (100, 1030), (20, 9001)]:
+    shapes = [*itertools.product(sizes, repeat=2), *itertools.product(whole, repeat=2)]
+    for shape in [*shapes, (100, 1030), (20, 9001)]:
         values = small_numbers((3, *shape), device, dtype, generator)
         for kinds in choices.sample(pairs, 6 if shape[1] < 1000 else len(pairs)):
             operands = [
@@ -123,6 +125,8 @@ SHAPES_OF_BATCHES = [
     (15, 33, 70),
     (2, 100, 3),
     (3, 64, 64),
+    (3, 72, 136),
+    (2, 8, 16, 24),
     (4, 16, 7, 9),
     (2, 3, 31, 33),
     (3, 65, 4, 17),
