@@ -2,9 +2,9 @@
 
     python benchmarks/report.py
 
-For `results/NAME.json` there will be `NAME.md`, all rows, `NAME-OPERATOR.png` and `NAME.png`; for
-`results/derived/NAME.json` only `NAME.md`. What README and templates/README.md show between their
-marks is of the newest results of a GPU.
+For `results/NAME.json` there will be `NAME.md`, all rows, `NAME-OPERATOR.png` and `NAME.png`, and
+of a GPU `NAME-goals.md`, what rows shall reach; for `results/derived/NAME.json` only `NAME.md`.
+What README and templates/README.md show between their marks is of the newest results of a GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import re
 from pathlib import Path
 
+import goals
 from contenders import OURS
 from machine import ROOT
 from plots import draw
@@ -32,6 +33,8 @@ def main(folder: Path = FOLDER, readme: Path = README) -> None:
     found = committed(folder)
     for results in found:
         results.path.with_suffix(".md").write_text(document(results))
+        if device(results) == "cuda":
+            goals_path(results).write_text(goals_document(results))
         try:
             draw(results, folder)
         except ImportError:
@@ -147,6 +150,20 @@ def document(results: Results) -> str:
 
 {whole(results)}
 """
+
+
+def goals_path(results: Results) -> Path:
+    return results.path.with_name(f"{results.path.stem}-goals.md")
+
+
+def goals_document(results: Results) -> str:
+    """What the rows of a file shall reach, and those that do not."""
+    return f"""\
+{origin(results)} Asked for are the floor's time over ours, and the least
+time of others over ours. [goals.py](../goals.py) has the goals,
+[NOTES.md](../NOTES.md) what was measured.
+
+{goals.table(results)}"""
 
 
 def _size(shape: str) -> int:

@@ -65,9 +65,11 @@ def line(columns: Sequence[str], others: Sequence[str]) -> str:
     return " ".join(padded).rstrip()
 
 
-def markdown(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown(
+    names: Sequence[str], rows: Iterable[Sequence[str]], text: Sequence[str] = TEXT
+) -> str:
     """A table for a document; what is no number is set to the left."""
-    rule = ["---" if name in TEXT else "---:" for name in names]
+    rule = ["---" if name in text else "---:" for name in names]
     return "\n".join(f"| {' | '.join(columns)} |" for columns in (names, rule, *rows))
 
 

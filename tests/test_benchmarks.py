@@ -20,6 +20,7 @@ import cases
 import contenders
 import correctness
 import glance
+import goals
 import limits
 import machine
 import report
@@ -767,8 +768,77 @@ def test_documents_show_the_committed_results():
     for one in found:
         assert one.path.with_suffix(".md").read_text() == report.document(one)
         assert one.path.with_suffix(".png").exists()
-    written = {path.with_suffix(".json") for path in results.FOLDER.glob("*.md")}
-    assert written == {one.path for one in found}
+    of_gpus = [one for one in found if results.device(one) == "cuda"]
+    for one in of_gpus:
+        assert report.goals_path(one).read_text() == report.goals_document(one)
+    written = set(results.FOLDER.glob("*.md"))
+    of_goals = {report.goals_path(one) for one in of_gpus}
+    assert written == {one.path.with_suffix(".md") for one in found} | of_goals
+
+
+def times(**us):
+    return {name: results.Time(value, (value, value)) for name, value in us.items()}
+
+
+def test_what_rows_shall_reach():
+    def work(*of, **changes):
+        return goals.goal_of(fake_row(*of, **changes)).work
+
+    assert work("relu", "16384x4096") == work("mymul", form="other operands rows") == "elementwise"
+    assert work("relu", "4096x1024") == work("fused_layer_norm", "1024x2048") == "small ones"
+    assert work("mymul", form="last operand transposed") == "one operand transposed"
+    assert work("fused_op", "65536x256", direction="backward") == "fused_op backward, 256 columns"
+    assert work("fused_op", "65536x256", direction="both") == "both passes"
+    assert work("fused_layer_norm", "16384x4095") == "layer norm, 256 and 4095 columns"
+    last = work("fused_layer_norm", "16384x4095", direction="backward")
+    assert last == "layer norm backward, 256, 4095 and 16384 columns"
+    # 128 MiB of float32, and of bfloat16 half as much.
+    assert work("reduce_sum", "32768x1024") == "sums, from 128 MiB"
+    assert work("reduce_sum", "32768x1024", "bfloat16") == "smaller sums"
+    # Of a scan over time outside, the channels are what is left.
+    assert work("linear_scan", "65536x512", form="dim 0") == "linear_scan, few channels"
+    assert work("linear_scan", "2048x32768", form="dim 0") == "linear_scan"
+    assert work("linear_scan", "8x4096x4096", form="dim 1") == "linear_scan"
+    assert goals.goal_of(fake_row("one of another package")) is None
+
+
+@pytest.mark.parametrize(
+    ("floor_us", "others", "is_reached"),
+    [
+        (97, {"eager": 200, "compile": 98}, True),
+        (96.6, {"compile": 97.6}, True),  # as printed
+        (96.4, {"compile": 98}, False),
+        (97, {"eager": 200, "compile": 97.4}, False),
+        (97, {}, True),
+    ],
+)
+def test_rows_that_do_not_reach_their_goal_are_shown(floor_us, others, is_reached):
+    row = fake_row("square", "16384x4096", floor_us=floor_us, times=times(ours=100, **others))
+    goal = goals.goal_of(row)
+    assert (goal.floor, goal.best) == (0.97, 0.98)
+    assert goals.reached(row, goal) == is_reached
+    summary, short = goals.table([row]).split("Rows that do not reach theirs:")
+    assert f"| 1 | {int(is_reached)} |" in summary
+    assert ("| square | 16384x4096 | float32 | forward | 100.0 |" in short) != is_reached
+
+
+def test_reasons_are_given_where_they_hold():
+    row = fake_row("square", "16384x4096", floor_us=96, times=times(ours=100, compile=99.5))
+    assert goals.reason_for(row).startswith("as fast as others")
+    slower = dataclasses.replace(row, times=times(ours=100, compile=98))
+    assert goals.reason_for(slower) == "not known"
+    far = dataclasses.replace(row, floor_us=90)
+    assert goals.reason_for(far) == "not known"
+    # Each is that of a row that is committed.
+    (found, *_) = results.committed()
+    below = [
+        row
+        for goal, rows in goals.rows_by_goal(found).items()
+        for row in rows
+        if not goals.reached(row, goal)
+    ]
+    used = {goals.reason_for(row) for row in below}
+    assert used - {"not known"} == {reason.text for reason in goals.REASONS}
 
 
 # ----- the command

@@ -1,0 +1,346 @@
+"""The figures that rows of the results shall reach, and of those that do not, why.
+
+    python benchmarks/goals.py
+
+`benchmarks/report.py` writes the same beside the results of a GPU, as `NAME-goals.md`. A row is of
+the first goal that is for it. Figures count as they are printed, in whole per cent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+
+from contenders import OURS
+from results import Row, committed, device
+from table import TEXT, markdown
+
+OfRow = Callable[[Row], bool]
+
+ELEMENTWISE = ("relu", "square", "mymuladd", "mymul", "affine", "fused_op", "myadd_out")
+NORMS = ("add_rms_norm", "add_layer_norm")
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+SMALL = ("4096x1024", "1024x2048")
+TRANSPOSED = "last operand transposed"
+MISALIGNED = "misaligned"
+
+
+@dataclasses.dataclass(frozen=True)
+class Goal:
+    """The floor's time over ours, and the least time of others over ours; 0: any will do."""
+
+    work: str
+    floor: float
+    best: float
+    of: OfRow
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why rows stay below; `benchmarks/NOTES.md` has the measurements."""
+
+    text: str
+    of: OfRow
+
+
+def columns(row: Row) -> int:
+    return int(row.shape.split("x")[-1])
+
+
+def mib(row: Row) -> float:
+    """Of the main input."""
+    elements = math.prod(int(length) for length in row.shape.split("x"))
+    return elements * BYTES[row.dtype] / 2**20
+
+
+def whole(row: Row) -> bool:
+    """Rows of whole accesses, aligned."""
+    return columns(row) % 8 == 0 and row.form != MISALIGNED
+
+
+def is_of(*operators: str, passes: str = "") -> OfRow:
+    return lambda row: row.operator in operators and row.direction in (passes or row.direction)
+
+
+def forward(*operators: str) -> OfRow:
+    return is_of(*operators, passes="forward")
+
+
+def backward(*operators: str) -> OfRow:
+    return is_of(*operators, passes="backward")
+
+
+def all_of(*conditions: OfRow) -> OfRow:
+    return lambda row: all(condition(row) for condition in conditions)
+
+
+def small(row: Row) -> bool:
+    return row.shape in SMALL
+
+
+def sums(row: Row) -> bool:
+    """Whether the backward sums to an operand that was broadcast."""
+    return row.form not in ("", MISALIGNED, TRANSPOSED)
+
+
+def of_columns(least: int, most: int) -> OfRow:
+    return lambda row: least <= columns(row) <= most
+
+
+def layer_norm(passes: str, *conditions: OfRow) -> OfRow:
+    return all_of(is_of("fused_layer_norm", passes=passes), *conditions)
+
+
+def shaped(shape: str) -> OfRow:
+    return lambda row: row.shape == shape
+
+
+def channels(row: Row) -> int:
+    """Independent ones of a scan, by its form."""
+    elements = math.prod(int(length) for length in row.shape.split("x"))
+    dim = int(row.form.split()[-1]) if row.form.startswith("dim") else -1
+    return elements // int(row.shape.split("x")[dim])
+
+
+def best(row: Row) -> float | None:
+    """The least time of others over ours."""
+    others = [time.us for name, time in row.times.items() if name != OURS]
+    return min(others) / row.times[OURS].us if others else None
+
+
+def as_fast(row: Row) -> bool:
+    """As the others, within what runs of one binary differ by, and near what memory gives."""
+    ratio = best(row)
+    near = 0.97 if row.times[OURS].us < 25 else 0.985
+    return ratio is not None and ratio >= near and row.of_floor(OURS) >= 0.94
+
+
+GOALS = (
+    Goal("the textbook kernel", 0, 0, is_of("vector_add")),
+    Goal(
+        "relu, both passes (others write a mask)",
+        0,
+        0.98,
+        lambda row: row.operator == "relu" and row.direction == "both",
+    ),
+    Goal(
+        "both passes",
+        0,
+        0,
+        lambda row: row.direction == "both" and row.operator != "softmax_cross_entropy",
+    ),
+    Goal(
+        "relu backward (others read a mask)",
+        0.97,
+        0,
+        all_of(backward("relu"), lambda row: not small(row)),
+    ),
+    Goal("one operand transposed", 0.90, 0.97, lambda row: row.form == TRANSPOSED),
+    Goal(
+        "small ones", 0, 1.0, all_of(small, is_of(*ELEMENTWISE, "reduce_sum", "fused_layer_norm"))
+    ),
+    Goal("elementwise", 0.97, 0.98, forward(*ELEMENTWISE)),
+    Goal("square backward", 0.97, 0.98, backward("square")),
+    Goal(
+        "fused_op backward, 256 columns",
+        0.80,
+        1.1,
+        all_of(backward("fused_op"), of_columns(256, 256)),
+    ),
+    Goal(
+        "fused_op backward, 4095 columns",
+        0.85,
+        1.1,
+        all_of(backward("fused_op"), of_columns(4095, 4095)),
+    ),
+    Goal("fused_op backward", 0.90, 1.2, backward("fused_op")),
+    Goal("products backward, with sums", 0.85, 0.98, all_of(backward(*ELEMENTWISE), sums)),
+    Goal("products backward", 0.95, 0.98, backward(*ELEMENTWISE)),
+    Goal(
+        "sums, from 128 MiB",
+        0.95,
+        1.0,
+        lambda row: row.operator == "reduce_sum" and mib(row) >= 128,
+    ),
+    Goal("smaller sums", 0, 0, is_of("reduce_sum")),
+    Goal("layer norm 16 x 4194304", 0.58, 1.2, layer_norm("forward", shaped("16x4194304"))),
+    Goal(
+        "layer norm 16 x 4194304, backward", 0.50, 1.2, layer_norm("backward", shaped("16x4194304"))
+    ),
+    Goal("layer norm 2048 x 65536", 0.85, 1.0, layer_norm("forward", shaped("2048x65536"))),
+    Goal(
+        "layer norm 2048 x 65536, backward", 0.70, 1.0, layer_norm("backward", shaped("2048x65536"))
+    ),
+    Goal("layer norm, misaligned", 0, 1.0, layer_norm("", lambda row: row.form == MISALIGNED)),
+    Goal(
+        "layer norm, 256 and 4095 columns",
+        0.90,
+        1.0,
+        layer_norm("forward", lambda row: columns(row) in (256, 4095)),
+    ),
+    Goal("layer norm", 0.95, 1.0, layer_norm("forward")),
+    Goal(
+        "layer norm backward, 256, 4095 and 16384 columns",
+        0.75,
+        1.0,
+        layer_norm("backward", lambda row: columns(row) in (256, 4095, 16384)),
+    ),
+    Goal("layer norm backward", 0.85, 1.0, layer_norm("backward")),
+    Goal(
+        "linear_scan, few channels",
+        0,
+        1.5,
+        lambda row: (
+            row.operator == "linear_scan" and row.form.startswith("dim") and channels(row) < 32768
+        ),
+    ),
+    Goal(
+        "linear_scan, misaligned",
+        0,
+        1.5,
+        all_of(is_of("linear_scan"), lambda row: row.form == MISALIGNED),
+    ),
+    Goal("linear_scan", 0.85, 1.5, forward("linear_scan")),
+    Goal("linear_scan backward", 0.80, 1.5, backward("linear_scan")),
+    Goal("swiglu", 0.97, 0.99, forward("swiglu")),
+    Goal("swiglu backward", 0.95, 0.99, backward("swiglu")),
+    Goal(
+        "norms of a sum, misaligned",
+        0,
+        1.0,
+        all_of(is_of(*NORMS), lambda row: row.form == MISALIGNED),
+    ),
+    Goal("norms of a sum", 0.93, 1.0, forward(*NORMS)),
+    Goal("norms of a sum, backward", 0.85, 1.0, backward(*NORMS)),
+    Goal("bn_relu", 0.97, 0.99, forward("bn_relu")),
+    Goal(
+        "cross entropy",
+        0.90,
+        1.0,
+        all_of(forward("softmax_cross_entropy"), lambda row: row.dtype == "bfloat16"),
+    ),
+    Goal(
+        "cross entropy, both passes",
+        0.85,
+        1.0,
+        lambda row: (
+            row.operator == "softmax_cross_entropy"
+            and row.direction == "both"
+            and row.dtype == "bfloat16"
+        ),
+    ),
+)
+
+# The first that is for a row.
+REASONS = (
+    Reason(
+        "others' forward writes a byte that their backward reads, 18 bytes an element; ours 20",
+        lambda row: row.operator == "relu" and row.direction == "both",
+    ),
+    Reason("as fast as others, but for what two runs of one binary differ by", as_fast),
+    Reason(
+        "the gradient of `expand`, which is PyTorch's sum of what ours wrote",
+        all_of(backward("mymul"), sums),
+    ),
+    Reason(
+        "tiles ask of each access where it begins: 230 instructions for 16 bytes",
+        lambda row: row.form == TRANSPOSED and not whole(row),
+    ),
+    Reason(
+        "every access to what does not lie as the output does is two and a shift",
+        lambda row: not whole(row),
+    ),
+    Reason(
+        "the kernel that adds up partial sums costs 4 us, and blocks end at different times",
+        lambda row: row.operator == "reduce_sum" and row.form in ("all", "dim 0", "dim 0, 2"),
+    ),
+    Reason(
+        "the kernel that adds up partial sums costs 4 us, and blocks end at different times",
+        all_of(backward("fused_op", "affine", "fused_layer_norm", *NORMS), lambda r: mib(r) < 64),
+    ),
+    Reason(
+        "bound by memory: at the floor itself it would be 1.2",
+        all_of(backward("fused_op"), lambda row: row.dtype == "float32", of_columns(256, 8192)),
+    ),
+    Reason(
+        "others' blocks have all rows of few columns; such tiles gain 4 % here, and lose elsewhere",
+        all_of(backward("fused_op"), of_columns(16384, 1 << 30)),
+    ),
+    Reason(
+        "1.5 to 2 us more than others' whatever the size, not for statistics nor parameters",
+        all_of(forward("fused_layer_norm", "add_layer_norm"), of_columns(1, 8192)),
+    ),
+    Reason(
+        "blocks of a cluster share a row, and read nothing while they wait for each other",
+        all_of(is_of("fused_layer_norm", *NORMS), of_columns(16385, 131072)),
+    ),
+)
+
+
+def goal_of(row: Row) -> Goal | None:
+    return next((goal for goal in GOALS if goal.of(row)), None)
+
+
+def reason_for(row: Row) -> str:
+    return next((reason.text for reason in REASONS if reason.of(row)), "not known")
+
+
+def reached(row: Row, goal: Goal) -> bool:
+    ratio = best(row)
+    return round(row.of_floor(OURS), 2) >= goal.floor and (
+        ratio is None or round(ratio, 2) >= goal.best
+    )
+
+
+def rows_by_goal(rows: Iterable[Row]) -> dict[Goal, list[Row]]:
+    """Those that were timed, of goals that ask something."""
+    found: dict[Goal, list[Row]] = {goal: [] for goal in GOALS}
+    for row in rows:
+        goal = goal_of(row)
+        if goal is not None and OURS in row.times:
+            found[goal].append(row)
+    return {goal: of for goal, of in found.items() if of and (goal.floor or goal.best)}
+
+
+def table(rows: Iterable[Row]) -> str:
+    """The goals, how many rows reach them, and the rows that do not."""
+    summary, short = [], []
+    for goal, of in rows_by_goal(rows).items():
+        below = [row for row in of if not reached(row, goal)]
+        least = min(row.of_floor(OURS) for row in of)
+        ratios = [ratio for ratio in map(best, of) if ratio is not None]
+        figures = (_asked(goal.floor), f"{least:.0%}", _ratio(goal.best or None))
+        counts = (str(len(of)), str(len(of) - len(below)))
+        summary.append([goal.work, *figures, _ratio(min(ratios, default=None)), *counts])
+        for row in below:
+            call = " ".join(word for word in (row.operator, row.form) if word)
+            figures = (f"{row.times[OURS].us:.1f}", f"{row.of_floor(OURS):.0%}", _ratio(best(row)))
+            short.append([call, row.shape, row.dtype, row.direction, *figures, reason_for(row)])
+    of_goals = ["work", "of floor, goal", "least", "best other, goal", "least", "rows", "reached"]
+    of_rows = ["call", "shape", "dtype", "pass", "us", "of floor", "best other", "why"]
+    return f"""\
+{markdown(of_goals, summary, ["work"])}
+
+Rows that do not reach theirs:
+
+{markdown(of_rows, short, [*TEXT, "call", "why"])}
+"""
+
+
+def _asked(share: float) -> str:
+    return f"{share:.0%}" if share else ""
+
+
+def _ratio(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}"
+
+
+def main() -> None:
+    for results in committed():
+        if device(results) == "cuda":
+            print(f"{results.path.stem}\n\n{table(results)}")
+
+
+if __name__ == "__main__":
+    main()
