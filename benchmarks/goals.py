@@ -60,7 +60,7 @@ def whole(row: Row) -> bool:
 
 
 def is_of(*operators: str, passes: str = "") -> OfRow:
-    return lambda row: row.operator in operators and row.direction in (passes or row.direction)
+    return lambda row: row.operator in operators and row.direction == (passes or row.direction)
 
 
 def forward(*operators: str) -> OfRow:
@@ -130,12 +130,7 @@ GOALS = (
         0,
         lambda row: row.direction == "both" and row.operator != "softmax_cross_entropy",
     ),
-    Goal(
-        "relu backward (others read a mask)",
-        0.97,
-        0,
-        all_of(backward("relu"), lambda row: not small(row)),
-    ),
+    Goal("relu backward (others read a mask)", 0.97, 0, backward("relu")),
     Goal("one operand transposed", 0.90, 0.97, lambda row: row.form == TRANSPOSED),
     Goal(
         "small ones", 0, 1.0, all_of(small, is_of(*ELEMENTWISE, "reduce_sum", "fused_layer_norm"))
