@@ -126,7 +126,7 @@ SHAPES_OF_BATCHES = [
     (2, 100, 3),
     (3, 64, 64),
     (3, 72, 136),
-    (2, 8, 16, 24),
+    (2, 16, 72, 136),
     (4, 16, 7, 9),
     (2, 3, 31, 33),
     (3, 65, 4, 17),
@@ -142,6 +142,8 @@ def test_permuted_operands(device, dtype, shape):
     generator, choices = torch.Generator().manual_seed(0), random.Random(0)
     values = small_numbers((3, *shape), device, dtype, generator)
     orders = list(itertools.permutations(range(len(shape))))
+    # Where accesses may all be whole, mostly such: one operand decides for all.
+    offsets = (0, 0, 0, 0, 0, 8, 1) if all(n % 8 == 0 for n in shape[1:]) else (0, 0, 1, 5)
     for order in choices.sample(orders, min(len(orders), 24)):
         operands = []
         for x, kind in zip(values, ("permuted", "permuted too", "straight"), strict=True):
@@ -149,12 +151,39 @@ def test_permuted_operands(device, dtype, shape):
             if kind == "permuted too":
                 expanded = {d for d in own if choices.random() < 0.3}
                 x = x[tuple(slice(1 if d in expanded else None) for d in range(len(shape)))]
-            operands.append(strided(x, own, [1] * len(shape), choices.choice((0, 0, 1, 5))))
+            operands.append(strided(x, own, [1] * len(shape), choices.choice(offsets)))
         choices.shuffle(operands)
         a, x, b = operands
         strides = [t.stride() for t in operands]
         assert torch.equal(ops.affine(a, x, b), a * x + b), strides
         assert torch.equal(ops.affine(a, x.expand(shape), b), a * x + b), strides
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    ("shape", "order"),
+    [
+        ((72, 136), (1, 0)),
+        ((3, 72, 136), (0, 2, 1)),
+        # A transposed operand is contiguous along another dimension than the last but one.
+        ((64, 4, 72), (2, 1, 0)),
+        ((2, 72, 3, 136), (0, 3, 2, 1)),
+    ],
+    ids=str,
+)
+def test_aligned_operands(device, dtype, shape, order):
+    """All accesses are whole, and tiles at the ends are not."""
+    generator = torch.Generator().manual_seed(0)
+    a, x, b = small_numbers((3, *shape), device, dtype, generator)
+    lies = strided(x, order, [1] * len(shape), 0)
+    assert torch.equal(ops.affine(a, lies, b), a * x + b)
+    assert torch.equal(ops.affine(lies, a, lies), x * a + x)
+    row = b[(0,) * (len(shape) - 1)]
+    assert torch.equal(ops.affine(a, lies, row), a * x + row)
+    grads = torch.ops.extension_cpp.mymul_backward(a, b, lies)
+    assert torch.equal(grads[0], a * x)
+    assert torch.equal(grads[1], a * b)
 
 
 @pytest.mark.parametrize("device", DEVICES)

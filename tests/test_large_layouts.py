@@ -29,13 +29,14 @@ def test_reduce_sum(dim: int | None):
     torch.testing.assert_close(reduce_sum(x, dim).double(), expected, rtol=1e-5, atol=1.0)
 
 
-def test_affine_of_a_transposed_operand():
+@pytest.mark.parametrize("count", [ROWS, ROWS + 5], ids=["any columns", "whole accesses"])
+def test_affine_of_a_transposed_operand(count: int):
     half = {"device": "cuda", "dtype": torch.bfloat16}
-    a = torch.empty(COLS, ROWS, **half).uniform_(-2, 2).t()
-    x = torch.empty(ROWS, COLS, **half).uniform_(-2, 2)
+    a = torch.empty(COLS, count, **half).uniform_(-2, 2).t()
+    x = torch.empty(count, COLS, **half).uniform_(-2, 2)
     b = torch.empty(COLS, **half).uniform_(-2, 2)
     output = affine(a, x, b)
-    for start in range(0, ROWS, PIECE):
+    for start in range(0, count, PIECE):
         rows = slice(start, start + PIECE)
         expected = a[rows].float() * x[rows].float() + b.float()
         torch.testing.assert_close(output[rows].float(), expected, rtol=2e-2, atol=2e-2)

@@ -69,7 +69,7 @@ constexpr int summed_accesses() {
   return std::max(1, (kHeld > 3 ? 8 : 16) / N);
 }
 
-// Of a block; with it the compiler may give a thread of one that stays 128 registers.
+// Of a block; with it the compiler may give a thread of one that stays 128 registers, of one that only reads 64.
 constexpr int kMaxThreads = 512;
 
 // Of blocks that keep a row, and of those that keep a long one, in 64 registers a thread.
@@ -94,10 +94,11 @@ constexpr bool writes_rows = true;
 template <class F>
 constexpr bool writes_rows<F, std::enable_if_t<!F::kWritesRows>> = false;
 
-// Blocks that the compiler shall let run at once, of kernels that sum columns: what only reads them needs few
-// registers.
-template <bool Ahead, int N, class In, class F>
-constexpr int kColumnSumBlocks = In::kCount == 1 && !writes_rows<F> && (Ahead || N == 1) ? 2 : 1;
+// Blocks of kMaxThreads that the compiler shall let run at once, of kernels that sum columns: two, or four of kBlock,
+// of those that read one input for one sum and write nothing. (Of whole accesses that are not sent for ahead, which are
+// of short rows, there are more registers in a thread's loads.)
+template <bool Ahead, int N, size_t C, class In, class F>
+constexpr int kColumnSumBlocks = In::kCount == 1 && C == 1 && !writes_rows<F> && (Ahead || N == 1) ? 2 : 1;
 
 // batch x rows x cols.
 struct Extent {
@@ -278,33 +279,33 @@ class RowValuesAhead {
 };
 
 // Which rows of which tile are a thread's: a tile is a segment of the rows of one matrix of the batch.
-struct Share {
+struct Portion {
   int64_t batch;
   bool exists;
   int row_team;  // of those that share the tile in a block
   int64_t first_row;
-  Span span;  // of the segment; the row is yet to be said
+  Span span;  // of the segment: no row yet, and so no offset
 };
 
 template <int N, bool Ragged, class F, class In>
-__device__ Share share_of(
+__device__ Portion portion_of(
     const In& inputs, const Extent& extent, const Split& split, int lanes, int row_teams, int classes, int thread) {
-  Share share;
+  Portion portion;
   const int team = thread / lanes;
   const int tiles_per_block = static_cast<int>(blockDim.x) / (lanes * row_teams);
   const int64_t own_tile = static_cast<int64_t>(blockIdx.x) * tiles_per_block + team / row_teams;
-  share.row_team = team % row_teams;
-  share.exists = own_tile < extent.batch * split.segments;
-  const int64_t tile = share.exists ? own_tile : 0;
-  share.batch = extent.batch == 1 ? 0 : split.segments == 1 ? tile : tile / split.segments;
+  portion.row_team = team % row_teams;
+  portion.exists = own_tile < extent.batch * split.segments;
+  const int64_t tile = portion.exists ? own_tile : 0;
+  portion.batch = extent.batch == 1 ? 0 : split.segments == 1 ? tile : tile / split.segments;
   // The rows of all blocks at a time lie together.
-  share.first_row = static_cast<int64_t>(blockIdx.y / classes) * row_teams * classes + blockIdx.y % classes;
-  Span& span = share.span;
+  portion.first_row = static_cast<int64_t>(blockIdx.y / classes) * row_teams * classes + blockIdx.y % classes;
+  Span& span = portion.span;
   span = {};
-  span.segment = tile - share.batch * split.segments;
+  span.segment = tile - portion.batch * split.segments;
   // Segments are cut where accesses are. (Where rows begin at different places, no place is better than another.)
   const int head = Ragged && classes * extent.cols % N == 0
-                       ? head_of<N, F>(inputs, (share.batch * extent.rows + share.first_row) * extent.cols)
+                       ? head_of<N, F>(inputs, (portion.batch * extent.rows + portion.first_row) * extent.cols)
                        : 0;
   const int64_t begin = span.segment * split.segment_cols + head;
   const int64_t end = begin + split.segment_cols;
@@ -312,7 +313,7 @@ __device__ Share share_of(
   span.cols = end < extent.cols ? end - span.first_col : extent.cols - span.first_col;
   span.cols = span.cols > 0 ? span.cols : 0;  // the one before it may end a row
   span.head = static_cast<int>(begin - span.first_col);
-  return share;
+  return portion;
 }
 
 // Blocks stay for many rows of one segment, each of which is read while the one before it is computed. A thread meets
@@ -322,7 +323,7 @@ __device__ Share share_of(
 // blockIdx.x: tiles, which are segments of matrices of the batch; blockIdx.y: the rows. row_teams of the block's teams
 // share a tile. Shares: the tiles of a row are of the blocks of a cluster, which reduce it together.
 template <int N, int V, bool Ragged, bool Ahead, bool Shares, size_t C, class In, class F, class Out>
-__global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, In, F>) rows_and_column_sums_kernel(
+__global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In, F>) rows_and_column_sums_kernel(
     F f, In inputs, Extent extent, Split split, int lanes, int row_teams, int classes, int rows_in_shared,
     SumOutputs<Out, C> outputs, acc_t<typename In::Element>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
   static_assert(Ahead || !Shares);
@@ -332,10 +333,10 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, In, F>
   wait_for_previous();
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
   Team<A, Shares> team(lanes, static_cast<int>(threadIdx.x) - team_in_block * lanes, team_in_block, shared);
-  const auto own_share = [&](int thread) {
-    return share_of<N, Ragged, F>(inputs, extent, split, lanes, row_teams, classes, thread);
+  const auto own_portion = [&](int thread) {
+    return portion_of<N, Ragged, F>(inputs, extent, split, lanes, row_teams, classes, thread);
   };
-  const Share own = own_share(static_cast<int>(threadIdx.x));
+  const Portion own = own_portion(static_cast<int>(threadIdx.x));
   const int64_t first = own.first_row;
   const int64_t stride = static_cast<int64_t>(gridDim.y / classes) * row_teams;  // in rows of the block's class
   Span span = own.span;
@@ -411,19 +412,20 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, In, F>
     }
   }
 
-  // Worked out once more, or it would be kept in registers all the while; where that is much work, it is kept.
+  // Worked out once more, or it would be kept in registers all the while. (Of ragged and shared rows that is more work,
+  // and it is kept.)
   int thread = static_cast<int>(threadIdx.x);
   if constexpr (!Ragged && !Shares) {
     asm volatile("" : "+r"(thread));
   }
-  const Share share = own_share(thread);
-  const int64_t cols = whole_cols<N, Ragged>(share.span);
-  // Of partial sums as many in an access as lie between boundaries for certain: single ones, as far apart as a thread's
-  // are from the next thread's, would be transactions of their own.
+  const Portion portion = own_portion(thread);
+  const int64_t cols = whole_cols<N, Ragged>(portion.span);
+  // Of partial sums as many in an access as lie between boundaries for certain: single ones of threads whose columns
+  // lie apart would be transactions of their own.
   constexpr int M = Ragged || N < kVector<A> ? 1 : kVector<A>;
   // Sum c of columns col ... col + M - 1.
   const auto put = [&](size_t c, int64_t col, const Values<A, M>& values) {
-    const int64_t at = share.batch * extent.cols + share.span.first_col + col;
+    const int64_t at = portion.batch * extent.cols + portion.span.first_col + col;
     if (gridDim.y > 1) {
       store(partials + (static_cast<int64_t>(blockIdx.y) * C + c) * extent.batch * extent.cols + at, values);
       return;
@@ -441,7 +443,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, In, F>
 #pragma unroll
     for (size_t c = 0; c < C; ++c) {
       sum_over_teams_of_warp(sums[c], lanes, group);
-      if (share.row_team != 0 || !share.exists) {
+      if (portion.row_team != 0 || !portion.exists) {
         continue;
       }
 #pragma unroll
@@ -455,12 +457,12 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, In, F>
             for (int k = 0; k < M; ++k) {
               some[k] = sums[c][v][n + k];
             }
-            put(c, share.span.head + where.col + n, some);
+            put(c, portion.span.head + where.col + n, some);
           }
         }
       }
       if constexpr (Ragged) {
-        const EdgePlace<N> at_edge(share.span, lane);
+        const EdgePlace<N> at_edge(portion.span, lane);
         if (at_edge.is) {
           put(c, at_edge.col, {sums[c][RowHere::kEdge][0]});
         }
@@ -492,18 +494,18 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, In, F>
       }
     }
     __syncthreads();
-    if (!share.exists) {
+    if (!portion.exists) {
       continue;
     }
     const int units = group / unit;
     const int in_group = thread % group;
     const A* const first_vector = vectors + thread / group * units * length;
     for (int col = in_group * M; col < whole && col < cols; col += group * M) {
-      put(c, share.span.head + col, sum_of_vectors<M>(first_vector + col, units, length));
+      put(c, portion.span.head + col, sum_of_vectors<M>(first_vector + col, units, length));
     }
     if constexpr (Ragged) {
       if (in_group < lanes) {
-        const EdgePlace<N> at_edge(share.span, in_group);
+        const EdgePlace<N> at_edge(portion.span, in_group);
         if (at_edge.is) {
           put(c, at_edge.col, sum_of_vectors<1>(first_vector + whole + in_group, units, length));
         }

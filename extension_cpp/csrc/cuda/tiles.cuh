@@ -3,7 +3,7 @@
 //
 // The columns of a tile lie along the innermost dimension of the outputs, its rows along the one in which transposed
 // inputs are contiguous; the other dimensions only say where a tile is. A transposed input goes through shared memory:
-// its tile is read whole, each column in accesses of 16 bytes, before a row of it is used.
+// all of its tile is read, each column in accesses of 16 bytes, before a row of it is used.
 #pragma once
 
 #include "indexing.h"
@@ -206,26 +206,28 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   }
 }
 
-// Tiles of which every access is whole and aligned, in all operands: what is left to ask is where the tensor ends. They
-// are larger: what a thread does once is for more elements.
+// Tiles of which every access is whole and aligned, in all operands: what is left to ask is where the tensor ends. Of
+// float32 they are larger, though smaller ones are waited for less: what a thread does once is for four accesses.
 constexpr int kWholeTile = 64;  // rows, and columns
 template <class T>
 constexpr int kWholeTileBytes = kWholeTile * kWholeTile * static_cast<int>(sizeof(T));
 template <class T>
 constexpr int kWholeTileChunks = kWholeTileBytes<T> / kAccessBytes / kBlock;  // of each operand and thread
 
+// As many at once as have the registers for what K operands have on its way.
+template <size_t K>
+constexpr int kWholeTileBlocks = K > 3 ? 1 : (K == 3 ? 3 : 4);
+
 template <class F, class T, size_t M, size_t K>
-__global__ void __launch_bounds__(
-    kBlock, K <= 2   ? 4
-            : K == 3 ? 3
-                     : 1) whole_tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
+__global__ void __launch_bounds__(kBlock, kWholeTileBlocks<K>)
+    whole_tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
   constexpr int N = kVector<T>;
   constexpr int kSize = sizeof(T);
   constexpr int kChunks = kWholeTileChunks<T>;
   constexpr unsigned kColWords = kWholeTile / N;  // of a column in shared memory
   constexpr unsigned kColBytes = kColWords * kAccessBytes;
   constexpr unsigned kNextCol = kBlock / kColWords;
-  // Of rows: a warp has 8 accesses of each of 4, which are in different banks where they were transposed.
+  // A warp takes 8 accesses of each of 4 rows: read from transposed tiles, their elements lie in different banks.
   constexpr unsigned kNextRow = kBlock / kTileWords;
   constexpr int kParts = kWholeTile / (kTileWords * N);
   static_assert(kColWords >= kTileWords && kParts * static_cast<int>(kWholeTile / kNextRow) == kChunks);
@@ -399,6 +401,7 @@ bool launch_tiles(
   if (!fits || std::max(cols, rows) >= kMost) {
     return false;
   }
+  // (Of float64 no block may have two such tiles.)
   if constexpr (kSize <= 4) {
     if (whole && launch(whole_tile_kernel<F, T, M, K>, kWholeTile, kWholeTile, kWholeTileBytes<T>)) {
       return true;
