@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable
 
+import torch
 from contenders import OURS
 from results import Row, committed, device
 from table import TEXT, markdown
@@ -19,8 +20,9 @@ from table import TEXT, markdown
 OfRow = Callable[[Row], bool]
 
 ELEMENTWISE = ("relu", "square", "mymuladd", "mymul", "affine", "fused_op", "myadd_out")
+LAYER = "fused_layer_norm"
+ENTROPY = "softmax_cross_entropy"
 NORMS = ("add_rms_norm", "add_layer_norm")
-BYTES = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 SMALL = ("4096x1024", "1024x2048")
 TRANSPOSED = "last operand transposed"
 MISALIGNED = "misaligned"
@@ -45,13 +47,17 @@ class Reason:
 
 
 def columns(row: Row) -> int:
-    return int(row.shape.split("x")[-1])
+    return row.sizes[-1]
 
 
 def mib(row: Row) -> float:
     """Of the main input."""
-    elements = math.prod(int(length) for length in row.shape.split("x"))
-    return elements * BYTES[row.dtype] / 2**20
+    return math.prod(row.sizes) * getattr(torch, row.dtype).itemsize / 2**20
+
+
+def channels(row: Row) -> int:
+    """Independent ones of a scan over the dimension that its form names."""
+    return math.prod(row.sizes) // row.sizes[int(row.form.removeprefix("dim "))]
 
 
 def whole(row: Row) -> bool:
@@ -59,48 +65,42 @@ def whole(row: Row) -> bool:
     return columns(row) % 8 == 0 and row.form != MISALIGNED
 
 
-def is_of(*operators: str, passes: str = "") -> OfRow:
-    return lambda row: row.operator in operators and row.direction == (passes or row.direction)
+def sums(row: Row) -> bool:
+    """Whether the backward sums to an operand that was broadcast."""
+    return row.form not in ("", MISALIGNED, TRANSPOSED)
 
 
-def forward(*operators: str) -> OfRow:
-    return is_of(*operators, passes="forward")
+def is_of(*operators: str, **values: str) -> OfRow:
+    """Rows of some operators whose direction, form, shape or dtype is the one that is named."""
+    return lambda row: row.operator in operators and has(**values)(row)
 
 
-def backward(*operators: str) -> OfRow:
-    return is_of(*operators, passes="backward")
+def has(**values: str) -> OfRow:
+    return lambda row: all(getattr(row, name) == value for name, value in values.items())
+
+
+def forward(*operators: str, **values: str) -> OfRow:
+    return is_of(*operators, direction="forward", **values)
+
+
+def backward(*operators: str, **values: str) -> OfRow:
+    return is_of(*operators, direction="backward", **values)
+
+
+def both(*operators: str, **values: str) -> OfRow:
+    return is_of(*operators, direction="both", **values)
 
 
 def all_of(*conditions: OfRow) -> OfRow:
     return lambda row: all(condition(row) for condition in conditions)
 
 
-def small(row: Row) -> bool:
-    return row.shape in SMALL
-
-
-def sums(row: Row) -> bool:
-    """Whether the backward sums to an operand that was broadcast."""
-    return row.form not in ("", MISALIGNED, TRANSPOSED)
+def any_of(*conditions: OfRow) -> OfRow:
+    return lambda row: any(condition(row) for condition in conditions)
 
 
 def of_columns(least: int, most: int) -> OfRow:
     return lambda row: least <= columns(row) <= most
-
-
-def layer_norm(passes: str, *conditions: OfRow) -> OfRow:
-    return all_of(is_of("fused_layer_norm", passes=passes), *conditions)
-
-
-def shaped(shape: str) -> OfRow:
-    return lambda row: row.shape == shape
-
-
-def channels(row: Row) -> int:
-    """Independent ones of a scan, by its form."""
-    elements = math.prod(int(length) for length in row.shape.split("x"))
-    dim = int(row.form.split()[-1]) if row.form.startswith("dim") else -1
-    return elements // int(row.shape.split("x")[dim])
 
 
 def best(row: Row) -> float | None:
@@ -118,120 +118,61 @@ def as_fast(row: Row) -> bool:
 
 GOALS = (
     Goal("the textbook kernel", 0, 0, is_of("vector_add")),
-    Goal(
-        "relu, both passes (others write a mask)",
-        0,
-        0.98,
-        lambda row: row.operator == "relu" and row.direction == "both",
-    ),
-    Goal(
-        "both passes",
-        0,
-        0,
-        lambda row: row.direction == "both" and row.operator != "softmax_cross_entropy",
-    ),
+    Goal("relu, both passes (others write a mask)", 0, 0.98, both("relu")),
+    Goal("cross entropy, both passes", 0.85, 1.0, both(ENTROPY, dtype="bfloat16")),
+    Goal("both passes", 0, 0, has(direction="both")),
     Goal("relu backward (others read a mask)", 0.97, 0, backward("relu")),
-    Goal("one operand transposed", 0.90, 0.97, lambda row: row.form == TRANSPOSED),
-    Goal(
-        "small ones", 0, 1.0, all_of(small, is_of(*ELEMENTWISE, "reduce_sum", "fused_layer_norm"))
-    ),
+    Goal("one operand transposed", 0.90, 0.97, has(form=TRANSPOSED)),
+    Goal("small ones", 0, 1.0, all_of(
+        is_of(*ELEMENTWISE, "reduce_sum", LAYER), lambda row: row.shape in SMALL
+    )),
     Goal("elementwise", 0.97, 0.98, forward(*ELEMENTWISE)),
     Goal("square backward", 0.97, 0.98, backward("square")),
-    Goal(
-        "fused_op backward, 256 columns",
-        0.80,
-        1.1,
-        all_of(backward("fused_op"), of_columns(256, 256)),
-    ),
-    Goal(
-        "fused_op backward, 4095 columns",
-        0.85,
-        1.1,
-        all_of(backward("fused_op"), of_columns(4095, 4095)),
-    ),
+    Goal("fused_op backward, 256 columns", 0.80, 1.1, all_of(
+        backward("fused_op"), of_columns(256, 256)
+    )),
+    Goal("fused_op backward, 4095 columns", 0.85, 1.1, all_of(
+        backward("fused_op"), of_columns(4095, 4095)
+    )),
     Goal("fused_op backward", 0.90, 1.2, backward("fused_op")),
     Goal("products backward, with sums", 0.85, 0.98, all_of(backward(*ELEMENTWISE), sums)),
     Goal("products backward", 0.95, 0.98, backward(*ELEMENTWISE)),
-    Goal(
-        "sums, from 128 MiB",
-        0.95,
-        1.0,
-        lambda row: row.operator == "reduce_sum" and mib(row) >= 128,
-    ),
+    Goal("sums, from 128 MiB", 0.95, 1.0, all_of(is_of("reduce_sum"), lambda row: mib(row) >= 128)),
     Goal("smaller sums", 0, 0, is_of("reduce_sum")),
-    Goal("layer norm 16 x 4194304", 0.58, 1.2, layer_norm("forward", shaped("16x4194304"))),
-    Goal(
-        "layer norm 16 x 4194304, backward", 0.50, 1.2, layer_norm("backward", shaped("16x4194304"))
-    ),
-    Goal("layer norm 2048 x 65536", 0.85, 1.0, layer_norm("forward", shaped("2048x65536"))),
-    Goal(
-        "layer norm 2048 x 65536, backward", 0.70, 1.0, layer_norm("backward", shaped("2048x65536"))
-    ),
-    Goal("layer norm, misaligned", 0, 1.0, layer_norm("", lambda row: row.form == MISALIGNED)),
-    Goal(
-        "layer norm, 256 and 4095 columns",
-        0.90,
-        1.0,
-        layer_norm("forward", lambda row: columns(row) in (256, 4095)),
-    ),
-    Goal("layer norm", 0.95, 1.0, layer_norm("forward")),
-    Goal(
-        "layer norm backward, 256, 4095 and 16384 columns",
-        0.75,
-        1.0,
-        layer_norm("backward", lambda row: columns(row) in (256, 4095, 16384)),
-    ),
-    Goal("layer norm backward", 0.85, 1.0, layer_norm("backward")),
-    Goal(
-        "linear_scan, few channels",
-        0,
-        1.5,
-        lambda row: (
-            row.operator == "linear_scan" and row.form.startswith("dim") and channels(row) < 32768
-        ),
-    ),
-    Goal(
-        "linear_scan, misaligned",
-        0,
-        1.5,
-        all_of(is_of("linear_scan"), lambda row: row.form == MISALIGNED),
-    ),
+    Goal("layer norm 16 x 4194304", 0.58, 1.2, forward(LAYER, shape="16x4194304")),
+    Goal("layer norm 16 x 4194304, backward", 0.50, 1.2, backward(LAYER, shape="16x4194304")),
+    Goal("layer norm 2048 x 65536", 0.85, 1.0, forward(LAYER, shape="2048x65536")),
+    Goal("layer norm 2048 x 65536, backward", 0.70, 1.0, backward(LAYER, shape="2048x65536")),
+    Goal("layer norm, misaligned", 0, 1.0, is_of(LAYER, form=MISALIGNED)),
+    Goal("layer norm, 256 and 4095 columns", 0.90, 1.0, all_of(
+        forward(LAYER), lambda row: columns(row) in (256, 4095)
+    )),
+    Goal("layer norm", 0.95, 1.0, forward(LAYER)),
+    Goal("layer norm backward, 256, 4095 and 16384 columns", 0.75, 1.0, all_of(
+        backward(LAYER), lambda row: columns(row) in (256, 4095, 16384)
+    )),
+    Goal("layer norm backward", 0.85, 1.0, backward(LAYER)),
+    Goal("linear_scan, few channels", 0, 1.5, all_of(
+        is_of("linear_scan"), lambda row: row.form.startswith("dim"),
+        lambda row: channels(row) < 32768,
+    )),
+    Goal("linear_scan, misaligned", 0, 1.5, is_of("linear_scan", form=MISALIGNED)),
     Goal("linear_scan", 0.85, 1.5, forward("linear_scan")),
     Goal("linear_scan backward", 0.80, 1.5, backward("linear_scan")),
     Goal("swiglu", 0.97, 0.99, forward("swiglu")),
     Goal("swiglu backward", 0.95, 0.99, backward("swiglu")),
-    Goal(
-        "norms of a sum, misaligned",
-        0,
-        1.0,
-        all_of(is_of(*NORMS), lambda row: row.form == MISALIGNED),
-    ),
+    Goal("norms of a sum, misaligned", 0, 1.0, is_of(*NORMS, form=MISALIGNED)),
     Goal("norms of a sum", 0.93, 1.0, forward(*NORMS)),
     Goal("norms of a sum, backward", 0.85, 1.0, backward(*NORMS)),
     Goal("bn_relu", 0.97, 0.99, forward("bn_relu")),
-    Goal(
-        "cross entropy",
-        0.90,
-        1.0,
-        all_of(forward("softmax_cross_entropy"), lambda row: row.dtype == "bfloat16"),
-    ),
-    Goal(
-        "cross entropy, both passes",
-        0.85,
-        1.0,
-        lambda row: (
-            row.operator == "softmax_cross_entropy"
-            and row.direction == "both"
-            and row.dtype == "bfloat16"
-        ),
-    ),
-)
+    Goal("cross entropy", 0.90, 1.0, forward(ENTROPY, dtype="bfloat16")),
+)  # fmt: skip
 
 # The first that is for a row.
 REASONS = (
     Reason(
         "others' forward writes a byte that their backward reads, 18 bytes an element; ours 20",
-        lambda row: row.operator == "relu" and row.direction == "both",
+        both("relu"),
     ),
     Reason("as fast as others, but for what two runs of one binary differ by", as_fast),
     Reason(
@@ -248,15 +189,14 @@ REASONS = (
     ),
     Reason(
         "the kernel that adds up partial sums costs 4 us, and blocks end at different times",
-        lambda row: row.operator == "reduce_sum" and row.form in ("all", "dim 0", "dim 0, 2"),
-    ),
-    Reason(
-        "the kernel that adds up partial sums costs 4 us, and blocks end at different times",
-        all_of(backward("fused_op", "affine", "fused_layer_norm", *NORMS), lambda r: mib(r) < 64),
+        any_of(
+            lambda row: row.operator == "reduce_sum" and row.form in ("all", "dim 0", "dim 0, 2"),
+            all_of(backward("fused_op", "affine", LAYER, *NORMS), lambda row: mib(row) < 64),
+        ),
     ),
     Reason(
         "bound by memory: at the floor itself it would be 1.2",
-        all_of(backward("fused_op"), lambda row: row.dtype == "float32", of_columns(256, 8192)),
+        all_of(backward("fused_op", dtype="float32"), of_columns(256, 8192)),
     ),
     Reason(
         "others' blocks have all rows of few columns; such tiles gain 4 % here, and lose elsewhere",
@@ -264,11 +204,11 @@ REASONS = (
     ),
     Reason(
         "1.5 to 2 us more than others' whatever the size, not for statistics nor parameters",
-        all_of(forward("fused_layer_norm", "add_layer_norm"), of_columns(1, 8192)),
+        all_of(forward(LAYER, "add_layer_norm"), of_columns(1, 8192)),
     ),
     Reason(
         "blocks of a cluster share a row, and read nothing while they wait for each other",
-        all_of(is_of("fused_layer_norm", *NORMS), of_columns(16385, 131072)),
+        all_of(is_of(LAYER, *NORMS), of_columns(16385, 131072)),
     ),
 )
 

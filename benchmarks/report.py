@@ -18,7 +18,7 @@ import goals
 from contenders import OURS
 from machine import ROOT
 from plots import draw
-from results import DERIVED, FOLDER, Results, Row, committed, device
+from results import DERIVED, FOLDER, Results, Row, committed, device, sizes
 from table import markdown, others_in, whole
 
 README = ROOT / "README.md"
@@ -116,7 +116,9 @@ def typical(results: Results) -> list[Row]:
             counts.setdefault((row.shape, row.dtype), set()).add(row.operator)
     if not counts:
         return []
-    most = max(counts, key=lambda key: (len(counts[key]), key[0] == TYPICAL, _size(key[0])))
+    most = max(
+        counts, key=lambda key: (len(counts[key]), key[0] == TYPICAL, math.prod(sizes(key[0])))
+    )
     rows = [r for r in results if (r.shape, r.dtype) == most and r.direction != "both"]
     plain: dict[str, str] = {}  # or, where an operator has no plain call, the first
     for row in rows:
@@ -164,10 +166,6 @@ time of others over ours. [goals.py](../goals.py) has the goals,
 [NOTES.md](../NOTES.md) what was measured.
 
 {goals.table(results)}"""
-
-
-def _size(shape: str) -> int:
-    return math.prod(int(length) for length in shape.split("x"))
 
 
 if __name__ == "__main__":

@@ -23,6 +23,11 @@ Key = tuple[str, str, str, str, str]
 SAME = ("hardware", "versions", "commit", "effort")
 
 
+def sizes(shape: str) -> tuple[int, ...]:
+    """Of a shape such as 16384x4096."""
+    return tuple(int(length) for length in shape.split("x"))
+
+
 @dataclasses.dataclass(frozen=True)
 class Time:
     """What was measured of one contender, in microseconds."""
@@ -55,6 +60,11 @@ class Row:
     @property
     def key(self) -> Key:
         return self.operator, self.form, self.shape, self.dtype, self.direction
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Of the main input."""
+        return sizes(self.shape)
 
     def rate(self, name: str) -> float:
         """Bytes a second."""

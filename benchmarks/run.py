@@ -37,7 +37,7 @@ from contenders import (
 )
 from correctness import cotangents, expected, mistake, results
 from limits import Memory
-from results import FOLDER, Results, Row, Time, file_name
+from results import FOLDER, Results, Row, Time, file_name, sizes
 from table import cells, header, line
 from timing import Effort, Timer, timer
 
@@ -183,7 +183,7 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 def parse_shape(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(size) for size in text.split("x"))
+        return sizes(text)
     except ValueError:
         raise SystemExit(f"run.py: a shape is written as 16384x4096, not {text}") from None
 

@@ -57,6 +57,45 @@ struct Tiles {
   TileInput inputs[K];
 };
 
+// Where a block's tile begins, `skew` columns before first_col.
+template <class T, size_t K>
+struct TilePlace {
+  unsigned first_col;
+  unsigned first_row;
+  unsigned out_row_stride;
+  int64_t output;  // in elements
+  const char* data[K];
+
+  __device__ TilePlace(const Tiles<K>& tiles, unsigned tile_rows, unsigned tile_cols, int skew) {
+    const auto& indexing = tiles.indexing;
+    auto tile = static_cast<int>(blockIdx.x);
+    const auto next = [&](const Divider& size) {
+      const int outer = size.divide_small(tile);
+      const int place = tile - outer * static_cast<int>(size.divisor());
+      tile = outer;
+      return place;
+    };
+    first_col = next(tiles.along_cols) * tile_cols;
+    first_row = next(tiles.along_rows) * tile_rows;
+    out_row_stride = static_cast<unsigned>(indexing.strides[1][0]);
+    output = uint64_t{first_row} * out_row_stride + first_col - skew;
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      const TileInput& input = tiles.inputs[k];
+      data[k] = input.data + uint64_t{first_col} * input.col_bytes + uint64_t{first_row} * input.row_bytes;
+    }
+#pragma unroll 1
+    for (int d = 2; d < indexing.dims; ++d) {
+      const int place = next(indexing.sizes[d]);
+      output += place * indexing.strides[d][0];
+#pragma unroll
+      for (size_t k = 0; k < K; ++k) {
+        data[k] += place * indexing.strides[d][1 + k] * static_cast<int>(sizeof(T));
+      }
+    }
+  }
+};
+
 // Where the 16 bytes of a row stand within a column of a tile in shared memory, for columns of one group of N: so that
 // columns N apart find those of one row in different banks.
 inline __device__ unsigned place_in_column(unsigned row_word, unsigned group) {
@@ -77,37 +116,14 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
   extern __shared__ uint4 tile_memory[];
   wait_for_previous();
 
-  const auto& indexing = tiles.indexing;
-  auto tile = static_cast<int>(blockIdx.x);
-  const auto next = [&](const Divider& size) {
-    const int outer = size.divide_small(tile);
-    const int place = tile - outer * static_cast<int>(size.divisor());
-    tile = outer;
-    return place;
-  };
   // The tile begins `skew` columns before first_col, which may be before the tensors; inputs' data begin there, too.
-  const unsigned first_col = next(tiles.along_cols) * tiles.cols;
-  const unsigned first_row = next(tiles.along_rows) * kTileRows<T>;
-  const int before_first = tiles.skew - static_cast<int>(first_col);  // columns of the tile that are not there
-  const int cols = static_cast<int>(indexing.sizes[0].divisor()) + before_first;
-  const int rows = static_cast<int>(indexing.sizes[1].divisor() - first_row);
-  const auto out_row_stride = static_cast<unsigned>(indexing.strides[1][0]);
-  int64_t output = uint64_t{first_row} * out_row_stride + first_col - tiles.skew;
-  const char* data[K];
-#pragma unroll
-  for (size_t k = 0; k < K; ++k) {
-    const TileInput& input = tiles.inputs[k];
-    data[k] = input.data + uint64_t{first_col} * input.col_bytes + uint64_t{first_row} * input.row_bytes;
-  }
-#pragma unroll 1
-  for (int d = 2; d < indexing.dims; ++d) {
-    const int place = next(indexing.sizes[d]);
-    output += place * indexing.strides[d][0];
-#pragma unroll
-    for (size_t k = 0; k < K; ++k) {
-      data[k] += place * indexing.strides[d][1 + k] * kSize;
-    }
-  }
+  const TilePlace<T, K> place(tiles, kTileRows<T>, static_cast<unsigned>(tiles.cols), tiles.skew);
+  const auto out_row_stride = place.out_row_stride;
+  const int64_t output = place.output;
+  const auto& data = place.data;
+  const int before_first = tiles.skew - static_cast<int>(place.first_col);  // columns of the tile that are not there
+  const int cols = static_cast<int>(tiles.indexing.sizes[0].divisor()) + before_first;
+  const int rows = static_cast<int>(tiles.indexing.sizes[1].divisor() - place.first_row);
 
   // The columns [begin, end) of those from own_col on of the rows own_row + kNextRow * u, aligned in the outputs.
   const unsigned thread = threadIdx.x;
@@ -234,35 +250,9 @@ __global__ void __launch_bounds__(kBlock, kWholeTileBlocks<K>)
   extern __shared__ uint4 tile_memory[];
   wait_for_previous();
 
-  const auto& indexing = tiles.indexing;
-  auto tile = static_cast<int>(blockIdx.x);
-  const auto next = [&](const Divider& size) {
-    const int outer = size.divide_small(tile);
-    const int place = tile - outer * static_cast<int>(size.divisor());
-    tile = outer;
-    return place;
-  };
-  const unsigned first_col = next(tiles.along_cols) * kWholeTile;
-  const unsigned first_row = next(tiles.along_rows) * kWholeTile;
-  const auto cols = static_cast<unsigned>(indexing.sizes[0].divisor()) - first_col;
-  const auto rows = static_cast<unsigned>(indexing.sizes[1].divisor()) - first_row;
-  const auto out_row_stride = static_cast<unsigned>(indexing.strides[1][0]);
-  int64_t output = uint64_t{first_row} * out_row_stride + first_col;
-  const char* data[K];
-#pragma unroll
-  for (size_t k = 0; k < K; ++k) {
-    const TileInput& input = tiles.inputs[k];
-    data[k] = input.data + uint64_t{first_col} * input.col_bytes + uint64_t{first_row} * input.row_bytes;
-  }
-#pragma unroll 1
-  for (int d = 2; d < indexing.dims; ++d) {
-    const int place = next(indexing.sizes[d]);
-    output += place * indexing.strides[d][0];
-#pragma unroll
-    for (size_t k = 0; k < K; ++k) {
-      data[k] += place * indexing.strides[d][1 + k] * kSize;
-    }
-  }
+  const TilePlace<T, K> place(tiles, kWholeTile, kWholeTile, 0);
+  const auto cols = static_cast<unsigned>(tiles.indexing.sizes[0].divisor()) - place.first_col;
+  const auto rows = static_cast<unsigned>(tiles.indexing.sizes[1].divisor()) - place.first_row;
 
   const unsigned thread = threadIdx.x;
   const unsigned word = thread % kColWords;
@@ -276,7 +266,7 @@ __global__ void __launch_bounds__(kBlock, kWholeTileBlocks<K>)
     const auto read = [&](int u, unsigned row, unsigned col) {
       words[u][k] = make_uint4(0, 0, 0, 0);
       if (row < rows && col < cols) {
-        const char* const address = data[k] + uint64_t{col} * input.col_bytes + uint64_t{row} * input.row_bytes;
+        const char* const address = place.data[k] + uint64_t{col} * input.col_bytes + uint64_t{row} * input.row_bytes;
         words[u][k] = __ldg(reinterpret_cast<const uint4*>(address));
       }
     };
@@ -315,16 +305,16 @@ __global__ void __launch_bounds__(kBlock, kWholeTileBlocks<K>)
     Packed packed[K];
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
-      const int place = tiles.inputs[k].place;
-      if (place >= 0) {
-        const char* const from = reinterpret_cast<const char*>(tile_memory) + place * kWholeTileBytes<T> +
+      const int at = tiles.inputs[k].place;
+      if (at >= 0) {
+        const char* const from = reinterpret_cast<const char*>(tile_memory) + at * kWholeTileBytes<T> +
                                  col * kColBytes + place_in_column(row / N, col / N) + row % N * kSize;
         packed[k] = pack_elements<T>([&](int n) { return *reinterpret_cast<const T*>(from + n * kColBytes); });
       } else {
         memcpy(packed[k].words, &words[u][k], sizeof(uint4));
       }
     }
-    store_results(f, packed, outputs, output + uint64_t{row} * out_row_stride + col, 0, N);
+    store_results(f, packed, outputs, place.output + uint64_t{row} * place.out_row_stride + col, 0, N);
   }
 }
 
