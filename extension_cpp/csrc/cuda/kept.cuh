@@ -47,7 +47,7 @@ struct Kept {
 };
 
 // The same on their way.
-template <class In, int N, int V, bool Ragged, bool Shifts = Ragged && !In::kAtBoundaries>
+template <class In, int N, int V, bool Ragged, bool Shifts = Ragged && In::kMayShift>
 class Awaited {
  public:
   template <class Index>

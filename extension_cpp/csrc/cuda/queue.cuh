@@ -77,13 +77,16 @@ struct KeptInShared {
 //
 // Of an access that is not aligned a slot has the aligned word in which it begins; that in which it ends is the next
 // thread's, or, of the last of a team that has one, in a slot besides. They are shifted when the row has arrived.
+//
+// An input that is one row for all is sent for, and shifted, only as often as there are places for a row, and stays in
+// each.
 template <class In, int N, int V, bool Ragged>
 class Queue {
   using T = typename In::Element;
   using Kept = KeptInShared<In, N, V>;
   using Word = typename Kept::Word;
 
-  static constexpr bool kShifts = Ragged && !In::kAtBoundaries;
+  static constexpr bool kShifts = Ragged && In::kMayShift;
   // For a warp; teams of ragged rows have at least 2 N threads.
   static constexpr unsigned kSlots = kWarp + (kShifts ? kWarp / (2 * N) : 0);
   static constexpr unsigned kStep = kSlots * sizeof(Word);
@@ -110,13 +113,14 @@ class Queue {
   }
 
   // Sends for a row, if it exists, in the place of the one that was taken last; the order of calls is that of take().
-  __device__ void send(const In& inputs, const Span& span, int lane) {
+  // `is_new`: whether nothing was in that place before.
+  __device__ void send(const In& inputs, const Span& span, int lane, bool is_new) {
     if (span.exists) {
       const Kept to{sent_, kStep};
       for_each_access<N, V, Ragged>(
           inputs, span, lanes_, static_cast<unsigned>(lane), [&](size_t k, int v, const T* row, const auto& where) {
-            if (where.exists()) {
-              send_access(to.slot(k, v), row + where.col, where.is_last());
+            if (where.exists() && (is_new || !inputs.is_one_row(k))) {
+              send_access(to.slot(k, v), row + where.col, where.is_last(), may_shift(inputs, k));
             }
           });
     }
@@ -124,8 +128,8 @@ class Queue {
     sent_ = after(sent_);
   }
 
-  // The next row, of the `rows` that have been sent for. It lies at `span`.
-  __device__ Kept take(const In& inputs, const Span& span) {
+  // The next row, of the `rows` that have been sent for. It lies at `span`. `is_new`: as it was sent for.
+  __device__ Kept take(const In& inputs, const Span& span, bool is_new) {
     if (rows_ == 3) {
       __pipeline_wait_prior(2);
     } else if (rows_ == 2) {
@@ -136,7 +140,7 @@ class Queue {
     const Kept kept{taken_, kStep};
     taken_ = after(taken_);
     if constexpr (kShifts) {
-      shift(inputs, span, kept);
+      shift(inputs, span, kept, is_new);
     }
     return kept;
   }
@@ -147,8 +151,12 @@ class Queue {
     return row == end_ ? begin_ : row;
   }
 
-  __device__ void send_access(unsigned to, const T* address, bool is_last) const {
-    if constexpr (kShifts) {
+  __device__ static bool may_shift(const In& inputs, size_t k) {
+    return kShifts && (!In::kAtBoundaries || inputs.is_one_row(k));
+  }
+
+  __device__ void send_access(unsigned to, const T* address, bool is_last, bool may_shift) const {
+    if (may_shift) {
       const unsigned misaligned = misalignment(address);
       const char* const low = reinterpret_cast<const char*>(address) - misaligned;
       copy_async<Word>(to, low);
@@ -161,10 +169,16 @@ class Queue {
   }
 
   // Leaves each access in the thread's own slot.
-  __device__ void shift(const In& inputs, const Span& span, const Kept& kept) const {
+  __device__ void shift(const In& inputs, const Span& span, const Kept& kept, bool is_new) const {
+    if (In::kAtBoundaries && !is_new) {
+      return;
+    }
     __syncwarp();
 #pragma unroll
     for (size_t k = 0; k < In::kCount; ++k) {
+      if (!may_shift(inputs, k) || (!is_new && inputs.is_one_row(k))) {
+        continue;
+      }
       const unsigned misaligned = misalignment(inputs.row(k, span) + span.head);
 #pragma unroll
       for (int v = 0; v < V; ++v) {

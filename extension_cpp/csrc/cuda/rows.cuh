@@ -388,7 +388,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
     Span next = here;
     int sent = 0;
     const auto send = [&] {
-      queue.send(inputs, next, team.lane());
+      queue.send(inputs, next, team.lane(), sent < rows_in_shared);
       move(next, ++sent);
     };
     for (int k = 1; k < rows_in_shared; ++k) {
@@ -397,7 +397,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
     team.wait_for_others();
     while (turn < all_turns) {
       send();
-      compute(queue.take(inputs, here));
+      compute(queue.take(inputs, here, turn < rows_in_shared));
     }
   } else {
     const auto lane = static_cast<unsigned>(team.lane());
@@ -569,7 +569,7 @@ auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, con
     for (size_t k = 0; k < In::kCount; ++k) {
       const unsigned misaligned = misalignment(inputs.data[k]);
       aligned = aligned && misaligned == 0;
-      at_boundaries = at_boundaries && misaligned == boundary && inputs.lies_by_rows(k, whole);
+      at_boundaries = at_boundaries && (misaligned == boundary || inputs.is_one_row(k));
     }
     if (aligned) {
       return launch(n, std::false_type{}, inputs);

@@ -50,13 +50,15 @@ struct Inputs {
   using Shifted = Inputs<T, K, false>;
   static constexpr size_t kCount = K;
   static constexpr bool kAtBoundaries = AtBoundaries;
+  // Whether accesses of ragged rows may have to be shifted.
+  static constexpr bool kMayShift = !AtBoundaries;
 
   const T* data[K];
 
   __device__ const T* row(size_t k, const Span& span) const { return data[k] + span.offset; }
 
-  // Whether row by row an input lies as what is written does, if the matrices do.
-  bool lies_by_rows(size_t /*k*/, bool /*whole_accesses*/) const { return true; }
+  // Whether an input is one row for all.
+  HOST_DEVICE constexpr bool is_one_row(size_t /*k*/) const { return false; }
 
   Shifted shifted() const {
     Shifted result;
@@ -72,13 +74,14 @@ Inputs<T, K> make_inputs(const std::array<const T*, K>& inputs) {
   return result;
 }
 
-// Matrices of the rows, or one row for all.
+// Matrices of the rows, or one row for all. AtBoundaries is of the matrices.
 template <class T, size_t K, bool AtBoundaries = true>
 struct MixedInputs {
   using Element = T;
   using Shifted = MixedInputs<T, K, false>;
   static constexpr size_t kCount = K;
   static constexpr bool kAtBoundaries = AtBoundaries;
+  static constexpr bool kMayShift = true;
 
   const T* data[K];
   bool one_row[K];
@@ -87,7 +90,7 @@ struct MixedInputs {
     return data[k] + (one_row[k] ? span.first_col : span.offset);
   }
 
-  bool lies_by_rows(size_t k, bool whole_accesses) const { return whole_accesses || !one_row[k]; }
+  HOST_DEVICE bool is_one_row(size_t k) const { return one_row[k]; }
 
   Shifted shifted() const {
     Shifted result;
