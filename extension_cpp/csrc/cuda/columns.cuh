@@ -100,15 +100,22 @@ template <class T, class F, size_t K, size_t R, size_t C>
 void elementwise_with_column_sums(
     const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
     const std::array<T*, R>& results, const std::array<T*, C>& sums) {
+  detail::ElementwiseWithSums<T, F, R> g{f};
+  std::copy_n(results.begin(), R, g.results.data);
+  const auto same = [&](int64_t /*segments*/) { return g; };
   detail::MixedInputs<T, K> from;
   for (size_t k = 0; k < K; ++k) {
     from.data[k] = inputs[k].data;
     from.one_row[k] = inputs[k].one_row;
   }
-  detail::ElementwiseWithSums<T, F, R> g{f};
-  std::copy_n(results.begin(), R, g.results.data);
-  const auto same = [&](int64_t /*segments*/) { return g; };
-  detail::column_sums(like, same, from, {1, rows, cols}, sums);
+  if (std::any_of(from.one_row, from.one_row + K, [](bool is) { return is; })) {
+    detail::column_sums(like, same, from, {1, rows, cols}, sums);
+  } else {
+    // A kernel of its own, which has nothing to shift.
+    detail::Inputs<T, K> matrices;
+    std::copy_n(from.data, K, matrices.data);
+    detail::column_sums(like, same, matrices, {1, rows, cols}, sums);
+  }
 }
 
 namespace detail {

@@ -102,7 +102,8 @@ inline __device__ unsigned place_in_column(unsigned row_word, unsigned group) {
   return (row_word ^ group % kTileWords) * kAccessBytes;
 }
 
-// Four blocks on a multiprocessor, for some to load while others compute; more operands would not have the registers.
+// Of half types, in accesses of 16 bytes. Four blocks on a multiprocessor, for some to load while others compute; more
+// operands would not have the registers.
 template <class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
     tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
@@ -219,6 +220,98 @@ __global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 1)
     }
     const int64_t i = output + own_col[u] + uint64_t{row} * out_row_stride;
     store_results(f, packed[u], outputs, i, begin[u], end[u]);
+  }
+}
+
+// Elements of four bytes and more, one by one: neighbouring threads have neighbours, which the memory serves together,
+// wherever rows begin. (Of half types there would be twice as many for each byte.) A tile has as many rows as
+// a transposed operand has elements in a cache line; in shared memory its columns are a word further apart than they
+// are long, so that the elements of a row are in different banks.
+template <class T>
+constexpr int kElementTileRows = 128 / static_cast<int>(sizeof(T));
+constexpr int kElementTileCols = 64;
+template <class T>
+constexpr int kElementTilePitch = kElementTileRows<T> + 1;
+template <class T>
+constexpr int kTileElements = kElementTileCols * kElementTilePitch<T>;
+
+template <class F, class T, size_t M, size_t K>
+__global__ void __launch_bounds__(kBlock, K <= 3 ? 4 : 2)
+    element_tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
+  using A = acc_t<T>;
+  constexpr int kRows = kElementTileRows<T>;
+  constexpr int kNextRow = kBlock / kElementTileCols;
+  constexpr int kNextCol = kBlock / kRows;
+  constexpr int kElements = kRows / kNextRow;  // of each operand and thread
+  static_assert(kElements == kElementTileCols / kNextCol);
+  extern __shared__ uint4 tile_memory[];
+  wait_for_previous();
+
+  const TilePlace<T, K> place(tiles, kRows, kElementTileCols, 0);
+  const int cols = static_cast<int>(tiles.indexing.sizes[0].divisor() - place.first_col);
+  const int rows = static_cast<int>(tiles.indexing.sizes[1].divisor() - place.first_row);
+  const auto thread = static_cast<int>(threadIdx.x);
+  // What a thread reads of a transposed input, and of others, as it writes outputs.
+  const int col_to_turn = thread / kRows;
+  const int row_to_turn = thread % kRows;
+  const int col = thread % kElementTileCols;
+  const int row = thread / kElementTileCols;
+  const int there = col < cols ? (rows - row + kNextRow - 1) / kNextRow : 0;
+  const int there_to_turn = row_to_turn < rows ? (cols - col_to_turn + kNextCol - 1) / kNextCol : 0;
+
+  Chunk<T, 1> elements[K][kElements];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const TileInput& input = tiles.inputs[k];
+    const bool turn = input.place >= 0;
+    const char* address = place.data[k] + uint64_t{input.col_bytes} * (turn ? col_to_turn : col) +
+                          uint64_t{input.row_bytes} * (turn ? row_to_turn : row);
+    const uint64_t step = turn ? uint64_t{input.col_bytes} * kNextCol : uint64_t{input.row_bytes} * kNextRow;
+    const int count = turn ? there_to_turn : there;
+#pragma unroll
+    for (int u = 0; u < kElements; ++u) {
+      if (u < count) {
+        elements[k][u] = load_chunk<1>(reinterpret_cast<const T*>(address));
+      }
+      address += step;
+    }
+  }
+  using Element = decltype(Chunk<T, 1>::word);
+  auto* const turned = reinterpret_cast<Element*>(tile_memory);
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    if (tiles.inputs[k].place >= 0) {
+      const int to = tiles.inputs[k].place * kTileElements<T> + col_to_turn * kElementTilePitch<T> + row_to_turn;
+#pragma unroll
+      for (int u = 0; u < kElements; ++u) {
+        turned[to + u * kNextCol * kElementTilePitch<T>] = elements[k][u].word;
+      }
+    }
+  }
+  __syncthreads();
+
+  int64_t i = place.output + uint64_t{place.out_row_stride} * row + col;
+#pragma unroll
+  for (int u = 0; u < kElements; ++u) {
+    if (u >= there) {
+      break;
+    }
+    Values<A, 1> inputs[K];
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      const int at = tiles.inputs[k].place;
+      if (at >= 0) {
+        elements[k][u].word = turned[at * kTileElements<T> + col * kElementTilePitch<T> + row + u * kNextRow];
+      }
+      inputs[k] = to_values(elements[k][u]);
+    }
+    Values<A, 1> results[M];
+    apply_formula(f, inputs, results, std::make_index_sequence<K>());
+#pragma unroll
+    for (size_t m = 0; m < M; ++m) {
+      store(outputs.data[m] + i, results[m]);
+    }
+    i += uint64_t{place.out_row_stride} * kNextRow;
   }
 }
 
@@ -353,7 +446,8 @@ bool launch_tiles(
   for (int d = 1; d < indexing.dims; ++d) {
     aligned = aligned && indexing.strides[d][0] % N == 0;
   }
-  tiles.skew = aligned ? 0 : N - 1;
+  constexpr bool kByElements = kSize >= 4;
+  tiles.skew = aligned || kByElements ? 0 : N - 1;
   tiles.cols = aligned ? kTileCols<T> : kTileCols<T> - N;
 
   int transposed = 0;
@@ -397,7 +491,11 @@ bool launch_tiles(
       return true;
     }
   }
-  return launch(tile_kernel<F, T, M, K>, kTileRows<T>, tiles.cols, kTileBytes<T>);
+  if constexpr (kByElements) {
+    return launch(element_tile_kernel<F, T, M, K>, kElementTileRows<T>, kElementTileCols, kTileElements<T> * kSize);
+  } else {
+    return launch(tile_kernel<F, T, M, K>, kTileRows<T>, tiles.cols, kTileBytes<T>);
+  }
 }
 
 }  // namespace extension_cpp::cuda::detail
