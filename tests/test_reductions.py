@@ -55,6 +55,37 @@ def test_the_mean_of_a_row_with_an_infinity_is_one_however_rows_are_cut(device, 
     torch.testing.assert_close(mean.cpu(), x.mean(-1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [1016, 1024, 1032, 1800, 32760, 32768, 32776])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_on_the_cpu_a_row_is_the_same_alone_as_among_others(dtype, size, offset):
+    # From 1 to 32 KiB they are written block by block, and the next one is sent for.
+    torch.manual_seed(0)
+    cols = size // dtype.itemsize
+    x, grad = torch.randn(2, 5 * cols + offset).to(dtype)[:, offset:].view(2, 5, cols)
+    weight, bias = torch.randn(2, cols).to(dtype)
+    x[1, -1], x[3, cols // 2] = torch.nan, torch.inf
+
+    def run(x, grad):
+        output, *saved = torch.ops.extension_cpp.fused_layer_norm(x, weight, bias, 1e-5)
+        grads = torch.ops.extension_cpp.fused_layer_norm_backward(grad, x, *saved, weight, bias)
+        return [output, grads[0]], grads[1:]
+
+    together, _ = run(x, grad)
+    alone = [run(x[k : k + 1], grad[k : k + 1])[0] for k in range(5)]
+    for whole, rows in zip(together, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(whole, torch.cat(rows), rtol=0, atol=0, equal_nan=True)
+        assert whole[[0, 2, 4]].isfinite().all()
+    finite = x[::2].double().requires_grad_()
+    parameters = [t.double().requires_grad_() for t in (weight, bias)]
+    expected = nn.functional.layer_norm(finite, (cols,), *parameters)
+    (output, grad_x), sums = run(x[::2], grad[::2])
+    references = torch.autograd.grad(expected, (finite, *parameters), grad[::2].double())
+    tolerance = 0.02 if dtype.itemsize == 2 else 1e-4
+    for actual, reference in zip((output, grad_x, *sums), (expected, *references), strict=True):
+        torch.testing.assert_close(actual, reference.to(dtype), rtol=tolerance, atol=tolerance)
+
+
 @on_each_device
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("rows", [1, 5000])

@@ -86,6 +86,7 @@ class Row {
         segment_index_(segment_index),
         first_col_(first_col),
         cols_(cols),
+        row_cols_(row_cols),
         offset_(index * row_cols + first_col),
         column_sums_(column_sums) {}
 
@@ -350,18 +351,52 @@ class Row {
   CPU_INLINE void for_blocks(WideRows<T, K>& rows, int64_t begin, int64_t end, T* output, const F& f) const {
     T* const out = output + offset_;
     for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
-      if constexpr (kKind == RowKind::kShort || !WideRows<T, K>::kCopies) {
+      if constexpr (kKind == RowKind::kShort) {
         for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { out[first + j] = static_cast<T>(f(inputs, first, j)); });
       } else {
-        constexpr int64_t kBlock = 512;
-        alignas(64) A values[kBlock];
-        for (int64_t block = 0; block < count; block += kBlock) {
-          const int64_t width = std::min(kBlock, count - block);
-          for_each(width, [&](int64_t j) CPU_INLINE_LAMBDA { values[j] = f(inputs, first, block + j); });
-          narrow(values, out + first + block, width);
+        constexpr bool kCopies = WideRows<T, K>::kCopies;
+        constexpr int64_t kBlock = 512 / (kCopies ? 1 : sizeof(T));
+        alignas(64) A values[kCopies ? kBlock : 1];
+        const bool sends = sends_for_next_row();
+        const int64_t most = kCopies || sends ? kBlock : count;
+        for (int64_t block = 0; block < count; block += most) {
+          const int64_t width = std::min(most, count - block);
+          T* const to = out + first + block;
+          if (sends) {
+            send_for_next_row(rows, to, first + block, width);
+          }
+          if constexpr (kCopies) {
+            for_each(width, [&](int64_t j) CPU_INLINE_LAMBDA { values[j] = f(inputs, first, block + j); });
+            narrow(values, to, width);
+          } else {
+            for_each(width, [&](int64_t j) CPU_INLINE_LAMBDA { to[j] = static_cast<T>(f(inputs, first, block + j)); });
+          }
         }
       }
     });
+  }
+
+  // A pass that reads a row waits for memory, and one that writes it again. While a row is written, therefore, the
+  // next one, inputs and output, is sent for, to the L2 cache: the processor itself reads ahead no further than a page.
+  // Of short rows it does as well, and long ones would push out of the cache what is wanted first.
+  CPU_INLINE bool sends_for_next_row() const {
+    constexpr int64_t kLeast = 1024;  // bytes
+    constexpr int64_t kMost = 32768;
+    const int64_t bytes = row_cols_ * static_cast<int64_t>(sizeof(T));
+    return kKind == RowKind::kWhole && kLeast <= bytes && bytes <= kMost;
+  }
+
+  // What lies below `width` columns of this row from `col` on, which are written to `to`. Behind the last row there may
+  // be nothing, which does no harm.
+  CPU_INLINE void send_for_next_row(const WideRows<T, K>& rows, const T* to, int64_t col, int64_t width) const {
+    constexpr int kSecondLevel = 2;
+    constexpr int64_t kLine = 64 / sizeof(T);
+    for (int64_t j = 0; j < width; j += kLine) {
+      for (size_t k = 0; k < K; ++k) {
+        __builtin_prefetch(rows.in_memory(k) + offset_ + row_cols_ + col + j, 0, kSecondLevel);
+      }
+      __builtin_prefetch(to + row_cols_ + j, 1, kSecondLevel);
+    }
   }
 
   // each(inputs, first, count) for columns begin ... end - 1: all at once, or as many as are copied.
@@ -382,7 +417,8 @@ class Row {
   int64_t segment_index_;
   int64_t first_col_;
   int64_t cols_;
-  int64_t offset_;  // of the first element
+  int64_t row_cols_;  // of the whole row
+  int64_t offset_;    // of the first element
   A* column_sums_;
   size_t kept_ = 0;
 };
