@@ -181,7 +181,7 @@ REASONS = (
     ),
     Reason(
         "tiles ask of each access where it begins: 230 instructions for 16 bytes",
-        lambda row: row.form == TRANSPOSED and not whole(row) and row.dtype == "bfloat16",
+        all_of(has(form=TRANSPOSED, dtype="bfloat16"), lambda row: not whole(row)),
     ),
     Reason(
         "1.3 to 1.5 times the instructions of rows that are whole accesses, as counted",
