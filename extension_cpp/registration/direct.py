@@ -88,8 +88,9 @@ def _packet_class(op: Callable[..., Any], record: Callable[..., Any] | None) -> 
                     if value.requires_grad:
                         requires_grad = True
                 elif kind is list or kind is tuple:
-                    if not _INERT.issuperset(map(type, value)):
-                        return op(*args)
+                    for each in value:  # a loop, whose instructions are at hand, as those above
+                        if type(each) not in _INERT:
+                            return op(*args)
                 elif kind not in _INERT:  # such as a tensor of a subclass, which has its say
                     return op(*args)
             if requires_grad and torch.is_grad_enabled():

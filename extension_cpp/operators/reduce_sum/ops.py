@@ -9,6 +9,9 @@ from torch import Tensor
 from extension_cpp import checks, registration
 from extension_cpp.batching import first_example
 
+# In this order: to ask an abstract class takes as long as the rest of the function.
+_SEQUENCES = (list, tuple, Sequence)
+
 
 def reduce_sum(
     input: Tensor, dim: int | Sequence[int] | None = None, keepdim: bool = False
@@ -32,7 +35,7 @@ def reduce_sum(
     Raises:
         RuntimeError: another dtype; a dimension out of range or repeated.
     """
-    if dim is not None and not isinstance(dim, Sequence):
+    if dim is not None and not isinstance(dim, _SEQUENCES):
         dim = (operator.index(dim),)
     return torch.ops.extension_cpp.reduce_sum(input, dim, keepdim)
 
