@@ -17,16 +17,18 @@
 //   cuda::launch_rows<T>(like, Softmax<T>{output}, std::array{input}, rows, cols);
 //
 // A short row is handled by part of a warp, a longer one by several warps; there are so many of them that one computes
-// while others wait for memory. A row too long for the registers of a block is shared by the blocks of a cluster
-// (compute capability 9.0), or read again for each pass. Kernels that sum columns as well keep the sums in registers,
-// hence their blocks stay for many rows: while one is computed, the next two are on their way, and so is what
-// row_values.h says belongs to them. Accesses are of 16 bytes, but for float64, and for float32 and short rows of half
-// types that are not whole accesses or not aligned. A functor may also be given segments of rows (Split), so that few
-// long rows fill the GPU, and leave partial results for a second launch. The order of additions depends on the shape,
-// on how tensors are aligned and on the device: equal bits from run to run. (Of the sums of columns of shared rows it
-// depends on how many clusters this very device has room for.) benchmarks/NOTES.md says why it is done so.
+// while others wait for memory, and of large tensors that are written each block sends for what one of the next will
+// read. A row too long for the registers of a block is shared by the blocks of a cluster (compute capability 9.0), or
+// read again for each pass. Kernels that sum columns as well keep the sums in registers, hence their blocks stay for
+// many rows: while one is computed, the next two are on their way, and so is what row_values.h says belongs to them.
+// Accesses are of 16 bytes, but for float64, and for float32 and short rows of half types that are not whole accesses
+// or not aligned. A functor may also be given segments of rows (Split), so that few long rows fill the GPU, and leave
+// partial results for a second launch. The order of additions depends on the shape, on how tensors are aligned and on
+// the device: equal bits from run to run. (Of the sums of columns of shared rows it depends on how many clusters this
+// very device has room for.) benchmarks/NOTES.md says why it is done so.
 #pragma once
 
+#include "ahead.cuh"
 #include "launch.cuh"
 #include "parameter.cuh"
 #include "partials.cuh"
@@ -176,10 +178,28 @@ __device__ Span span_at(const In& inputs, const Grid& grid, int64_t index) {
   return span;
 }
 
+// Whether blocks send for the rows of those that come: where rows are written, whose memory waits while teams compute,
+// and read once.
+template <int V, class Grid, class F>
+constexpr bool kSendsAhead = V > 0 && !Grid::kCut && writes_rows<F>;
+
+// Sends for the rows of the block that comes `ahead` blocks later.
+template <class In>
+__device__ void send_for_rows(const In& inputs, const WholeRows& grid, int ahead) {
+  const int64_t first = (int64_t{blockIdx.x} + ahead) * blockDim.y;
+  const int64_t rows = grid.count - first < blockDim.y ? grid.count - first : blockDim.y;
+#pragma unroll
+  for (size_t k = 0; k < In::kCount; ++k) {
+    if (rows > 0) {
+      send_for(inputs.data[k] + first * grid.cols, rows * grid.cols);
+    }
+  }
+}
+
 // A team for each span, of which a block has blockDim.y. V accesses to each input are kept, or none. Threads is the
-// largest block.
+// largest block. `ahead` is of kernels that kSendsAhead: 0 for none.
 template <int N, int V, bool Ragged, int Threads, class Grid, class In, class F>
-__global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(F f, In inputs, Grid grid) {
+__global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(F f, In inputs, Grid grid, int ahead) {
   using A = acc_t<typename In::Element>;
   __shared__ typename Team<A, Grid::kShared>::Shared shared;
   may_begin_next();
@@ -196,6 +216,11 @@ __global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(
   Awaited<In, N, V, Ragged> awaited;
   if constexpr (V > 0) {
     awaited.ask(inputs, span, lanes, static_cast<unsigned>(team.lane()));
+  }
+  if constexpr (kSendsAhead<V, Grid, F>) {
+    if (ahead > 0 && threadIdx.x == 0 && threadIdx.y == 0) {
+      send_for_rows(inputs, grid, ahead);
+    }
   }
   const KeptEdge<In, N, Ragged> edge(inputs, span, team.lane());
   const Kept<In, N, V> kept = awaited.arrived();
@@ -700,7 +725,8 @@ void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& 
       const int teams = teams_of(kRowBlock, lanes);
       const dim3 block(static_cast<unsigned>(lanes), static_cast<unsigned>(teams));
       const auto blocks = static_cast<unsigned>(ceil_div(spans.count, teams));
-      launch_clusters(kernel, cluster, blocks, block, 0, current_stream(like), f, inputs, spans);
+      const int ahead = blocks_ahead(blocks, teams * span_cols * In::kCount * static_cast<int64_t>(sizeof(T)));
+      launch_clusters(kernel, cluster, blocks, block, 0, current_stream(like), f, inputs, spans, ahead);
     };
     if constexpr (!kRagged && N > 1) {
       if (accesses <= int64_t{kMaxRowThreads} * V) {
