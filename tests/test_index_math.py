@@ -24,6 +24,7 @@ if not CSRC.exists():
 
 SOURCE = r"""
 #include "indexing.h"
+#include "matrix_view.h"
 
 using namespace extension_cpp;
 
@@ -55,6 +56,12 @@ int locate(
   };
   return num == 2 ? run(std::integral_constant<int, 2>())
                   : run(std::integral_constant<int, 3>());
+}
+
+void as_matrix(int64_t numel, int64_t longest, int64_t* rows_and_cols) {
+  const MatrixShape shape = extension_cpp::as_matrix(numel, longest);
+  rows_and_cols[0] = shape.rows;
+  rows_and_cols[1] = shape.cols;
 }
 
 int64_t divide(int64_t n, int64_t divisor) { return Divider(divisor).divide(n); }
@@ -332,3 +339,22 @@ def test_overlap_of_two(library, itemsize):
         assert found == bool(a & b), (offset, regions)
         both[found] += 1
     assert min(both) > 100
+
+
+@pytest.mark.parametrize(
+    ("numel", "expected"),
+    [
+        (16384 * 4096, 4096),
+        (16384 * 4095, 4096),  # not 4095, which are not whole accesses
+        (1000 * 1000, 4000),
+        (4096, 4096),
+        (4095, 4095),
+        (3 * 4095, 3 * 4095),  # odd: one row
+        (4095 * 4095 * 2, 4095 * 4095),
+        (16 * 10007, 10007),  # 16 columns would be too short
+    ],
+)
+def test_the_rows_of_a_matrix_that_could_have_any_shape(library, numel, expected):
+    shape = (ctypes.c_int64 * 2)()
+    library.as_matrix(ctypes.c_int64(numel), ctypes.c_int64(4096), shape)
+    assert list(shape) == [numel // expected, expected]

@@ -31,8 +31,19 @@ struct PlacedInput {
   MatrixPlace place;
 };
 
-// So many elements that follow one another, in rows of at most `longest` where that is possible.
+// Elements that are whole accesses, of any type.
+constexpr int64_t kWholeAccesses = 16;
+
+// So many elements that follow one another, in rows of at most `longest`, whole accesses: the longest, but no shorter
+// than a quarter of that. Where there are none, halves of all elements, as few as can be.
 inline MatrixShape as_matrix(int64_t numel, int64_t longest) {
+  if (numel > longest && numel % kWholeAccesses == 0) {
+    for (int64_t cols = longest / kWholeAccesses * kWholeAccesses; 4 * cols >= longest; cols -= kWholeAccesses) {
+      if (numel % cols == 0) {
+        return {numel / cols, cols};
+      }
+    }
+  }
   MatrixShape shape{1, numel};
   while (shape.cols > longest && shape.cols % 2 == 0) {
     shape.cols /= 2;

@@ -315,7 +315,7 @@ void normalize(
       like, CombineParts<A, Norm>{{split, cols}, norms, saved, static_cast<A>(eps)}, parts.inputs(), rows,
       split.segments);
   f.known = norms;
-  backend::launch_segments(like, f, normalized, rows, cols, split);
+  backend::launch_segments(like, f, normalized, rows, cols, split, true);
 }
 
 // ----- Backward, where Carried is A for the gradient of the sum, which is added to that of the input, or nothing

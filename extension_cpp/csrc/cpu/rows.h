@@ -34,7 +34,7 @@ inline Split split_few_rows(int64_t rows, int64_t cols, int64_t /*per_multiproce
 template <class T, size_t K, class F>
 void launch_segments(
     const Tensor& /*like*/, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
-    const Split& split) {
+    const Split& split, bool /*again*/ = false) {
   const F* const each = &f;
   const int64_t grain = row_grain(split.segment_cols);
   parallel_for(0, rows * split.segments, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {

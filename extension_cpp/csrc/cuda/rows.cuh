@@ -82,6 +82,9 @@ constexpr int kMaxLongRowThreads = 1024;
 // time; to share them takes longer.
 constexpr int64_t kCachedRowBytes = 128 * 1024;
 
+// Rows from so many bytes on are not read again one by one.
+constexpr int64_t kLongestRowBytes = 8 << 20;
+
 // Of a block of several teams that does not stay. (Of one that stays, kBlock.)
 constexpr int kRowBlock = 128;
 static_assert(std::max(kBlock, kRowBlock) / (2 * kWarp) <= kMaxTeams);
@@ -133,6 +136,10 @@ struct Cut {
   int64_t count;
   int64_t cols;  // of a row
   Split split;   // into fewer than 2^31 segments, which are of thousands of elements
+  // Of rows so long that what belongs to their columns would leave the L2 cache before the next one comes, how many:
+  // the first segments of all come together, then the second ones. 0: row by row.
+  int64_t rows_together = 0;
+  bool from_end = false;
 };
 using Segments = Cut<false>;
 // Those of a row are of the blocks of a cluster, which share it.
@@ -164,10 +171,16 @@ __device__ Span span_at(const In& inputs, const Grid& grid, int64_t index) {
   span.first_col = 0;
   span.cols = grid.cols;
   if constexpr (Grid::kCut) {
-    const auto whole = static_cast<unsigned>(span.row);
-    const auto segments = static_cast<unsigned>(grid.split.segments);
-    span.row = whole / segments;
-    span.segment = whole - static_cast<unsigned>(span.row) * segments;
+    auto whole = static_cast<unsigned>(span.row);
+    if (grid.from_end && span.exists) {
+      whole = static_cast<unsigned>(grid.count - 1) - whole;
+    }
+    const bool by_columns = !Grid::kShared && grid.rows_together > 0;
+    const auto divisor = static_cast<unsigned>(by_columns ? grid.rows_together : grid.split.segments);
+    const unsigned quotient = whole / divisor;
+    const unsigned remainder = whole - quotient * divisor;
+    span.row = by_columns ? remainder : quotient;
+    span.segment = by_columns ? quotient : remainder;
     span.first_col = span.segment * grid.split.segment_cols;
     const int64_t rest = grid.cols - span.first_col;
     span.cols = grid.split.segment_cols < rest ? grid.split.segment_cols : rest;
@@ -779,13 +792,15 @@ void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& 
   }
 }
 
-// The same for every segment of every row.
+// The same for every segment of every row. `again`: of inputs that were read a moment ago, of whose end the L2 cache
+// still has some.
 template <class T, size_t K, class F>
 void launch_segments(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
-    const Split& split) {
+    const Split& split, bool again = false) {
   if (rows > 0) {
-    const detail::Segments segments{rows * split.segments, cols, split};
+    const bool together = again && cols * static_cast<int64_t>(sizeof(T)) >= detail::kLongestRowBytes;
+    const detail::Segments segments{rows * split.segments, cols, split, together ? rows : 0, again};
     detail::launch_spans(like, f, detail::make_inputs(inputs), segments, split.segment_cols);
   }
 }
