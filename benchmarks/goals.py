@@ -70,6 +70,11 @@ def sums(row: Row) -> bool:
     return row.form not in ("", MISALIGNED, TRANSPOSED)
 
 
+def small_kernel(row: Row) -> bool:
+    """Whether it takes about as long to start as to run, and has no tiles."""
+    return row.form != TRANSPOSED and mib(row) <= 16
+
+
 def is_of(*operators: str, **values: str) -> OfRow:
     """Rows of some operators whose direction, form, shape or dtype is the one that is named."""
     return lambda row: row.operator in operators and has(**values)(row)
@@ -174,6 +179,7 @@ REASONS = (
         "others' forward writes a byte that their backward reads, 18 bytes an element; ours 20",
         both("relu"),
     ),
+    Reason("others read a byte where ours reads the input, as counted", backward("relu")),
     Reason("as fast as others, but for what two runs of one binary differ by", as_fast),
     Reason(
         "the gradient of `expand`, which is PyTorch's sum of what ours wrote",
@@ -198,11 +204,29 @@ REASONS = (
         ),
     ),
     Reason(
+        "the L2 cache is 92 % busy, as counted: rows begin within its sectors",
+        all_of(has(form=TRANSPOSED, dtype="float32"), lambda row: not whole(row)),
+    ),
+    Reason(
+        "sums of rows and of columns in one kernel, bound by instructions: 78 million, and 108 where "
+        "rows are not whole accesses, as counted",
+        all_of(backward("affine", form="a[M, 1], b[N]"), lambda row: mib(row) >= 64),
+    ),
+    Reason(
+        "a quarter of the warps (128 registers a thread), and 4 to 9 us in the kernel that adds up "
+        "partial sums, as counted",
+        all_of(backward(LAYER), of_columns(1024, 8192), lambda row: mib(row) >= 64),
+    ),
+    Reason(
         "the kernel that adds up partial sums costs 4 us, and blocks end at different times",
         any_of(
             lambda row: row.operator == "reduce_sum" and row.form in ("all", "dim 0", "dim 0, 2"),
-            all_of(backward("fused_op", "affine", LAYER, *NORMS), lambda row: mib(row) < 64),
+            all_of(backward("fused_op", "affine", LAYER, *NORMS), lambda row: mib(row) <= 64),
         ),
+    ),
+    Reason(
+        "half the warps that others have (46 to 62 registers a thread, 29 to 32), as counted",
+        all_of(is_of("reduce_sum"), lambda row: mib(row) >= 64),
     ),
     Reason(
         "bound by memory: at the floor itself it would be 1.2",
@@ -213,12 +237,44 @@ REASONS = (
         all_of(backward("fused_op"), of_columns(16384, 1 << 30)),
     ),
     Reason(
-        "1.5 to 2 us more than others' whatever the size, not for statistics nor parameters",
-        all_of(forward(LAYER, "add_layer_norm"), of_columns(1, 8192)),
+        "1.5 to 2.1 times the instructions of others, a warp of whose serves a row, as counted",
+        all_of(forward(LAYER, *NORMS), of_columns(1, 1024)),
+    ),
+    Reason(
+        "statistics take a pass of their own: 41 of the 123 us of bfloat16, as counted",
+        forward(LAYER, shape="16x4194304"),
+    ),
+    Reason(
+        "46 to 65 % of the warps that fit, others' 73 to 85 (40 to 48 registers, 32), as counted",
+        all_of(forward(LAYER, *NORMS), of_columns(2048, 2048)),
+    ),
+    Reason(
+        "the L2 cache is 86 to 92 % busy, as counted: parameters are read for every row",
+        all_of(forward(LAYER, *NORMS), of_columns(4096, 16384)),
     ),
     Reason(
         "blocks of a cluster share a row, and read nothing while they wait for each other",
         all_of(is_of(LAYER, *NORMS), of_columns(16385, 131072)),
+    ),
+    Reason(
+        "a third of the warps that fit (80 registers a thread), which wait for loads, as counted",
+        forward("linear_scan", dtype="bfloat16"),
+    ),
+    Reason(
+        "19 instructions an element and 42 % of the warps that fit (64 registers), as counted",
+        forward("bn_relu", dtype="bfloat16"),
+    ),
+    Reason(
+        "2.6 times the instructions of a sum over the same rows, as counted",
+        forward(ENTROPY),
+    ),
+    Reason(
+        "1.3 to 4.7 times the instructions of others around few accesses, as counted",
+        all_of(small_kernel, any_of(forward(*ELEMENTWISE), is_of("reduce_sum"))),
+    ),
+    Reason(
+        "0.4 to 1.1 us more than others', as counted, whose instructions are 0.3 to 1.4 of ours",
+        all_of(small_kernel, backward(*ELEMENTWISE)),
     ),
 )
 
