@@ -208,8 +208,8 @@ REASONS = (
         all_of(has(form=TRANSPOSED, dtype="float32"), lambda row: not whole(row)),
     ),
     Reason(
-        "sums of rows and of columns in one kernel, bound by instructions: 78 million, and 108 where "
-        "rows are not whole accesses, as counted",
+        "sums of rows and of columns in one kernel, bound by instructions: 78 million, and 108 of "
+        "rows that are not whole accesses, as counted",
         all_of(backward("affine", form="a[M, 1], b[N]"), lambda row: mib(row) >= 64),
     ),
     Reason(
