@@ -12,7 +12,11 @@ import torch.compiler.config
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """Fills uninitialised memory with NaN, or the largest integer: what is never written shows."""
+    """Fills uninitialised memory with NaN, or the largest integer: what is never written shows.
+
+    On CUDA, in Python and in the aten build. Tensors that the stable build makes in C++ on the CPU
+    pass by the dispatcher, and are not filled.
+    """
     before = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():

@@ -121,7 +121,8 @@ inline Tensor empty_with_strides(
 
 // The same, contiguous. (torch::stable::new_empty looks its operator up by name and packs the arguments: 1 us more, and
 // 20 on a CPU whose caches a large tensor has just passed through. Beside that one a function would be ambiguous, by
-// argument-dependent lookup, which an object turns off.)
+// argument-dependent lookup, which an object turns off. On the CPU it leaves memory as it is in deterministic mode,
+// too, which PyTorch fills there.)
 struct NewEmpty {
   Tensor operator()(const Tensor& like, IntArrayRef sizes, std::optional<ScalarType> other_dtype = std::nullopt) const {
     detail::Few<int64_t, 8> strides(sizes.size());
