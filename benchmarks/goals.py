@@ -108,6 +108,10 @@ def of_columns(least: int, most: int) -> OfRow:
     return lambda row: least <= columns(row) <= most
 
 
+def from_mib(least: float) -> OfRow:
+    return lambda row: mib(row) >= least
+
+
 def best(row: Row) -> float | None:
     """The least time of others over ours."""
     others = [time.us for name, time in row.times.items() if name != OURS]
@@ -142,7 +146,7 @@ GOALS = (
     Goal("fused_op backward", 0.90, 1.2, backward("fused_op")),
     Goal("products backward, with sums", 0.85, 0.98, all_of(backward(*ELEMENTWISE), sums)),
     Goal("products backward", 0.95, 0.98, backward(*ELEMENTWISE)),
-    Goal("sums, from 128 MiB", 0.95, 1.0, all_of(is_of("reduce_sum"), lambda row: mib(row) >= 128)),
+    Goal("sums, from 128 MiB", 0.95, 1.0, all_of(is_of("reduce_sum"), from_mib(128))),
     Goal("smaller sums", 0, 0, is_of("reduce_sum")),
     Goal("layer norm 16 x 4194304", 0.58, 1.2, forward(LAYER, shape="16x4194304")),
     Goal("layer norm 16 x 4194304, backward", 0.50, 1.2, backward(LAYER, shape="16x4194304")),
@@ -179,8 +183,8 @@ REASONS = (
         "others' forward writes a byte that their backward reads, 18 bytes an element; ours 20",
         both("relu"),
     ),
-    Reason("others read a byte where ours reads the input, as counted", backward("relu")),
     Reason("as fast as others, but for what two runs of one binary differ by", as_fast),
+    Reason("others read a byte where ours reads the input, as counted", backward("relu")),
     Reason(
         "the gradient of `expand`, which is PyTorch's sum of what ours wrote",
         all_of(backward("mymul"), sums),
@@ -188,6 +192,10 @@ REASONS = (
     Reason(
         "tiles ask of each access where it begins: 230 instructions for 16 bytes",
         all_of(has(form=TRANSPOSED, dtype="bfloat16"), lambda row: not whole(row)),
+    ),
+    Reason(
+        "the L2 cache is 92 % busy, as counted: rows begin within its sectors",
+        all_of(has(form=TRANSPOSED, dtype="float32"), lambda row: not whole(row)),
     ),
     Reason(
         "1.3 to 1.5 times the instructions of rows that are whole accesses, as counted",
@@ -204,18 +212,14 @@ REASONS = (
         ),
     ),
     Reason(
-        "the L2 cache is 92 % busy, as counted: rows begin within its sectors",
-        all_of(has(form=TRANSPOSED, dtype="float32"), lambda row: not whole(row)),
-    ),
-    Reason(
         "sums of rows and of columns in one kernel, bound by instructions: 78 million, and 108 of "
         "rows that are not whole accesses, as counted",
-        all_of(backward("affine", form="a[M, 1], b[N]"), lambda row: mib(row) >= 64),
+        all_of(backward("affine", form="a[M, 1], b[N]"), from_mib(64)),
     ),
     Reason(
         "a quarter of the warps (128 registers a thread), and 4 to 9 us in the kernel that adds up "
         "partial sums, as counted",
-        all_of(backward(LAYER), of_columns(1024, 8192), lambda row: mib(row) >= 64),
+        all_of(backward(LAYER), of_columns(1024, 8192), from_mib(64)),
     ),
     Reason(
         "the kernel that adds up partial sums costs 4 us, and blocks end at different times",
@@ -226,7 +230,7 @@ REASONS = (
     ),
     Reason(
         "half the warps that others have (46 to 62 registers a thread, 29 to 32), as counted",
-        all_of(is_of("reduce_sum"), lambda row: mib(row) >= 64),
+        all_of(is_of("reduce_sum"), from_mib(64)),
     ),
     Reason(
         "bound by memory: at the floor itself it would be 1.2",
