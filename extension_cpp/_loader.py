@@ -102,6 +102,24 @@ def declared_operators(library: Path, namespace: str = NAMESPACE) -> list[tuple[
     return [(record[0], record[1], record[2]) for record in records if len(record) == 3]
 
 
+def fill_new_tensors(filled: bool) -> bool:
+    """Whether C++ fills the CPU tensors that it makes (csrc/torch_abi.h), in all loaded libraries.
+
+    Returns:
+        Whether it did before. False where there is nothing to switch: the aten build does as the
+        deterministic mode says.
+    """
+    import torch
+
+    before = False
+    for library in torch.ops.loaded_libraries:
+        function = getattr(ctypes.CDLL(library), f"{NAMESPACE}_fill_new_tensors", None)
+        if function is not None:
+            function.argtypes, function.restype = [ctypes.c_bool], ctypes.c_bool
+            before |= function(filled)
+    return before
+
+
 def check_torch_version(running: str, info: dict[str, Any]) -> None:
     """Compares the running torch with what the build recorded, where it recorded anything."""
     if not info:

@@ -29,7 +29,7 @@ from extension_cpp.shapes import (
     operators,
     read_operators,
 )
-from extension_cpp.testing import Make
+from extension_cpp.testing import CheckError, Make, OpSpec, Traffic, check
 
 NAMESPACE = "extension_cpp_shapes"
 DTYPES = (torch.float32, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool)
@@ -241,6 +241,25 @@ def test_a_line_that_says_nothing_is_refused_by_its_kernel(library: Path):
     with pytest.raises(RuntimeError) as error:
         torch.ops.extension_cpp_shapes.unread(torch.ones(2))
     assert str(error.value) == problem
+
+
+def test_the_battery_shows_what_a_kernel_leaves_unwritten(declared: Mapping[str, Operator]):
+    """The kernel of ``same`` writes nothing at all."""
+    spec = OpSpec(
+        name="same",
+        function=lambda x: torch.ops.extension_cpp_shapes.same(x),
+        reference=torch.clone,
+        traffic=lambda sample: Traffic(0, 0),
+        shapes=((3, 5),),
+        dtypes=(torch.float32,),
+        differentiable=False,
+        devices=("cpu",),
+        namespace=NAMESPACE,
+        lines=declared,
+    )
+    with pytest.raises(CheckError, match="NaN where a number was expected"):
+        check(spec, checks=["check_forward"])
+    assert not _loader.fill_new_tensors(False)
 
 
 def test_a_line_that_says_nothing_fails_the_import(tmp_path: Path):

@@ -9,23 +9,23 @@ from collections.abc import Iterator
 import torch
 import torch.compiler.config
 
+from extension_cpp import _loader
+
 
 @contextlib.contextmanager
 def poisoned() -> Iterator[None]:
-    """Fills uninitialised memory with NaN, or the largest integer: what is never written shows.
-
-    On CUDA, in Python and in the aten build. Tensors that the stable build makes in C++ on the CPU
-    pass by the dispatcher, and are not filled.
-    """
+    """Fills uninitialised memory with NaN, or no likely integer: what is never written shows."""
     before = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         # torch.utils.deterministic.fill_uninitialized_memory, on by default, works in this mode.
         torch.use_deterministic_algorithms(True, warn_only=True)
+        filled = _loader.fill_new_tensors(True)
         try:
             yield
         finally:
+            _loader.fill_new_tensors(filled)
             torch.use_deterministic_algorithms(before, warn_only=warn_only)
 
 

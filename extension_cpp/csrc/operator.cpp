@@ -1,5 +1,7 @@
 #include "operator.h"
 
+#include <utility>
+
 namespace extension_cpp {
 namespace {
 
@@ -367,3 +369,10 @@ extern "C" __attribute__((visibility("default"))) const char* extension_cpp_oper
   static const std::string text = extension_cpp::Operator::describe_all();
   return text.c_str();
 }
+
+#if EXTENSION_CPP_STABLE_ABI
+// Returns what it was before (torch_abi.h).
+extern "C" __attribute__((visibility("default"))) bool extension_cpp_fill_new_tensors(bool filled) {
+  return std::exchange(extension_cpp::new_tensors_are_filled, filled);
+}
+#endif

@@ -5,12 +5,15 @@
 // also checks every C++ signature against its schema, which the stable ABI does not.
 //
 // Operators use the names below and the methods that both tensor classes share (sizes, numel, scalar_type,
-// const_data_ptr, ...). Wrappers never take the name of an ATen function: argument-dependent lookup would find both.
+// const_data_ptr, ...). A wrapper that is a function never takes the name of an ATen function: argument-dependent
+// lookup would find both.
 #pragma once
 
 #include "few.h"
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -101,6 +104,21 @@ inline ScalarType dtype_of(const Tensor& tensor) {
   return static_cast<ScalarType>(dtype);
 }
 
+// What empty_with_strides() leaves uninitialised on the CPU, in every byte, is 0xff: NaN as a floating number, -1 as an
+// integer. In deterministic mode PyTorch's own allocation has NaN there, but not by the shim below, and no shim tells
+// of that mode; on CUDA both are one. Of this library alone; extension_cpp/_loader.py switches it.
+__attribute__((visibility("hidden"))) inline bool new_tensors_are_filled = false;
+
+inline void fill_uninitialized(AtenTensorHandle tensor) {
+  void* data = nullptr;
+  int64_t bytes = 0;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(tensor, &data));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(tensor, &bytes));
+  if (bytes > 0) {
+    std::memset(data, 0xff, static_cast<size_t>(bytes));
+  }
+}
+
 // Uninitialised, with the device of `like` and, unless another is given, its dtype.
 inline Tensor empty_with_strides(
     const Tensor& like, IntArrayRef sizes, IntArrayRef strides, std::optional<ScalarType> other_dtype = std::nullopt) {
@@ -116,20 +134,22 @@ inline Tensor empty_with_strides(
   TORCH_ERROR_CODE_CHECK(aoti_torch_empty_strided(
       static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), dtype, device_type, like.get_device_index(),
       &result));
-  return Tensor(result);
+  Tensor tensor(result);
+  if (new_tensors_are_filled && device_type == static_cast<int32_t>(DeviceType::CPU)) {
+    fill_uninitialized(result);
+  }
+  return tensor;
 }
 
 // The same, contiguous. (torch::stable::new_empty looks its operator up by name and packs the arguments: 1 us more, and
 // 20 on a CPU whose caches a large tensor has just passed through. Beside that one a function would be ambiguous, by
-// argument-dependent lookup, which an object turns off. On the CPU it leaves memory as it is in deterministic mode,
-// too, which PyTorch fills there.)
+// argument-dependent lookup, which an object turns off.)
 struct NewEmpty {
   Tensor operator()(const Tensor& like, IntArrayRef sizes, std::optional<ScalarType> other_dtype = std::nullopt) const {
     detail::Few<int64_t, 8> strides(sizes.size());
-    int64_t stride = 1;
     for (size_t d = sizes.size(); d-- > 0;) {
-      strides.data()[d] = stride;
-      stride *= sizes[d] == 0 ? 1 : sizes[d];
+      const bool last = d + 1 == sizes.size();
+      strides.data()[d] = last ? 1 : strides.data()[d + 1] * std::max<int64_t>(sizes[d + 1], 1);
     }
     return empty_with_strides(like, sizes, {strides.data(), strides.size()}, other_dtype);
   }
