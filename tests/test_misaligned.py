@@ -10,8 +10,9 @@ from torch.nn import functional as F
 from extension_cpp import ops
 from extension_cpp.testing import devices
 
-# Whole accesses and others, kept by a thread, a warp, a block, and read again.
-COLS = (65, 96, 257, 1001, 4096, 40003)
+# Whole accesses, as many for each thread or not, and others, kept by a thread, a warp, a block,
+# and read again.
+COLS = (65, 96, 256, 257, 1001, 1024, 4096, 40003)
 # So few that column sums begin each at another place between two boundaries, and more.
 ROWS = (5, 83)
 OFFSETS = ((0, 0), (1, 1), (3, 6))
@@ -113,3 +114,23 @@ def test_softmax_cross_entropy(device, dtype):
         actual = ops.softmax_cross_entropy(logits, target)
         expected = F.cross_entropy(doubles, target, reduction="none")
         check_with_gradients(actual, expected, [logits], [doubles], grad[:, 0])
+
+
+# Rows of 8 MiB, which a GPU normalises together, and 128 MiB, whose rows it sends for ahead.
+@pytest.mark.parametrize("device", devices())
+@pytest.mark.parametrize(
+    ("shape", "dtype", "offset"),
+    [
+        ((3, 2**21 + 8), torch.float32, 0),
+        ((2, 2**22 + 9), torch.bfloat16, 0),
+        ((16385, 4095), torch.bfloat16, 1),
+        ((8193, 4096), torch.float32, 0),
+    ],
+    ids=str,
+)
+def test_large_rows_and_many(device, shape, dtype, offset):
+    torch.manual_seed(0)
+    x = placed(torch.randn(shape, device=device, dtype=dtype), offset)
+    weight, bias = torch.randn(2, shape[1], device=device, dtype=dtype)
+    expected = F.layer_norm(x.double(), shape[1:], weight.double(), bias.double())
+    check(ops.fused_layer_norm(x, weight, bias), expected)

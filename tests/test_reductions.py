@@ -245,6 +245,38 @@ def test_sums_of_tensors_that_begin_anywhere(device, shape, dtype):
         memory[first] = 1024.0
 
 
+# Of a GPU's kernels: many columns; few, whose rows blocks share in a cluster, a small and a large
+# one; fewer still, of which there are partial sums; rows too long to be kept.
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((400, 261, 256), 1),
+        ((257, 40960), 0),
+        ((2051, 1024), 0),
+        ((5003, 4096), 0),
+        ((3, 5003, 1024), 1),
+        ((40001, 256), 0),
+        ((600, 40000), 1),
+        ((2, 9999, 512), (0, 2)),
+    ],
+    ids=str,
+)
+def test_sums_of_large_tensors(device, shape, dim, dtype):
+    torch.manual_seed(0)
+    # Whole numbers, of which every sum is exact.
+    x = torch.randint(-1, 3, shape, device=device, dtype=torch.int8).to(dtype)
+    exact = x.double().sum(dim).to(dtype)
+    assert torch.equal(reduce_sum(x, dim), exact)
+    # An infinity and a NaN stay in their columns.
+    x.view(-1)[:: x.numel() // 5 + 1] = torch.inf
+    x.view(-1)[-1] = torch.nan
+    torch.testing.assert_close(
+        reduce_sum(x, dim), x.double().sum(dim).to(dtype), rtol=0, atol=0, equal_nan=True
+    )
+
+
 def test_results_do_not_depend_on_the_number_of_threads():
     torch.manual_seed(0)
     threads = torch.get_num_threads()

@@ -447,13 +447,14 @@ def test_rows_have_a_first_element_of_each_input(run, shape: tuple[int, ...], dt
     assert torch.equal(result, x + (x[:, :1] - 2 * y[:, :1]))
 
 
-# 8192 columns of half types are the most of which a GPU's thread keeps results; 4095 are ragged.
+KEPT_SHAPES = [(0, 5), (3, 0), (1, 1), (200, 8), (100, 33), (101, 256)]
+KEPT_SHAPES += [(9, 4095), (7, 8192), (3, 50000), (70, 20000)]
+
+
+# 8192 columns of half types are the most of which a GPU's thread keeps results; 4095 are ragged; of
+# 256 each thread has as many as the others.
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(
-    "shape",
-    [(0, 5), (3, 0), (1, 1), (200, 8), (100, 33), (9, 4095), (7, 8192), (3, 50000), (70, 20000)],
-    ids=str,
-)
+@pytest.mark.parametrize("shape", KEPT_SHAPES, ids=str)
 def test_what_is_kept_of_a_row(device: str, shape: tuple[int, int], dtype: torch.dtype):
     x, y = torch.randn(2, *shape, device=device).mul(0.1).to(dtype)
     wide = torch.float64 if dtype == torch.float64 else torch.float32

@@ -62,6 +62,7 @@ std::vector<SumStep> plan_steps(IntArrayRef sizes, const std::vector<bool>& redu
 template <class In, class T>
 struct SumRow {
   static constexpr bool kWritesRows = false;
+  static constexpr bool kReadsOnce = true;
 
   SumOutput<T> output;  // [rows, segments]
 
@@ -96,11 +97,14 @@ void sum_step(
         return;
       }
     }
+    if (backend::sum_large_columns(like, input, step.outer, step.size, step.inner, output)) {
+      return;
+    }
     backend::launch_column_sums(
         like, SumColumns(), std::array{input}, step.outer, step.size, step.inner, std::array{output});
     return;
   }
-  const backend::Split split = backend::split_few_rows(step.outer, step.size, 4);
+  const backend::Split split = backend::split_for_sums(step.outer, step.size, sizeof(In));
   if (split.segments == 1) {
     backend::launch_rows(like, SumRow<In, T>{output}, std::array{input}, step.outer, step.size);
     return;

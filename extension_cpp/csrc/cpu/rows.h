@@ -30,6 +30,8 @@ inline Split split_few_rows(int64_t rows, int64_t cols, int64_t /*per_multiproce
   return detail::few_long_rows(rows, cols) ? Split::even(cols) : Split::none(cols);
 }
 
+inline Split split_for_sums(int64_t rows, int64_t cols, int64_t /*bytes*/) { return split_few_rows(rows, cols); }
+
 // f(row) for every segment of every row of K inputs, [rows, cols] each.
 template <class T, size_t K, class F>
 void launch_segments(

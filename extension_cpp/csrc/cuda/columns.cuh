@@ -8,6 +8,7 @@
 #include "launch.cuh"
 #include "matrix_view.h"
 #include "rows.cuh"
+#include "sum_columns.cuh"
 #include "sum_dims.h"
 #include "sum_output.cuh"
 #include "vector.cuh"
@@ -36,21 +37,21 @@ void column_sums(
   }
   using T = typename In::Element;
   using F = std::decay_t<decltype(make(1))>;
-  with_access_width_for_sums<F>(inputs, extent, [&](auto vector, auto ragged, const auto& from) {
+  with_access_width_for_sums<F>(inputs, extent, [&](auto vector, auto fit, const auto& from) {
     using From = std::decay_t<decltype(from)>;
     constexpr int N = decltype(vector)::value;
     constexpr int V = summed_accesses<T, N, C, F>();
-    const int lanes = row_lanes(ceil_div(extent.cols, N), V, kWarp, kLeastLanes<N, decltype(ragged)::value>);
+    const int lanes = row_lanes(ceil_div(extent.cols, N), V, kWarp, kLeastLanes<N, decltype(fit)::value>);
     const int64_t segment = int64_t{lanes} * V * N;
     const int64_t segments = ceil_div(extent.cols, segment);
     const auto f = make(segments);
     const auto launch = [&](auto ahead) {
-      return launch_column_sums<N, V, decltype(ragged)::value, decltype(ahead)::value, false>(
+      return launch_column_sums<N, V, decltype(fit)::value, decltype(ahead)::value, false>(
           like, f, from, extent, {segments, segment}, lanes, outputs);
     };
-    const bool done = with_ahead<From, N, decltype(ragged)::value>(lanes, launch);
+    const bool done = with_ahead<From, N, decltype(fit)::value>(lanes, launch);
     // Every device has memory for a row of a few inputs.
-    if constexpr (Queue<From, N, V, decltype(ragged)::value>::kWarpBytes * (kBlock / kWarp) > 56 * 1024) {
+    if constexpr (Queue<From, N, V, decltype(fit)::value>::kWarpBytes * (kBlock / kWarp) > 56 * 1024) {
       if (!done) {
         launch(std::false_type{});
       }

@@ -72,21 +72,18 @@ constexpr bool needs_two_accesses(size_t tensors) {
   return tensors <= 3 && 2 * kWork >= 7 * static_cast<int>(tensors * sizeof(T));
 }
 
-// The same of tensors that are aligned, in whole accesses, two for a thread. Blocks have as many accesses as others:
-// with as many threads it takes up to three hundredths more time.
-constexpr int kTwoAccessesBlock = kBlock / 2;
-template <class F, class T, size_t M, size_t K>
-__global__ void __launch_bounds__(kTwoAccessesBlock)
-    two_accesses_kernel(F f, int64_t numel, PointerArray<T, M> outputs, PointerArray<const T, K> inputs) {
+// The same of tensors that are aligned, in whole accesses, `Accesses` for a thread: nothing but that, for a kernel
+// whose code is not in any cache waits for every jump to more of it.
+template <int Accesses, int Block, class F, class T, size_t M, size_t K>
+__global__ void __launch_bounds__(Block)
+    aligned_kernel(F f, int64_t numel, PointerArray<T, M> outputs, PointerArray<const T, K> inputs) {
   wait_for_previous();
   constexpr int N = kVector<T>;
-  constexpr int kAccesses = 2;
-  const int64_t first =
-      static_cast<int64_t>(blockIdx.x) * (kAccesses * kTwoAccessesBlock * N) + static_cast<int>(threadIdx.x) * N;
-  Packed packed[kAccesses][K];
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (Accesses * Block * N) + static_cast<int>(threadIdx.x) * N;
+  Packed packed[Accesses][K];
 #pragma unroll
-  for (int a = 0; a < kAccesses; ++a) {
-    const int64_t i = first + a * (kTwoAccessesBlock * N);
+  for (int a = 0; a < Accesses; ++a) {
+    const int64_t i = first + a * (Block * N);
     if (i < numel) {
 #pragma unroll
       for (size_t k = 0; k < K; ++k) {
@@ -95,8 +92,8 @@ __global__ void __launch_bounds__(kTwoAccessesBlock)
     }
   }
 #pragma unroll
-  for (int a = 0; a < kAccesses; ++a) {
-    const int64_t i = first + a * (kTwoAccessesBlock * N);
+  for (int a = 0; a < Accesses; ++a) {
+    const int64_t i = first + a * (Block * N);
     if (i < numel) {
       store_results(f, packed[a], outputs, i, 0, N);
     }
@@ -277,16 +274,15 @@ void elementwise(
     aligned_alike = aligned_alike && elements_before(output) == before;
   }
   const auto blocks = static_cast<unsigned>(ceil_div(before + indexing.numel, int64_t{kBlock} * N));
-  if constexpr (needs_two_accesses<T, F>(M + sizeof...(I))) {
-    const bool aligned = aligned_alike && before == 0 && indexing.numel % N == 0;
-    if (aligned && indexing.all_linear() && (is_aligned(inputs[I]) && ...)) {
-      launch_overlapped(
-          two_accesses_kernel<F, T, M, sizeof...(I)>, blocks, kTwoAccessesBlock, 0, stream, f, indexing.numel, outputs,
-          PointerArray<const T, sizeof...(I)>{{inputs[I]...}});
-      return;
-    }
-  }
-  if (aligned_alike && indexing.all_linear()) {
+  const bool aligned = aligned_alike && before == 0 && indexing.numel % N == 0;
+  if (aligned && indexing.all_linear() && (is_aligned(inputs[I]) && ...)) {
+    // Blocks have as many accesses as others: with as many threads it takes up to three hundredths more time.
+    constexpr int kAccesses = needs_two_accesses<T, F>(M + sizeof...(I)) ? 2 : 1;
+    constexpr int kThreads = kBlock / kAccesses;
+    launch_overlapped(
+        aligned_kernel<kAccesses, kThreads, F, T, M, sizeof...(I)>, blocks, kThreads, 0, stream, f, indexing.numel,
+        outputs, PointerArray<const T, sizeof...(I)>{{inputs[I]...}});
+  } else if (aligned_alike && indexing.all_linear()) {
     const auto kernel = elementwise_kernel<N, F, T, M, Same<Flat<T>, I>...>;
     launch_overlapped(kernel, blocks, kBlock, 0, stream, f, indexing.numel, before, outputs, Flat<T>{inputs[I]}...);
   } else if (aligned_alike && is_matrix(indexing)) {

@@ -23,15 +23,18 @@ __device__ T* in_register(T* address) {
 
 // use(k, v, row, where) for V whole accesses to each of the inputs: every `step`th from the one called `access` on.
 // `row` is where the whole accesses begin.
-template <int N, int V, bool Ragged, class In, class Index, class Use>
+template <int N, int V, Fit Rows, class In, class Index, class Use>
 __device__ void for_each_access(const In& inputs, const Span& span, int step, Index access, const Use& use) {
-  const int64_t cols = whole_cols<N, Ragged>(span);
+  if (kFull<Rows> && !span.exists) {
+    return;
+  }
+  const int64_t cols = whole_cols<N, Rows>(span);
 #pragma unroll
   for (size_t k = 0; k < In::kCount; ++k) {
-    const auto* const row = in_register(inputs.row(k, span) + (Ragged ? span.head : 0));
+    const auto* const row = in_register(inputs.row(k, span) + (kRagged<Rows> ? span.head : 0));
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      use(k, v, row, Place<N, Index>(cols, access, step, v));
+      use(k, v, row, Place<N, Index, Rows>(cols, access, step, v));
     }
   }
 }
@@ -47,12 +50,12 @@ struct Kept {
 };
 
 // The same on their way.
-template <class In, int N, int V, bool Ragged, bool Shifts = Ragged && In::kMayShift>
+template <class In, int N, int V, Fit Rows, bool Shifts = kRagged<Rows> && In::kMayShift>
 class Awaited {
  public:
   template <class Index>
   __device__ void ask(const In& inputs, const Span& span, int step, Index access) {
-    for_each_access<N, V, Ragged>(inputs, span, step, access, [&](size_t k, int v, const auto* row, const auto& where) {
+    for_each_access<N, V, Rows>(inputs, span, step, access, [&](size_t k, int v, const auto* row, const auto& where) {
       if (where.exists()) {
         kept_.chunks[k][v] = load_chunk<N>(row + where.col);
       }
@@ -67,15 +70,16 @@ class Awaited {
 
 // Of accesses that need not be aligned.
 template <class In, int N, int V>
-class Awaited<In, N, V, true, true> {
+class Awaited<In, N, V, Fit::kRagged, true> {
   using T = typename In::Element;
 
  public:
   template <class Index>
   __device__ void ask(const In& inputs, const Span& span, int step, Index access) {
-    for_each_access<N, V, true>(inputs, span, step, access, [&](size_t k, int v, const T* row, const auto& where) {
-      requested_[k][v] = request_access(row + where.col, where.exists());
-    });
+    for_each_access<N, V, Fit::kRagged>(
+        inputs, span, step, access, [&](size_t k, int v, const T* row, const auto& where) {
+          requested_[k][v] = request_access(row + where.col, where.exists());
+        });
   }
 
   __device__ Kept<In, N, V> arrived() const {
@@ -95,7 +99,7 @@ class Awaited<In, N, V, true, true> {
 };
 
 // The same of the edges.
-template <class In, int N, bool Ragged>
+template <class In, int N, Fit Rows>
 struct KeptEdge {
   using T = typename In::Element;
 
@@ -113,12 +117,17 @@ struct KeptEdge {
 };
 
 template <class In, int N>
-struct KeptEdge<In, N, false> {
+struct KeptEdge<In, N, Fit::kWhole> {
   __device__ KeptEdge(const In& /*inputs*/, const Span& /*span*/, int /*lane*/) {}
 };
 
+template <class In, int N>
+struct KeptEdge<In, N, Fit::kFull> : KeptEdge<In, N, Fit::kWhole> {
+  using KeptEdge<In, N, Fit::kWhole>::KeptEdge;
+};
+
 // What a thread keeps of P parameters, for the accesses that it has to every row: as numbers to compute with.
-template <class In, int N, int V, bool Ragged, int P>
+template <class In, int N, int V, Fit Rows, int P>
 class KeptColumns {
   using T = typename In::Element;
 
@@ -135,7 +144,7 @@ class KeptColumns {
         continue;
       }
       data += span.first_col;
-      if constexpr (Ragged) {
+      if constexpr (kRagged<Rows>) {
         const EdgePlace<N> edge(span, lane);
         if (edge.is) {
           edge_[p] = load_chunk<1>(data + edge.col);
@@ -144,9 +153,9 @@ class KeptColumns {
       }
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const Place<N, unsigned> where(whole_cols<N, Ragged>(span), static_cast<unsigned>(lane), step, v);
+        const Place<N, unsigned, Rows> where(whole_cols<N, Rows>(span), static_cast<unsigned>(lane), step, v);
         if (where.exists()) {
-          if constexpr (Ragged) {
+          if constexpr (kRagged<Rows>) {
             values_[p][v] = load_unaligned<N>(data + where.col);
           } else {
             values_[p][v] = column_values(Stored<T>{data}.template raw<N>(where.col));
@@ -199,15 +208,15 @@ class KeptColumns {
 };
 
 // None.
-template <class In, int N, int V, bool Ragged>
-class KeptColumns<In, N, V, Ragged, 0> {};
+template <class In, int N, int V, Fit Rows>
+class KeptColumns<In, N, V, Rows, 0> {};
 
 // What a thread has computed of its row, V accesses and perhaps an edge, as a column operand.
-template <class A, int N, int V, bool Ragged>
+template <class A, int N, int V, Fit Rows>
 struct KeptResults {
   using IsAtHand = void;
 
-  Values<A, N> results[V + (Ragged ? 1 : 0)];
+  Values<A, N> results[V + (kRagged<Rows> ? 1 : 0)];
 
   __device__ const Values<A, N>& at_access(int v) const { return results[v]; }
   __device__ Values<A, 1> at_edge() const { return {{results[V][0]}}; }

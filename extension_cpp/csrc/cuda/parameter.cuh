@@ -328,6 +328,11 @@ struct Shifted {
 };
 
 template <class Column>
+constexpr bool is_shifted = false;
+template <class Column>
+constexpr bool is_shifted<Shifted<Column>> = true;
+
+template <class Column>
 __device__ decltype(auto) shifted(const Column& column, int64_t first) {
   if constexpr (is_of_row<Column>) {
     return (column);

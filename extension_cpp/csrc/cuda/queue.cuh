@@ -80,13 +80,13 @@ struct KeptInShared {
 //
 // An input that is one row for all is sent for, and shifted, only as often as there are places for a row, and stays in
 // each.
-template <class In, int N, int V, bool Ragged>
+template <class In, int N, int V, Fit Rows>
 class Queue {
   using T = typename In::Element;
   using Kept = KeptInShared<In, N, V>;
   using Word = typename Kept::Word;
 
-  static constexpr bool kShifts = Ragged && In::kMayShift;
+  static constexpr bool kShifts = kRagged<Rows> && In::kMayShift;
   // For a warp; teams of ragged rows have at least 2 N threads.
   static constexpr unsigned kSlots = kWarp + (kShifts ? kWarp / (2 * N) : 0);
   static constexpr unsigned kStep = kSlots * sizeof(Word);
@@ -117,7 +117,7 @@ class Queue {
   __device__ void send(const In& inputs, const Span& span, int lane, bool is_new) {
     if (span.exists) {
       const Kept to{sent_, kStep};
-      for_each_access<N, V, Ragged>(
+      for_each_access<N, V, Rows>(
           inputs, span, lanes_, static_cast<unsigned>(lane), [&](size_t k, int v, const T* row, const auto& where) {
             if (where.exists() && (is_new || !inputs.is_one_row(k))) {
               send_access(to.slot(k, v), row + where.col, where.is_last(), may_shift(inputs, k));

@@ -42,11 +42,11 @@ struct First {
 
 // What a functor sees of its row. C column sums and P parameters in registers, which only kernels whose threads meet
 // the same columns in every row can have. Shares: the span is this block's part of a row that a cluster shares.
-template <class In, int N, int V, bool Ragged, size_t C, int P, bool Shares, class Chunks>
+template <class In, int N, int V, Fit Rows, size_t C, int P, bool Shares, class Chunks>
 class Row {
   using T = typename In::Element;
   static constexpr size_t K = In::kCount;
-  using Edge = KeptEdge<In, N, Ragged>;
+  using Edge = KeptEdge<In, N, Rows>;
 
  public:
   using A = acc_t<T>;
@@ -55,8 +55,8 @@ class Row {
   static constexpr bool kRereads = V == 0;
   // For each access, and then for the edge.
   static constexpr int kEdge = V > 0 ? V : 1;
-  using Sums = Values<A, N>[C > 0 ? C : 1][kEdge + (Ragged ? 1 : 0)];
-  using Columns = KeptColumns<In, N, V, Ragged, P>;
+  using Sums = Values<A, N>[C > 0 ? C : 1][kEdge + (kRagged<Rows> ? 1 : 0)];
+  using Columns = KeptColumns<In, N, V, Rows, P>;
 
   __device__ Row(
       const In& inputs, int64_t segments, int64_t cols, const Span& span, const First<In>& first, const Chunks& kept,
@@ -105,7 +105,11 @@ class Row {
 
   // The sum of the row's elements, where it has one input.
   __device__ A sum() {
-    return sum([](A x) { return x; });
+    if constexpr (kRereads && !kRagged<Rows>) {
+      return team_.all_reduce(own_sum(), A(0), Plus{});
+    } else {
+      return sum([](A x) { return x; });
+    }
   }
 
   // The largest f(inputs..., columns...) of the row; NaN if there is one.
@@ -126,7 +130,7 @@ class Row {
   template <class F>
   __device__ auto keep(const F& f) {
     if constexpr (V > 0 && V * N <= kMostKept) {
-      KeptResults<A, N, V, Ragged> kept;
+      KeptResults<A, N, V, Rows> kept;
       for_each([&](int v, const auto& inputs, int n) { kept.results[v][n] = call(f, inputs, n); }, nothing());
       return kept;
     } else {
@@ -254,8 +258,45 @@ class Row {
   __device__ A sum_of_threads(A own) { return team_.all_reduce(own, A(0), Plus{}); }
 
  private:
+  // What this thread's elements of a row in memory add up to. Nothing is kept but a few accesses, which are asked for
+  // together, so that as many threads run at once as may. (Of half types four take up to a twentieth longer.)
+  __device__ A own_sum() const {
+    constexpr int kAccesses = sizeof(T) == 2 ? 3 : 4;
+    const int64_t step = int64_t{N} * team_.lanes();
+    const T* address = inputs_.row(0, span_) + int64_t{N} * team_.lane();
+    int64_t left = span_.cols - int64_t{N} * team_.lane();  // from the address on
+    A totals[kAccesses] = {};
+    const auto add = [](A& total, const Chunk<T, N>& chunk) {
+      const auto values = to_values(chunk);
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        total += values[n];
+      }
+    };
+    for (; left > (kAccesses - 1) * step; left -= kAccesses * step, address += kAccesses * step) {
+      Chunk<T, N> chunks[kAccesses];
+#pragma unroll
+      for (int k = 0; k < kAccesses; ++k) {
+        chunks[k] = load_chunk<N>(address + k * step);
+      }
+#pragma unroll
+      for (int k = 0; k < kAccesses; ++k) {
+        add(totals[k], chunks[k]);
+      }
+    }
+    for (; left > 0; left -= step, address += step) {
+      add(totals[0], load_chunk<N>(address));
+    }
+    A total{};
+#pragma unroll
+    for (const A& each : totals) {
+      total += each;
+    }
+    return total;
+  }
+
   using Index = ColumnIndex<V>;
-  using Where = Place<N, Index>;
+  using Where = Place<N, Index, Rows>;
 
   template <int M>
   struct Elements {
@@ -272,7 +313,7 @@ class Row {
 
   // Of a row that is read again, accesses to each input that a thread sends for at a time: 32 bytes, but of ragged
   // rows, whose accesses take twice the registers, a single one.
-  static constexpr int kRereadAccesses = Ragged ? 1 : 32 / (N * static_cast<int>(sizeof(T)));
+  static constexpr int kRereadAccesses = kRagged<Rows> ? 1 : 32 / (N * static_cast<int>(sizeof(T)));
 
   // Results that keep() leaves in a thread's registers.
   static constexpr int kMostKept = 32;
@@ -307,12 +348,12 @@ class Row {
   }
 
   // Where the span's columns begin in an output, apart from those before the head.
-  __device__ T* at_head(T* output) const { return output + (span_.offset + (Ragged ? span_.head : 0)); }
+  __device__ T* at_head(T* output) const { return output + (span_.offset + (kRagged<Rows> ? span_.head : 0)); }
 
   // The first M of the values, in one access where it is aligned.
   template <int M>
   __device__ static void store_at(T* address, const Values<A, N>& values) {
-    if (M == N && (!Ragged || is_aligned(address))) {
+    if (M == N && (!kRagged<Rows> || is_aligned(address))) {
       store(address, values);
     } else {
 #pragma unroll
@@ -328,7 +369,7 @@ class Row {
   __device__ auto column_at(const Column& column, int v, const Where& where) const {
     if constexpr (is_at_hand<Column>) {
       return column.at_access(v);
-    } else if constexpr (Ragged) {
+    } else if constexpr (kRagged<Rows>) {
       return column.template requested<N>(span_.head + where.col);
     } else {
       return column.template raw<N>(where.col);
@@ -365,7 +406,13 @@ class Row {
   template <int U, class KeptHere, class Of, class Done, class... Columns>
   __device__ void visit_all(
       Index access, const KeptHere& kept, const Of& of, const Done& done, const Columns&... columns) const {
-    const int64_t cols = whole_cols<N, Ragged>(span_);
+    if constexpr (kFull<Rows>) {
+      if (span_.exists) {
+        visit_full<0, U>(access, kept, of, done, columns...);
+      }
+      return;
+    }
+    const int64_t cols = whole_cols<N, Rows>(span_);
 #pragma unroll
     for (int v = 0; v < U; ++v) {
       const Where here(cols, access, team_.lanes(), v);
@@ -379,10 +426,46 @@ class Row {
     }
   }
 
+  // Accesses whose column operands, of those that are in memory in the rows' type, are waited for together: in as many
+  // registers as the row leaves.
+  template <class... Columns>
+  static constexpr int kTogether =
+      (is_shifted<Columns> || ...)
+          ? 1
+          : std::max(1, (V > 4 ? 4 : 8) / std::max(1, (0 + ... + (is_at_hand<Columns> ? 0 : 1))));
+
+  // The same where all exist, from access V0 on.
+  template <int V0, int U, class KeptHere, class Of, class Done, class... Columns>
+  __device__ void visit_full(
+      Index access, const KeptHere& kept, const Of& of, const Done& done, const Columns&... columns) const {
+    constexpr int kCount = std::min(kTogether<Columns...>, U - V0);
+    const auto here = [&](int v) { return Where(0, access, team_.lanes(), v); };
+    const auto raw_at = [&](int v) { return raw_columns(column_at(columns, v, here(v))...); };
+    visit_together<V0>(std::make_integer_sequence<int, kCount>(), kept, of, done, here, raw_at);
+    if constexpr (V0 + kCount < U) {
+      visit_full<V0 + kCount, U>(access, kept, of, done, columns...);
+    }
+  }
+
+  template <int V0, int... I, class KeptHere, class Of, class Done, class Here, class RawAt>
+  __device__ static void visit_together(
+      std::integer_sequence<int, I...>, const KeptHere& kept, const Of& of, const Done& done, const Here& here,
+      const RawAt& raw_at) {
+    const decltype(raw_at(0)) raw[] = {raw_at(V0 + I)...};
+    const auto visit_one = [&](int v, const auto& raw_here) {
+      with_column_values(
+          [&](const auto&... values) {
+            visit<N>(v, here(v).col, [&](size_t k) { return kept.chunk(k, v); }, of, done, values...);
+          },
+          raw_here);
+    };
+    (visit_one(V0 + I, raw[I]), ...);
+  }
+
   // The same for the edge.
   template <class Of, class Done, class... Columns>
   __device__ void visit_edge(const Of& of, const Done& done, const Columns&... columns) const {
-    if constexpr (Ragged) {
+    if constexpr (kRagged<Rows>) {
       const EdgePlace<N> here(span_, team_.lane());
       if (here.is) {
         visit<1>(
@@ -409,9 +492,9 @@ class Row {
           } else {
             // What comes next is asked for before what is here is used.
             constexpr int U = kRereadAccesses;
-            const int64_t cols = whole_cols<N, Ragged>(span_);
+            const int64_t cols = whole_cols<N, Rows>(span_);
             const int64_t step = int64_t{U} * team_.lanes();
-            Awaited<In, N, U, Ragged> next;
+            Awaited<In, N, U, Rows> next;
             int64_t access = team_.lane();
             next.ask(inputs_, span_, team_.lanes(), access);
             for (; Where(cols, access, 0, 0).exists(); access += step) {

@@ -89,15 +89,25 @@ constexpr int64_t kLongestRowBytes = 8 << 20;
 constexpr int kRowBlock = 128;
 static_assert(std::max(kBlock, kRowBlock) / (2 * kWarp) <= kMaxTeams);
 
-// Blocks that the compiler shall let run at once. Of a short row of one input, 48 registers will do; with 40 there are
-// too few, which costs a tenth.
-template <int Threads, class In>
-constexpr int kRowBlocks = Threads == kMaxRowThreads && In::kCount == 1 ? 1280 / Threads : 1024 / Threads;
+// Whether a functor reads its row in one pass, so that none of it need be kept.
+template <class F, class = void>
+constexpr bool reads_once = false;
+template <class F>
+constexpr bool reads_once<F, std::enable_if_t<F::kReadsOnce>> = true;
 
 template <class F, class = void>
 constexpr bool writes_rows = true;
 template <class F>
 constexpr bool writes_rows<F, std::enable_if_t<!F::kWritesRows>> = false;
+
+// Blocks that the compiler shall let run at once. Of a short row of one input, 48 registers will do; with 40 there are
+// too few, which costs a tenth. Of full rows that are written, column operands of several accesses are on their way at
+// a time, and a sum of rows that are not kept needs next to none.
+template <int V, Fit Rows, int Threads, class In, class F>
+constexpr int kRowBlocks = (V == 0 && reads_once<F>                                                            ? 2048
+                            : Threads == kMaxRowThreads && In::kCount == 1 && !(kFull<Rows> && writes_rows<F>) ? 1280
+                                                                                                               : 1024) /
+                           Threads;
 
 // Blocks of kMaxThreads that the compiler shall let run at once, of kernels that sum columns: two, or four of kBlock,
 // of those that read one input for one sum and write nothing. (Of whole accesses that are not sent for ahead, which are
@@ -162,7 +172,7 @@ __device__ int head_of(const In& inputs, int64_t offset) {
 }
 
 // The span of this index. Where there is none, the first row, so that what belongs to it may be read, with no columns.
-template <int N, bool Ragged, class F, class In, class Grid>
+template <int N, Fit Rows, class F, class In, class Grid>
 __device__ Span span_at(const In& inputs, const Grid& grid, int64_t index) {
   Span span;
   span.exists = index < grid.count;
@@ -187,7 +197,7 @@ __device__ Span span_at(const In& inputs, const Grid& grid, int64_t index) {
   }
   span.offset = span.row * grid.cols + span.first_col;
   span.cols = span.exists ? span.cols : 0;
-  span.head = Ragged ? head_of<N, F>(inputs, span.offset) : 0;
+  span.head = kRagged<Rows> ? head_of<N, F>(inputs, span.offset) : 0;
   return span;
 }
 
@@ -211,22 +221,23 @@ __device__ void send_for_rows(const In& inputs, const WholeRows& grid, int ahead
 
 // A team for each span, of which a block has blockDim.y. V accesses to each input are kept, or none. Threads is the
 // largest block. `ahead` is of kernels that kSendsAhead: 0 for none.
-template <int N, int V, bool Ragged, int Threads, class Grid, class In, class F>
-__global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(F f, In inputs, Grid grid, int ahead) {
+template <int N, int V, Fit Rows, int Threads, class Grid, class In, class F>
+__global__ void __launch_bounds__(Threads, (kRowBlocks<V, Rows, Threads, In, F>))
+    rows_kernel(F f, In inputs, Grid grid, int ahead) {
   using A = acc_t<typename In::Element>;
   __shared__ typename Team<A, Grid::kShared>::Shared shared;
   may_begin_next();
   wait_for_previous();
   const auto lanes = static_cast<int>(blockDim.x);
   Team<A, Grid::kShared> team(lanes, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.y), shared);
-  const Span span = span_at<N, Ragged, F>(inputs, grid, int64_t{blockIdx.x} * blockDim.y + threadIdx.y);
+  const Span span = span_at<N, Rows, F>(inputs, grid, int64_t{blockIdx.x} * blockDim.y + threadIdx.y);
   int64_t segments = 1;
   if constexpr (Grid::kCut) {
     segments = grid.split.segments;
   }
   const First<In> first(inputs, span, Grid::kShared);
   const auto values = row_values(f, span.row);
-  Awaited<In, N, V, Ragged> awaited;
+  Awaited<In, N, V, Rows> awaited;
   if constexpr (V > 0) {
     awaited.ask(inputs, span, lanes, static_cast<unsigned>(team.lane()));
   }
@@ -235,9 +246,9 @@ __global__ void __launch_bounds__(Threads, kRowBlocks<Threads, In>) rows_kernel(
       send_for_rows(inputs, grid, ahead);
     }
   }
-  const KeptEdge<In, N, Ragged> edge(inputs, span, team.lane());
+  const KeptEdge<In, N, Rows> edge(inputs, span, team.lane());
   const Kept<In, N, V> kept = awaited.arrived();
-  using RowHere = Row<In, N, V, Ragged, 0, 0, Grid::kShared, Kept<In, N, V>>;
+  using RowHere = Row<In, N, V, Rows, 0, 0, Grid::kShared, Kept<In, N, V>>;
   typename RowHere::Sums no_sums;
   const typename RowHere::Columns no_columns{};
   team.wait_for_others();
@@ -325,7 +336,7 @@ struct Portion {
   Span span;  // of the segment: no row yet, and so no offset
 };
 
-template <int N, bool Ragged, class F, class In>
+template <int N, Fit Rows, class F, class In>
 __device__ Portion portion_of(
     const In& inputs, const Extent& extent, const Split& split, int lanes, int row_teams, int classes, int thread) {
   Portion portion;
@@ -342,7 +353,7 @@ __device__ Portion portion_of(
   span = {};
   span.segment = tile - portion.batch * split.segments;
   // Segments are cut where accesses are. (Where rows begin at different places, no place is better than another.)
-  const int head = Ragged && classes * extent.cols % N == 0
+  const int head = kRagged<Rows> && classes * extent.cols % N == 0
                        ? head_of<N, F>(inputs, (portion.batch * extent.rows + portion.first_row) * extent.cols)
                        : 0;
   const int64_t begin = span.segment * split.segment_cols + head;
@@ -360,7 +371,7 @@ __device__ Portion portion_of(
 //
 // blockIdx.x: tiles, which are segments of matrices of the batch; blockIdx.y: the rows. row_teams of the block's teams
 // share a tile. Shares: the tiles of a row are of the blocks of a cluster, which reduce it together.
-template <int N, int V, bool Ragged, bool Ahead, bool Shares, size_t C, class In, class F, class Out>
+template <int N, int V, Fit Rows, bool Ahead, bool Shares, size_t C, class In, class F, class Out>
 __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In, F>) rows_and_column_sums_kernel(
     F f, In inputs, Extent extent, Split split, int lanes, int row_teams, int classes, int rows_in_shared,
     SumOutputs<Out, C> outputs, acc_t<typename In::Element>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
@@ -372,7 +383,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
   Team<A, Shares> team(lanes, static_cast<int>(threadIdx.x) - team_in_block * lanes, team_in_block, shared);
   const auto own_portion = [&](int thread) {
-    return portion_of<N, Ragged, F>(inputs, extent, split, lanes, row_teams, classes, thread);
+    return portion_of<N, Rows, F>(inputs, extent, split, lanes, row_teams, classes, thread);
   };
   const Portion own = own_portion(static_cast<int>(threadIdx.x));
   const int64_t first = own.first_row;
@@ -395,7 +406,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
 
   using RowColumns = typename RowColumnsOf<F>::type;
   using KeptHere = std::conditional_t<Ahead, KeptInShared<In, N, V>, Kept<In, N, V>>;
-  using RowHere = Row<In, N, V, Ragged, C, RowColumns::kCount, Shares, KeptHere>;
+  using RowHere = Row<In, N, V, Rows, C, RowColumns::kCount, Shares, KeptHere>;
   typename RowHere::Sums sums = {};
   span.row = first_row + own.row_team * classes;
   span.offset = span.row * extent.cols + span.first_col;
@@ -408,21 +419,21 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
   if constexpr (RowColumns::kCount > 0) {
     columns.read(f.row_columns(), span, lanes, team.lane());
   }
-  KeptEdge<In, N, Ragged> edge(inputs, here, team.lane());
+  KeptEdge<In, N, Rows> edge(inputs, here, team.lane());
   int turn = 0;
   const auto compute = [&](const KeptHere& kept) {
     Span there = here;
     there.row = row_of(turn);
     const auto values_here = values.at(turn, row_of);
     move(here, ++turn);
-    const KeptEdge<In, N, Ragged> next_edge(inputs, here, team.lane());
+    const KeptEdge<In, N, Rows> next_edge(inputs, here, team.lane());
     const First<In> first_elements(inputs, there, Shares);
     RowHere row(inputs, split.segments, extent.cols, there, first_elements, kept, edge, columns, team, sums);
     call_with_row_values(f, row, values_here);
     edge = next_edge;
   };
   if constexpr (Ahead) {
-    Queue<In, N, V, Ragged> queue(shared_bytes(), rows_in_shared, lanes);
+    Queue<In, N, V, Rows> queue(shared_bytes(), rows_in_shared, lanes);
     Span next = here;
     int sent = 0;
     const auto send = [&] {
@@ -439,7 +450,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
     }
   } else {
     const auto lane = static_cast<unsigned>(team.lane());
-    Awaited<In, N, V, Ragged> next;
+    Awaited<In, N, V, Rows> next;
     next.ask(inputs, here, lanes, lane);
     while (turn < all_turns) {
       const Kept<In, N, V> kept = next.arrived();
@@ -453,14 +464,14 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
   // Worked out once more, or it would be kept in registers all the while. (Of ragged and shared rows that is more work,
   // and it is kept.)
   int thread = static_cast<int>(threadIdx.x);
-  if constexpr (!Ragged && !Shares) {
+  if constexpr (!kRagged<Rows> && !Shares) {
     asm volatile("" : "+r"(thread));
   }
   const Portion portion = own_portion(thread);
-  const int64_t cols = whole_cols<N, Ragged>(portion.span);
+  const int64_t cols = whole_cols<N, Rows>(portion.span);
   // Of partial sums as many in an access as lie between boundaries for certain: single ones of threads whose columns
   // lie apart would be transactions of their own.
-  constexpr int M = Ragged || N < kVector<A> ? 1 : kVector<A>;
+  constexpr int M = kRagged<Rows> || N < kVector<A> ? 1 : kVector<A>;
   // Sum c of columns col ... col + M - 1.
   const auto put = [&](size_t c, int64_t col, const Values<A, M>& values) {
     const int64_t at = portion.batch * extent.cols + portion.span.first_col + col;
@@ -486,7 +497,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
       }
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const Place<N, unsigned> where(cols, static_cast<unsigned>(lane), lanes, v);
+        const Place<N, unsigned, Rows> where(cols, static_cast<unsigned>(lane), lanes, v);
         if (where.exists()) {
 #pragma unroll
           for (int n = 0; n < N; n += M) {
@@ -499,7 +510,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
           }
         }
       }
-      if constexpr (Ragged) {
+      if constexpr (kRagged<Rows>) {
         const EdgePlace<N> at_edge(portion.span, lane);
         if (at_edge.is) {
           put(c, at_edge.col, {sums[c][RowHere::kEdge][0]});
@@ -509,7 +520,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
     return;
   }
   const int whole = lanes * V * N;
-  const int length = whole + (Ragged ? lanes : 0);
+  const int length = whole + (kRagged<Rows> ? lanes : 0);
   A* const vectors = static_cast<A*>(shared_bytes());
   constexpr int kStored = N < kVector<A> ? N : kVector<A>;
   using StoredWord = typename Word<static_cast<int>(sizeof(A)) * kStored>::type;
@@ -527,7 +538,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
           memcpy(to, &sums[c][v][n], sizeof(StoredWord));
         }
       }
-      if constexpr (Ragged) {
+      if constexpr (kRagged<Rows>) {
         vector[whole + lane] = sums[c][RowHere::kEdge][0];
       }
     }
@@ -541,7 +552,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
     for (int col = in_group * M; col < whole && col < cols; col += group * M) {
       put(c, portion.span.head + col, sum_of_vectors<M>(first_vector + col, units, length));
     }
-    if constexpr (Ragged) {
+    if constexpr (kRagged<Rows>) {
       if (in_group < lanes) {
         const EdgePlace<N> at_edge(portion.span, in_group);
         if (at_edge.is) {
@@ -567,17 +578,17 @@ inline int row_lanes(int64_t accesses, int64_t per_thread, int max_lanes, int le
 }
 
 // The least for rows in accesses to N elements: the edges of ragged ones have a thread for each element.
-template <int N, bool Ragged>
-constexpr int kLeastLanes = Ragged ? 2 * N : 1;
+template <int N, Fit Rows>
+constexpr int kLeastLanes = kRagged<Rows> ? 2 * N : 1;
 
 // Calls launch(ahead): whether rows are sent for ahead. Not where accesses are too narrow, nor by threads that have a
 // row each, which keep enough loads on their way without.
-template <class In, int N, bool Ragged, class F>
+template <class In, int N, Fit Rows, class F>
 auto with_ahead(int lanes, const F& launch) {
   if constexpr (!kMayRunAhead<In, N>) {
     return launch(std::false_type{});
   } else {
-    if constexpr (!Ragged) {  // of which short rows are not whole accesses
+    if constexpr (!kRagged<Rows>) {  // of which short rows are not whole accesses
       if (lanes == 1) {
         return launch(std::false_type{});
       }
@@ -597,7 +608,7 @@ template <bool MayBeRagged, bool MayShift, class F, class In, class Launch>
 auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, const Launch& launch) {
   using T = typename In::Element;
   if constexpr (std::is_same_v<T, double>) {
-    return launch(std::integral_constant<int, 1>{}, std::false_type{}, inputs);
+    return launch(std::integral_constant<int, 1>{}, FitConstant<Fit::kWhole>{}, inputs);
   } else {
     constexpr std::integral_constant<int, kVector<T>> n;
     const bool whole = cols % n == 0;
@@ -610,19 +621,19 @@ auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, con
       at_boundaries = at_boundaries && (misaligned == boundary || inputs.is_one_row(k));
     }
     if (aligned) {
-      return launch(n, std::false_type{}, inputs);
+      return launch(n, FitConstant<Fit::kWhole>{}, inputs);
     }
     if constexpr (MayBeRagged) {
       if (cols > kFewCols) {
         if constexpr (MayShift) {
           if (!at_boundaries) {
-            return launch(n, std::true_type{}, inputs.shifted());
+            return launch(n, FitConstant<Fit::kRagged>{}, inputs.shifted());
           }
         }
-        return launch(n, std::true_type{}, inputs);
+        return launch(n, FitConstant<Fit::kRagged>{}, inputs);
       }
     }
-    return launch(std::integral_constant<int, 1>{}, std::false_type{}, inputs);
+    return launch(std::integral_constant<int, 1>{}, FitConstant<Fit::kWhole>{}, inputs);
   }
 }
 
@@ -634,12 +645,12 @@ struct QueueSize {
 
 // Three rows, or as many as a block may have memory for, and at least what the kernel needs for other ends. Of long
 // rows two: no more need be on its way. None where a device has no memory for one.
-template <class In, int N, int V, bool Ragged, class Kernel>
+template <class In, int N, int V, Fit Rows, class Kernel>
 QueueSize queue_size(Kernel* kernel, int block, size_t least) {
   constexpr size_t kAlways = 40 * 1024;  // of any device, besides what kernels have of their own
   constexpr size_t kOwn = 6 * 1024;      // more than that
   constexpr size_t kEnough = 56 * 1024;  // for kBlock threads
-  constexpr size_t kWarpBytes = Queue<In, N, V, Ragged>::kWarpBytes;
+  constexpr size_t kWarpBytes = Queue<In, N, V, Rows>::kWarpBytes;
   constexpr int kRows = 3 * kWarpBytes * (kBlock / kWarp) <= kEnough ? 3 : 2;
   const size_t row_bytes = kWarpBytes * (block / kWarp);
   if (std::max(kRows * row_bytes, least) <= kAlways) {
@@ -670,12 +681,18 @@ auto with_access_width_for_sums(const In& inputs, const Extent& extent, const La
 inline int teams_of(int threads, int lanes) { return std::max(1, threads / lanes); }
 
 // False, and nothing done, where a device has no memory for a row, or, for rows that segments share, no clusters.
-template <int N, int V, bool Ragged, bool Ahead, bool Shares, class In, class F, class Out, size_t C>
+template <int N, int V, Fit Rows, bool Ahead, bool Shares, class In, class F, class Out, size_t C>
 bool launch_column_sums(
     const Tensor& like, const F& f, const In& inputs, const Extent& extent, const Split& split, int lanes,
     const std::array<Out, C>& outputs) {
   using A = acc_t<typename In::Element>;
-  const auto kernel = rows_and_column_sums_kernel<N, V, Ragged, Ahead, Shares, C, In, F, Out>;
+  if constexpr (Rows == Fit::kWhole && N > 1 && Ahead) {
+    const int64_t whole = int64_t{lanes} * V * N;
+    if (split.segment_cols == whole && extent.cols % whole == 0) {
+      return launch_column_sums<N, V, Fit::kFull, Ahead, Shares>(like, f, inputs, extent, split, lanes, outputs);
+    }
+  }
+  const auto kernel = rows_and_column_sums_kernel<N, V, Rows, Ahead, Shares, C, In, F, Out>;
   const int teams = Shares ? 1 : teams_of(kBlock, lanes);
   const int block = teams * lanes;
   // Where there are few rows, a block takes several tiles.
@@ -684,8 +701,8 @@ bool launch_column_sums(
   while (row_teams > 1 && 8 * row_teams > extent.rows && teams / row_teams < tiles) {
     row_teams /= 2;
   }
-  const size_t least = row_teams > 1 ? sizeof(A) * N * (V + (Ragged ? 1 : 0)) * block : 0;
-  const auto queue = Ahead ? queue_size<In, N, V, Ragged>(kernel, block, least) : QueueSize{0, least};
+  const size_t least = row_teams > 1 ? sizeof(A) * N * (V + (kRagged<Rows> ? 1 : 0)) * block : 0;
+  const auto queue = Ahead ? queue_size<In, N, V, Rows>(kernel, block, least) : QueueSize{0, least};
   if (Ahead && queue.rows == 0) {
     return false;
   }
@@ -697,7 +714,7 @@ bool launch_column_sums(
   }
   // Rows so many apart begin at the same place between two boundaries.
   int64_t classes = 1;
-  while (Ragged && begin_at_boundaries(extent) && classes * extent.cols % N != 0) {
+  while (kRagged<Rows> && begin_at_boundaries(extent) && classes * extent.cols % N != 0) {
     classes *= 2;
   }
   // As many blocks as run at once, yet several rows for each team.
@@ -728,10 +745,10 @@ template <class Rows, class F, class Grid>
 void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& grid, int64_t span_cols) {
   using T = typename Rows::Element;
   constexpr bool kMayShift = writes_rows<F> || Rows::kCount > 1;
-  with_access_width<true, kMayShift, F>(rows, grid.cols, true, [&](auto vector, auto ragged, const auto& inputs) {
+  with_access_width<true, kMayShift, F>(rows, grid.cols, true, [&](auto vector, auto fit, const auto& inputs) {
     using In = std::decay_t<decltype(inputs)>;
     constexpr int N = decltype(vector)::value;
-    constexpr bool kRagged = decltype(ragged)::value;
+    constexpr Fit kRows = decltype(fit)::value;
     constexpr int V = kKeptAccesses<T, N, In::kCount>;
     const int64_t accesses = ceil_div(span_cols, N);
     const auto launch = [&](auto* kernel, int lanes, const auto& spans, int cluster = 1) {
@@ -741,28 +758,46 @@ void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& 
       const int ahead = blocks_ahead(blocks, teams * span_cols * In::kCount * static_cast<int64_t>(sizeof(T)));
       launch_clusters(kernel, cluster, blocks, block, 0, current_stream(like), f, inputs, spans, ahead);
     };
-    if constexpr (!kRagged && N > 1) {
+    // V accesses a thread.
+    const auto launch_kept = [&](auto kept, auto threads, int lanes) {
+      constexpr int kKept = decltype(kept)::value;
+      constexpr int kThreads = decltype(threads)::value;
+      if constexpr (kRows == Fit::kWhole && N > 1) {
+        // Of half types large teams of one input gain less by that than they lose with fewer blocks at once.
+        constexpr bool kCrowded = sizeof(T) == 2 && In::kCount == 1 && writes_rows<F>;
+        const bool full = accesses == int64_t{kKept} * lanes && grid.cols % (accesses * N) == 0;
+        if (full && !(kCrowded && lanes > kRowBlock)) {
+          launch(rows_kernel<N, kKept, Fit::kFull, kThreads, Grid, In, F>, lanes, grid);
+          return;
+        }
+      }
+      launch(rows_kernel<N, kKept, kRows, kThreads, Grid, In, F>, lanes, grid);
+    };
+    if constexpr (kRows != Fit::kRagged && N > 1) {
       if (accesses <= int64_t{kMaxRowThreads} * V) {
-        launch(rows_kernel<N, V, false, kMaxRowThreads, Grid, In, F>, row_lanes(accesses, V, kMaxRowThreads), grid);
+        constexpr std::integral_constant<int, kMaxRowThreads> threads;
+        launch_kept(std::integral_constant<int, V>(), threads, row_lanes(accesses, V, kMaxRowThreads));
         return;
       }
     }
     // Of ragged rows that are written or may have to be shifted, and of single numbers, there are no registers for
     // more.
-    constexpr bool kPlain = !kRagged || (!writes_rows<F> && In::kCount == 1);
+    constexpr bool kPlain = kRows != Fit::kRagged || (!writes_rows<F> && In::kCount == 1);
     constexpr int kMore = kPlain && N > 1 ? 2 * V : V;
     constexpr int kThreads = kPlain ? kMaxLongRowThreads : kMaxThreads;
-    if (accesses <= int64_t{kThreads} * kMore) {
-      const int lanes = row_lanes(accesses, kMore, kThreads, kLeastLanes<N, kRagged>);
-      launch(rows_kernel<N, kMore, kRagged, kThreads, Grid, In, F>, lanes, grid);
+    constexpr int kKeepingThreads = reads_once<F> ? kMaxThreads : kThreads;
+    if (accesses <= int64_t{kKeepingThreads} * kMore) {
+      launch_kept(
+          std::integral_constant<int, kMore>(), std::integral_constant<int, kThreads>(),
+          row_lanes(accesses, kMore, kThreads, kLeastLanes<N, kRows>));
       return;
     }
     // (A functor that writes no rows mostly reads them once.)
     constexpr int64_t kMostShared = int64_t{kMaxClusterBlocks} * kMaxThreads * kMore;
     if constexpr (
-        !kRagged && N > 1 && writes_rows<F> && std::is_same_v<Grid, WholeRows> &&
+        kRows != Fit::kRagged && N > 1 && writes_rows<F> && std::is_same_v<Grid, WholeRows> &&
         kMostShared * kAccessBytes > kCachedRowBytes) {
-      const auto kernel = rows_kernel<N, kMore, false, kMaxThreads, SharedRows, In, F>;
+      const auto kernel = rows_kernel<N, kMore, Fit::kWhole, kMaxThreads, SharedRows, In, F>;
       const int64_t blocks = ceil_div(accesses, int64_t{kMaxThreads} * kMore);
       if (accesses * kAccessBytes > kCachedRowBytes && accesses <= kMostShared &&
           resident_clusters(kernel, static_cast<int>(blocks), kMaxThreads, 0) > 0) {
@@ -776,8 +811,8 @@ void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& 
     }
     if constexpr (N > 1 || sizeof(T) == sizeof(double)) {
       // Of several inputs one row at a time, so that the L2 cache still has what is read again.
-      constexpr int kRereading = In::kCount > 1 ? kThreads : kMaxThreads;
-      launch(rows_kernel<N, 0, kRagged, kRereading, Grid, In, F>, kRereading, grid);
+      constexpr int kRereading = In::kCount > 1 && !reads_once<F> ? kThreads : kMaxThreads;
+      launch(rows_kernel<N, 0, kRows, kRereading, Grid, In, F>, kRereading, grid);
     }
   });
 }
@@ -810,6 +845,16 @@ inline Split split_few_rows(int64_t rows, int64_t cols, int64_t per_multiprocess
   return rows < per_multiprocessor * multiprocessors() ? Split::even(cols) : Split::none(cols);
 }
 
+// The same for a sum. Not so many that it takes long to add up theirs.
+inline Split split_for_sums(int64_t rows, int64_t cols, int64_t bytes) {
+  constexpr int64_t kMost = 16384;
+  if (rows >= 4 * multiprocessors()) {
+    return Split::none(cols);
+  }
+  const Split split = Split::even(cols);
+  return rows * split.segments <= kMost ? split : Split::of(cols, 65536 / bytes);
+}
+
 // launch_rows for a functor that calls row.add_to_columns: outputs[c][col] = the sum over the rows. Returns false, and
 // does nothing, where rows are too long for that, or a device has too little memory. An output is a pointer or
 // a SumOutput.
@@ -826,22 +871,22 @@ bool launch_rows_and_column_sums(
   }
   const auto from = detail::make_inputs(inputs);
   const detail::Extent extent{1, rows, cols};
-  return detail::with_access_width_for_sums<F>(from, extent, [&](auto vector, auto ragged, const auto& in) {
+  return detail::with_access_width_for_sums<F>(from, extent, [&](auto vector, auto fit, const auto& in) {
     using In = std::decay_t<decltype(in)>;
     constexpr int N = decltype(vector)::value;
-    constexpr bool kRagged = decltype(ragged)::value;
+    constexpr detail::Fit kRows = decltype(fit)::value;
     constexpr int V = detail::summed_accesses<T, N, C, F>();
     const int64_t accesses = ceil_div(cols, N);
     const int64_t longest = int64_t{detail::kMaxThreads} * V;
     // Two blocks at once, for one to compute while the other waits, do more than a large one. Few rows would not keep
     // all multiprocessors busy so.
-    if constexpr (!kRagged && N > 1) {
+    if constexpr (kRows != detail::Fit::kRagged && N > 1) {
       const int64_t blocks = std::max<int64_t>(2, ceil_div(accesses, longest));
       const bool many = rows * blocks >= 4 * multiprocessors();
       if (accesses > int64_t{kBlock} * V && blocks <= detail::kMaxClusterBlocks && many) {
         const int64_t each = ceil_div(accesses, blocks);
         const int lanes = detail::row_lanes(each, V, detail::kMaxThreads);
-        if (detail::launch_column_sums<N, V, false, true, true>(
+        if (detail::launch_column_sums<N, V, detail::Fit::kWhole, true, true>(
                 like, f, in, extent, Split::of(cols, each * N), lanes, outputs)) {
           return true;
         }
@@ -850,9 +895,9 @@ bool launch_rows_and_column_sums(
     if (accesses > longest) {
       return false;
     }
-    const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRagged>);
-    return detail::with_ahead<In, N, kRagged>(lanes, [&](auto ahead) {
-      return detail::launch_column_sums<N, V, kRagged, decltype(ahead)::value, false>(
+    const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRows>);
+    return detail::with_ahead<In, N, kRows>(lanes, [&](auto ahead) {
+      return detail::launch_column_sums<N, V, kRows, decltype(ahead)::value, false>(
           like, f, in, extent, Split::none(cols), lanes, outputs);
     });
   });

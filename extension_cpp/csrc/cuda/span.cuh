@@ -100,22 +100,35 @@ struct MixedInputs {
   }
 };
 
+// How rows lie in accesses: some begin or end between two boundaries; all are whole accesses; and each thread has as
+// many of them, so that none is asked whether it exists, and what they read is waited for once.
+enum class Fit { kRagged, kWhole, kFull };
+
+template <Fit Rows>
+constexpr bool kRagged = Rows == Fit::kRagged;
+template <Fit Rows>
+constexpr bool kFull = Rows == Fit::kFull;
+
+template <Fit Rows>
+using FitConstant = std::integral_constant<Fit, Rows>;
+
 // Columns of a row that is kept: short.
 template <int V>
 using ColumnIndex = std::conditional_t<(V > 0), unsigned, int64_t>;
 
 // The columns of a span that are in whole accesses; they begin at its head.
-template <int N, bool Ragged>
+template <int N, Fit Rows>
 __device__ int64_t whole_cols(const Span& span) {
-  if constexpr (Ragged) {
+  if constexpr (kRagged<Rows>) {
     return span.cols > span.head ? (span.cols - span.head) / N * N : 0;
   } else {
     return span.cols;
   }
 }
 
-// The v-th whole access of a thread, which takes every `step`th from the one called `access` on.
-template <int N, class Index>
+// The v-th whole access of a thread, which takes every `step`th from the one called `access` on. Of full rows that is
+// of a row that exists.
+template <int N, class Index, Fit Rows>
 struct Place {
   Index col;  // from the head on
   Index cols;
@@ -123,7 +136,7 @@ struct Place {
   __device__ Place(int64_t whole_cols, Index access, int step, int v)
       : col(access * N + static_cast<Index>(v * (step * N))), cols(static_cast<Index>(whole_cols)) {}
 
-  __device__ bool exists() const { return col < cols; }
+  __device__ bool exists() const { return kFull<Rows> || col < cols; }
   // Of one that exists, whether it is the last of the row.
   __device__ bool is_last() const { return col + N >= cols; }
 };
@@ -135,7 +148,7 @@ struct EdgePlace {
   bool is;
 
   __device__ EdgePlace(const Span& span, int lane)
-      : col(lane < span.head ? lane : whole_cols<N, true>(span) + lane), is(lane < 2 * N && col < span.cols) {}
+      : col(lane < span.head ? lane : whole_cols<N, Fit::kRagged>(span) + lane), is(lane < 2 * N && col < span.cols) {}
 };
 
 }  // namespace detail
