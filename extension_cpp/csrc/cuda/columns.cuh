@@ -5,10 +5,10 @@
 // a fixed order. No atomics: equal bits from run to run.
 #pragma once
 
+#include "column_strips.cuh"
 #include "launch.cuh"
 #include "matrix_view.h"
 #include "rows.cuh"
-#include "sum_columns.cuh"
 #include "sum_dims.h"
 #include "sum_output.cuh"
 #include "vector.cuh"
@@ -112,10 +112,14 @@ void elementwise_with_column_sums(
   if (std::any_of(from.one_row, from.one_row + K, [](bool is) { return is; })) {
     detail::column_sums(like, same, from, {1, rows, cols}, sums);
   } else {
-    // A kernel of its own, which has nothing to shift.
     detail::Inputs<T, K> matrices;
     std::copy_n(from.data, K, matrices.data);
-    detail::column_sums(like, same, matrices, {1, rows, cols}, sums);
+    std::array<const T*, K> pointers;
+    std::copy_n(from.data, K, pointers.begin());
+    if (!launch_column_strips(like, f, pointers, 1, rows, cols, results, sums)) {
+      // A kernel of its own, which has nothing to shift.
+      detail::column_sums(like, same, matrices, {1, rows, cols}, sums);
+    }
   }
 }
 
