@@ -235,8 +235,8 @@ struct Itself {
 
 // For each matrix of a [batch, rows, cols] tensor: results[r] of f(inputs...) for every element, and outputs[c] = the
 // sums over the rows of its term c; f returns WithSums, or, where there are no results, Values. An output is a pointer
-// or a SumOutput. False, and nothing done, of small matrices, and of rows that are not whole strips of aligned
-// accesses.
+// or a SumOutput. False, and nothing done, of small matrices and very large ones, and of rows that are not whole strips
+// of aligned accesses.
 template <class T, class F, size_t K, size_t R, class Out, size_t C>
 bool launch_column_strips(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t batch, int64_t rows, int64_t cols,
@@ -245,6 +245,9 @@ bool launch_column_strips(
   constexpr int64_t kAccesses = detail::kStripAccesses<K>;
   constexpr int64_t kLeastBytes = int64_t{4} << 20;
   constexpr int64_t kSmallBytes = int64_t{16} << 20;
+  // Of so many rows, and bytes of a tensor, it takes up to a twentieth longer than the other kernel.
+  constexpr int64_t kManyRows = 32768;
+  constexpr int64_t kLargeBytes = int64_t{256} << 20;
   constexpr int64_t kTeams = detail::kStripThreads / kNarrowStrip;
   constexpr int64_t kCols = detail::kStripCols<T, kNarrowStrip>;
   const int64_t strips = batch * (cols / kCols);
@@ -283,15 +286,13 @@ bool launch_column_strips(
     --cluster;
   }
   const int64_t busy = bytes <= kSmallBytes ? all * 9 / 10 : kBlocks * all / 2;
-  if (wanted <= 1) {
+  if (wanted <= 1 || strips * cluster >= busy) {
     // More blocks than run at once take turns, of which the last one shall not be of a few.
-    const int64_t resident = kBlocks * all;
-    const int64_t turns = ceil_div(strips, resident);
-    if (turns > 1 && 5 * strips < 4 * turns * resident) {
+    const int64_t turns = ceil_div(strips * cluster, kBlocks * all);
+    const bool few_last = turns > 1 && 5 * strips * cluster < 4 * turns * kBlocks * all;
+    if (few_last || (rows >= kManyRows && bytes >= static_cast<int64_t>(K + R) * kLargeBytes)) {
       return false;
     }
-  }
-  if (wanted <= 1 || strips * cluster >= busy) {
     launch(narrow, cluster, 1, nullptr);
     return true;
   }
