@@ -3,7 +3,8 @@
 //
 // A block has so few columns that there are enough blocks for the GPU. Where there are not, several share the columns,
 // each of which takes rows in turn: those of a cluster bring together what they have in shared memory, others leave
-// partial sums for a second kernel. Both add in the order of the blocks: equal bits from run to run.
+// partial sums for a second kernel. Both add in the order of the blocks: equal bits from run to run, on one device, for
+// how many blocks a cluster has depends on how many clusters it has room for.
 #pragma once
 
 #include "cluster.cuh"

@@ -2,7 +2,8 @@
 //
 // Teams of threads take segments of the columns, and a share of the rows; each thread keeps the sums of its columns in
 // registers. Where several blocks share a column, each writes a row of partial sums, and a second kernel adds those in
-// a fixed order. No atomics: equal bits from run to run.
+// a fixed order. No atomics: equal bits from run to run. Most matrices of whole accesses, and no more than elements to
+// sum, have a way of their own (column_strips.cuh).
 #pragma once
 
 #include "column_strips.cuh"
