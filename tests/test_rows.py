@@ -482,7 +482,7 @@ def test_what_is_kept_is_what_was_written(device: str, shape: tuple[int, int], d
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(100, 33), (2, 50001), (3, 100000)], ids=str)
+@pytest.mark.parametrize("shape", [(100, 33), (3, 24576), (2, 50001), (3, 100000)], ids=str)
 def test_what_is_kept_of_a_segment(device: str, shape: tuple[int, int], dtype: torch.dtype):
     x = torch.randint(-8, 8, shape, device=device).to(dtype)  # exact in every dtype
     w = torch.randint(-8, 8, shape[1:], device=device).to(dtype)

@@ -25,8 +25,7 @@
 // segments of rows (Split), so that few long rows keep all of the machine busy, and leave partial results for a second
 // launch. What a functor reads besides its inputs is read ahead, or kept, if it says what that is (row_values.h). One
 // that says `static constexpr bool kWritesRows = false;`, as a sum may, has its accesses aligned to what it reads, and
-// must not call row.write. One that also says `static constexpr bool kReadsOnce = true;` makes a single pass over its
-// row, of which nothing is kept: more threads run at once, and a row of any length is read once.
+// must not call row.write.
 #pragma once
 
 #include "arguments.h"

@@ -62,7 +62,7 @@ std::vector<SumStep> plan_steps(IntArrayRef sizes, const std::vector<bool>& redu
 template <class In, class T>
 struct SumRow {
   static constexpr bool kWritesRows = false;
-  static constexpr bool kReadsOnce = true;
+  static constexpr bool kSumsElements = true;
 
   SumOutput<T> output;  // [rows, segments]
 

@@ -1,5 +1,5 @@
-// Blocks that share a row: those of a cluster, which write to each other's shared memory. Of compute capability 9.0 and
-// up; for others nothing of this is launched.
+// Blocks that share a row, or columns: those of a cluster, which write to each other's shared memory. Of compute
+// capability 9.0 and up; for others nothing of this is launched.
 #pragma once
 
 #include "vector.cuh"

@@ -17,7 +17,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <optional>
 #include <utility>
 
 namespace extension_cpp::cuda {
@@ -65,11 +64,12 @@ using ResultPointers = PointerArray<T, (R > 0 ? R : 1)>;
 
 // Blocks that share columns are neighbours in blockIdx.x and a cluster, or have another blockIdx.y and partials.
 template <int Lanes, class T, class F, size_t K, size_t R, class Out, size_t C>
-__global__ void __launch_bounds__(kStripThreads, (kStripBlocks<F, K, R, C>)) column_strips_kernel(
-    F f, PointerArray<const T, K> inputs,  // [batch, rows, strips * kStripCols]
-    int64_t rows, unsigned strips, ResultPointers<T, R> results /* as the inputs */,
-    SumOutputs<Out, C> outputs /* [batch, strips * kStripCols] */,
-    acc_t<T>* __restrict__ partials /* [gridDim.y, C, batch, strips * kStripCols] */) {
+__global__ void __launch_bounds__(kStripThreads, (std::min(kStripBlocks<F, K, R, C>, kMostThreads / kStripThreads)))
+    column_strips_kernel(
+        F f, PointerArray<const T, K> inputs,  // [batch, rows, strips * kStripCols]
+        int64_t rows, unsigned strips, ResultPointers<T, R> results /* as the inputs */,
+        SumOutputs<Out, C> outputs /* [batch, strips * kStripCols] */,
+        acc_t<T>* __restrict__ partials /* [gridDim.y, C, batch, strips * kStripCols] */) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
   constexpr int kCols = kStripCols<T, Lanes>;
@@ -280,17 +280,18 @@ bool launch_column_strips(
     }
   }
   // As many blocks as run at once, yet some rows for each team.
-  constexpr int64_t kBlocks = detail::kStripBlocks<F, K, R, C>;
-  const int64_t wanted = std::min(kBlocks * all / strips, rows / (kTeams * kAccesses));
+  const int64_t blocks =
+      all * std::min(detail::kStripBlocks<F, K, R, C>, threads_of_multiprocessor() / detail::kStripThreads);
+  const int64_t wanted = std::min(blocks / strips, rows / (kTeams * kAccesses));
   auto cluster = static_cast<int>(std::clamp<int64_t>(wanted, 1, detail::kMaxClusterBlocks));
   while (cluster > 1 && detail::resident_strips<T, F, K, R, Out, C>(cluster) < strips) {
     --cluster;
   }
-  const int64_t busy = bytes <= kSmallBytes ? all * 9 / 10 : kBlocks * all / 2;
+  const int64_t busy = bytes <= kSmallBytes ? all * 9 / 10 : blocks / 2;
   if (wanted <= 1 || strips * cluster >= busy) {
     // More blocks than run at once take turns, of which the last one shall not be of a few.
-    const int64_t turns = ceil_div(strips * cluster, kBlocks * all);
-    const bool few_last = turns > 1 && 5 * strips * cluster < 4 * turns * kBlocks * all;
+    const int64_t turns = ceil_div(strips * cluster, blocks);
+    const bool few_last = turns > 1 && 5 * strips * cluster < 4 * turns * blocks;
     if (few_last || (rows >= kManyRows && bytes >= static_cast<int64_t>(K + R) * kLargeBytes)) {
       return false;
     }

@@ -115,12 +115,16 @@ void elementwise_with_column_sums(
   } else {
     detail::Inputs<T, K> matrices;
     std::copy_n(from.data, K, matrices.data);
-    std::array<const T*, K> pointers;
-    std::copy_n(from.data, K, pointers.begin());
-    if (!launch_column_strips(like, f, pointers, 1, rows, cols, results, sums)) {
-      // A kernel of its own, which has nothing to shift.
-      detail::column_sums(like, same, matrices, {1, rows, cols}, sums);
+    // More would not fit the registers of strips.
+    if constexpr (C <= 2 && K + R + C <= 6) {
+      std::array<const T*, K> pointers;
+      std::copy_n(from.data, K, pointers.begin());
+      if (launch_column_strips(like, f, pointers, 1, rows, cols, results, sums)) {
+        return;
+      }
     }
+    // A kernel of its own, which has nothing to shift.
+    detail::column_sums(like, same, matrices, {1, rows, cols}, sums);
   }
 }
 

@@ -72,8 +72,8 @@ constexpr bool needs_two_accesses(size_t tensors) {
   return tensors <= 3 && 2 * kWork >= 7 * static_cast<int>(tensors * sizeof(T));
 }
 
-// The same of tensors that are aligned, in whole accesses, `Accesses` for a thread: nothing but that, for a kernel
-// whose code is not in any cache waits for every jump to more of it.
+// elementwise_kernel of tensors that are aligned, in whole accesses, `Accesses` for a thread: nothing but that, for a
+// kernel whose code is not in any cache waits for every jump to more of it.
 template <int Accesses, int Block, class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(Block)
     aligned_kernel(F f, int64_t numel, PointerArray<T, M> outputs, PointerArray<const T, K> inputs) {
@@ -276,7 +276,7 @@ void elementwise(
   const auto blocks = static_cast<unsigned>(ceil_div(before + indexing.numel, int64_t{kBlock} * N));
   const bool aligned = aligned_alike && before == 0 && indexing.numel % N == 0;
   if (aligned && indexing.all_linear() && (is_aligned(inputs[I]) && ...)) {
-    // Blocks have as many accesses as others: with as many threads it takes up to three hundredths more time.
+    // Blocks with two accesses a thread have half the threads: with as many it takes up to three hundredths more time.
     constexpr int kAccesses = needs_two_accesses<T, F>(M + sizeof...(I)) ? 2 : 1;
     constexpr int kThreads = kBlock / kAccesses;
     launch_overlapped(

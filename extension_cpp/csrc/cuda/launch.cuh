@@ -13,6 +13,15 @@ constexpr int kBlock = 256;
 constexpr int64_t kMaxGridX = (int64_t{1} << 31) - 1;
 constexpr int64_t kMaxGridY = 65535;
 
+// Threads that a multiprocessor of the architecture runs at once, for launch bounds.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+constexpr int kMostThreads = 1024;
+#elif defined(__CUDA_ARCH__) && ((__CUDA_ARCH__ > 800 && __CUDA_ARCH__ < 900) || __CUDA_ARCH__ >= 1200)
+constexpr int kMostThreads = 1536;
+#else
+constexpr int kMostThreads = 2048;
+#endif
+
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // A kernel that is launched by launch_overlapped() may begin before the one before it on the stream has ended: it calls
@@ -92,6 +101,15 @@ inline int multiprocessors() {
   int count = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
+}
+
+// Threads that each of them runs at once.
+inline int threads_of_multiprocessor() {
+  int device = 0;
+  int count = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMaxThreadsPerMultiProcessor, device));
   return count;
 }
 

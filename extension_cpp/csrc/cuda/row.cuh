@@ -44,6 +44,7 @@ struct First {
 // the same columns in every row can have. Shares: the span is this block's part of a row that a cluster shares.
 template <class In, int N, int V, Fit Rows, size_t C, int P, bool Shares, class Chunks>
 class Row {
+  static_assert(V > 0 || !kFull<Rows>);
   using T = typename In::Element;
   static constexpr size_t K = In::kCount;
   using Edge = KeptEdge<In, N, Rows>;
@@ -105,6 +106,7 @@ class Row {
 
   // The sum of the row's elements, where it has one input.
   __device__ A sum() {
+    static_assert(K == 1);
     if constexpr (kRereads && !kRagged<Rows>) {
       return team_.all_reduce(own_sum(), A(0), Plus{});
     } else {

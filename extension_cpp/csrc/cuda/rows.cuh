@@ -89,11 +89,11 @@ constexpr int64_t kLongestRowBytes = 8 << 20;
 constexpr int kRowBlock = 128;
 static_assert(std::max(kBlock, kRowBlock) / (2 * kWarp) <= kMaxTeams);
 
-// Whether a functor reads its row in one pass, so that none of it need be kept.
+// Whether a functor calls row.sum(), once, and asks nothing else of its row, which need not be kept then.
 template <class F, class = void>
-constexpr bool reads_once = false;
+constexpr bool sums_elements = false;
 template <class F>
-constexpr bool reads_once<F, std::enable_if_t<F::kReadsOnce>> = true;
+constexpr bool sums_elements<F, std::enable_if_t<F::kSumsElements>> = true;
 
 template <class F, class = void>
 constexpr bool writes_rows = true;
@@ -104,10 +104,13 @@ constexpr bool writes_rows<F, std::enable_if_t<!F::kWritesRows>> = false;
 // too few, which costs a tenth. Of full rows that are written, column operands of several accesses are on their way at
 // a time, and a sum of rows that are not kept needs next to none.
 template <int V, Fit Rows, int Threads, class In, class F>
-constexpr int kRowBlocks = (V == 0 && reads_once<F>                                                            ? 2048
-                            : Threads == kMaxRowThreads && In::kCount == 1 && !(kFull<Rows> && writes_rows<F>) ? 1280
-                                                                                                               : 1024) /
-                           Threads;
+constexpr int row_blocks() {
+  if (V == 0 && sums_elements<F>) {
+    return std::min(2048, kMostThreads) / Threads;
+  }
+  const bool few_registers = Threads == kMaxRowThreads && In::kCount == 1 && !(kFull<Rows> && writes_rows<F>);
+  return std::min(few_registers ? 1280 : 1024, kMostThreads) / Threads;
+}
 
 // Blocks of kMaxThreads that the compiler shall let run at once, of kernels that sum columns: two, or four of kBlock,
 // of those that read one input for one sum and write nothing. (Of whole accesses that are not sent for ahead, which are
@@ -222,7 +225,7 @@ __device__ void send_for_rows(const In& inputs, const WholeRows& grid, int ahead
 // A team for each span, of which a block has blockDim.y. V accesses to each input are kept, or none. Threads is the
 // largest block. `ahead` is of kernels that kSendsAhead: 0 for none.
 template <int N, int V, Fit Rows, int Threads, class Grid, class In, class F>
-__global__ void __launch_bounds__(Threads, (kRowBlocks<V, Rows, Threads, In, F>))
+__global__ void __launch_bounds__(Threads, (row_blocks<V, Rows, Threads, In, F>()))
     rows_kernel(F f, In inputs, Grid grid, int ahead) {
   using A = acc_t<typename In::Element>;
   __shared__ typename Team<A, Grid::kShared>::Shared shared;
@@ -600,10 +603,10 @@ auto with_ahead(int lanes, const F& launch) {
 // Columns of rows that take no more than a few accesses, of which two may not be whole.
 constexpr int64_t kFewCols = 64;
 
-// Calls launch(N, ragged, inputs): with the width of the accesses, whether some are not aligned or not whole, and the
-// inputs as kernels take them. Of float64, where there shall be none that are ragged, and of rows of up to kFewCols
-// accesses that are not aligned are to single numbers. `from_boundaries`: whether the accesses to what is written begin
-// at boundaries; where nothing is, those to the first input, which alone never MayShift.
+// Calls launch(N, fit, inputs): with the width of the accesses, kRagged where some are not aligned or not whole, else
+// kWhole, and the inputs as kernels take them. Of float64, where there shall be none that are ragged, and of rows of up
+// to kFewCols accesses that are not aligned are to single numbers. `from_boundaries`: whether the accesses to what is
+// written begin at boundaries; where nothing is, those to the first input, which alone never MayShift.
 template <bool MayBeRagged, bool MayShift, class F, class In, class Launch>
 auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, const Launch& launch) {
   using T = typename In::Element;
@@ -686,7 +689,8 @@ bool launch_column_sums(
     const Tensor& like, const F& f, const In& inputs, const Extent& extent, const Split& split, int lanes,
     const std::array<Out, C>& outputs) {
   using A = acc_t<typename In::Element>;
-  if constexpr (Rows == Fit::kWhole && N > 1 && Ahead) {
+  // Shared rows have kernels for full ones. Others gain nothing by them.
+  if constexpr (Rows == Fit::kWhole && N > 1 && Shares) {
     const int64_t whole = int64_t{lanes} * V * N;
     if (split.segment_cols == whole && extent.cols % whole == 0) {
       return launch_column_sums<N, V, Fit::kFull, Ahead, Shares>(like, f, inputs, extent, split, lanes, outputs);
@@ -741,14 +745,14 @@ bool launch_column_sums(
   return true;
 }
 
-template <class Rows, class F, class Grid>
-void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& grid, int64_t span_cols) {
-  using T = typename Rows::Element;
-  constexpr bool kMayShift = writes_rows<F> || Rows::kCount > 1;
-  with_access_width<true, kMayShift, F>(rows, grid.cols, true, [&](auto vector, auto fit, const auto& inputs) {
+template <class Matrices, class F, class Grid>
+void launch_spans(const Tensor& like, const F& f, const Matrices& matrices, const Grid& grid, int64_t span_cols) {
+  using T = typename Matrices::Element;
+  constexpr bool kMayShift = writes_rows<F> || Matrices::kCount > 1;
+  with_access_width<true, kMayShift, F>(matrices, grid.cols, true, [&](auto vector, auto fit, const auto& inputs) {
     using In = std::decay_t<decltype(inputs)>;
     constexpr int N = decltype(vector)::value;
-    constexpr Fit kRows = decltype(fit)::value;
+    constexpr Fit kFit = decltype(fit)::value;
     constexpr int V = kKeptAccesses<T, N, In::kCount>;
     const int64_t accesses = ceil_div(span_cols, N);
     const auto launch = [&](auto* kernel, int lanes, const auto& spans, int cluster = 1) {
@@ -762,18 +766,18 @@ void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& 
     const auto launch_kept = [&](auto kept, auto threads, int lanes) {
       constexpr int kKept = decltype(kept)::value;
       constexpr int kThreads = decltype(threads)::value;
-      if constexpr (kRows == Fit::kWhole && N > 1) {
-        // Of half types large teams of one input gain less by that than they lose with fewer blocks at once.
-        constexpr bool kCrowded = sizeof(T) == 2 && In::kCount == 1 && writes_rows<F>;
+      // Of half types large teams of one input gain less by full rows than they lose with fewer blocks at once.
+      constexpr bool kCrowded = sizeof(T) == 2 && In::kCount == 1 && writes_rows<F>;
+      if constexpr (kFit == Fit::kWhole && N > 1 && !(kCrowded && kThreads > kMaxRowThreads)) {
         const bool full = accesses == int64_t{kKept} * lanes && grid.cols % (accesses * N) == 0;
         if (full && !(kCrowded && lanes > kRowBlock)) {
           launch(rows_kernel<N, kKept, Fit::kFull, kThreads, Grid, In, F>, lanes, grid);
           return;
         }
       }
-      launch(rows_kernel<N, kKept, kRows, kThreads, Grid, In, F>, lanes, grid);
+      launch(rows_kernel<N, kKept, kFit, kThreads, Grid, In, F>, lanes, grid);
     };
-    if constexpr (kRows != Fit::kRagged && N > 1) {
+    if constexpr (kFit != Fit::kRagged && N > 1) {
       if (accesses <= int64_t{kMaxRowThreads} * V) {
         constexpr std::integral_constant<int, kMaxRowThreads> threads;
         launch_kept(std::integral_constant<int, V>(), threads, row_lanes(accesses, V, kMaxRowThreads));
@@ -782,20 +786,19 @@ void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& 
     }
     // Of ragged rows that are written or may have to be shifted, and of single numbers, there are no registers for
     // more.
-    constexpr bool kPlain = kRows != Fit::kRagged || (!writes_rows<F> && In::kCount == 1);
+    constexpr bool kPlain = kFit != Fit::kRagged || (!writes_rows<F> && In::kCount == 1);
     constexpr int kMore = kPlain && N > 1 ? 2 * V : V;
-    constexpr int kThreads = kPlain ? kMaxLongRowThreads : kMaxThreads;
-    constexpr int kKeepingThreads = reads_once<F> ? kMaxThreads : kThreads;
-    if (accesses <= int64_t{kKeepingThreads} * kMore) {
+    constexpr int kThreads = kPlain && !sums_elements<F> ? kMaxLongRowThreads : kMaxThreads;
+    if (accesses <= int64_t{kThreads} * kMore) {
       launch_kept(
           std::integral_constant<int, kMore>(), std::integral_constant<int, kThreads>(),
-          row_lanes(accesses, kMore, kThreads, kLeastLanes<N, kRows>));
+          row_lanes(accesses, kMore, kThreads, kLeastLanes<N, kFit>));
       return;
     }
-    // (A functor that writes no rows mostly reads them once.)
+    // (A functor that writes no rows mostly makes one pass.)
     constexpr int64_t kMostShared = int64_t{kMaxClusterBlocks} * kMaxThreads * kMore;
     if constexpr (
-        kRows != Fit::kRagged && N > 1 && writes_rows<F> && std::is_same_v<Grid, WholeRows> &&
+        kFit != Fit::kRagged && N > 1 && writes_rows<F> && std::is_same_v<Grid, WholeRows> &&
         kMostShared * kAccessBytes > kCachedRowBytes) {
       const auto kernel = rows_kernel<N, kMore, Fit::kWhole, kMaxThreads, SharedRows, In, F>;
       const int64_t blocks = ceil_div(accesses, int64_t{kMaxThreads} * kMore);
@@ -811,8 +814,8 @@ void launch_spans(const Tensor& like, const F& f, const Rows& rows, const Grid& 
     }
     if constexpr (N > 1 || sizeof(T) == sizeof(double)) {
       // Of several inputs one row at a time, so that the L2 cache still has what is read again.
-      constexpr int kRereading = In::kCount > 1 && !reads_once<F> ? kThreads : kMaxThreads;
-      launch(rows_kernel<N, 0, kRows, kRereading, Grid, In, F>, kRereading, grid);
+      constexpr int kRereading = In::kCount > 1 ? kThreads : kMaxThreads;
+      launch(rows_kernel<N, 0, kFit, kRereading, Grid, In, F>, kRereading, grid);
     }
   });
 }
@@ -874,13 +877,13 @@ bool launch_rows_and_column_sums(
   return detail::with_access_width_for_sums<F>(from, extent, [&](auto vector, auto fit, const auto& in) {
     using In = std::decay_t<decltype(in)>;
     constexpr int N = decltype(vector)::value;
-    constexpr detail::Fit kRows = decltype(fit)::value;
+    constexpr detail::Fit kFit = decltype(fit)::value;
     constexpr int V = detail::summed_accesses<T, N, C, F>();
     const int64_t accesses = ceil_div(cols, N);
     const int64_t longest = int64_t{detail::kMaxThreads} * V;
     // Two blocks at once, for one to compute while the other waits, do more than a large one. Few rows would not keep
     // all multiprocessors busy so.
-    if constexpr (kRows != detail::Fit::kRagged && N > 1) {
+    if constexpr (kFit != detail::Fit::kRagged && N > 1) {
       const int64_t blocks = std::max<int64_t>(2, ceil_div(accesses, longest));
       const bool many = rows * blocks >= 4 * multiprocessors();
       if (accesses > int64_t{kBlock} * V && blocks <= detail::kMaxClusterBlocks && many) {
@@ -895,9 +898,9 @@ bool launch_rows_and_column_sums(
     if (accesses > longest) {
       return false;
     }
-    const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kRows>);
-    return detail::with_ahead<In, N, kRows>(lanes, [&](auto ahead) {
-      return detail::launch_column_sums<N, V, kRows, decltype(ahead)::value, false>(
+    const int lanes = detail::row_lanes(accesses, V, detail::kMaxThreads, detail::kLeastLanes<N, kFit>);
+    return detail::with_ahead<In, N, kFit>(lanes, [&](auto ahead) {
+      return detail::launch_column_sums<N, V, kFit, decltype(ahead)::value, false>(
           like, f, in, extent, Split::none(cols), lanes, outputs);
     });
   });
