@@ -3,19 +3,23 @@
     python benchmarks/versions.py ../before . "reduce_sum(x, [1], False)" --shapes 131072x8
 
 In a call `x` and `y` are tensors of the shape, `row` is one of its columns; what stands before the
-last semicolon is done once. One thread, its own processor time, medians; last, the second's over
-the first's.
+last semicolon is done once. Medians; last, the second's over the first's. On a CPU one thread and
+its own processor time, with `--device cuda` what run.py times there.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from timing import Effort, timer
 
 OPERATORS: tuple[str, ...] = (
     "reduce_sum",
@@ -37,10 +41,12 @@ def main() -> None:
     parser.add_argument("call")
     parser.add_argument("--shapes", nargs="+", default=["131072x8", "1024x1024"])
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     for shape in arguments.shapes:
         for dtype in arguments.dtypes:
-            workers = [start(each, arguments.call, shape, dtype) for each in arguments.checkouts]
+            call = arguments.device, arguments.call, shape, dtype
+            workers = [start(each, *call) for each in arguments.checkouts]
             rounds = [[ask(worker) for worker in workers] for _ in range(ROUNDS)]
             before, after = (statistics.median(times) for times in zip(*rounds, strict=True))
             times = f"{before * 1e6:10.1f} us {after * 1e6:10.1f} us {after / before:6.2f}"
@@ -53,7 +59,12 @@ def start(checkout: Path, *call: str) -> subprocess.Popen[str]:
     command = [sys.executable, str(Path(__file__).resolve()), "--worker", *call]
     pipe = subprocess.PIPE
     return subprocess.Popen(
-        command, cwd=checkout, env={"PYTHONPATH": "."}, stdin=pipe, stdout=pipe, text=True
+        command,
+        cwd=checkout,
+        env={**os.environ, "PYTHONPATH": "."},
+        stdin=pipe,
+        stdout=pipe,
+        text=True,
     )
 
 
@@ -65,7 +76,16 @@ def ask(worker: subprocess.Popen[str]) -> float:
     return float(worker.stdout.readline())
 
 
-def work(call: str, shape: str, dtype: str) -> None:
+def processor_time(run: Callable[[], object]) -> float:
+    times = []
+    for _ in range(7):
+        begin = time.thread_time()
+        run()
+        times.append(time.thread_time() - begin)
+    return statistics.median(times)
+
+
+def work(device: str, call: str, shape: str, dtype: str) -> None:
     import torch
 
     import extension_cpp  # noqa: F401
@@ -74,7 +94,8 @@ def work(call: str, shape: str, dtype: str) -> None:
     names: dict[str, Any]
     sizes = [int(size) for size in shape.split("x")]
     x, y, row = (
-        (torch.rand(size) * 4 - 2).to(getattr(torch, dtype)) for size in (sizes, sizes, sizes[-1:])
+        (torch.rand(size) * 4 - 2).to(device, getattr(torch, dtype))
+        for size in (sizes, sizes, sizes[-1:])
     )
     names = {name: getattr(torch.ops.extension_cpp, name) for name in OPERATORS}
     names.update(x=x, y=y, row=row)
@@ -82,14 +103,15 @@ def work(call: str, shape: str, dtype: str) -> None:
     with torch.inference_mode():
         exec(";".join(before), names)
         code = compile(last.strip(), "call", "eval")
-        eval(code, names)
+
+        def run() -> object:
+            return eval(code, names)
+
+        run()
+        gpu = timer(device, Effort(rounds=7, seconds=0.2)) if device == "cuda" else None
         for _ in sys.stdin:
-            times = []
-            for _ in range(7):
-                begin = time.thread_time()
-                eval(code, names)
-                times.append(time.thread_time() - begin)
-            print(statistics.median(times), flush=True)
+            seconds = gpu.time({"call": run})["call"].median if gpu else processor_time(run)
+            print(seconds, flush=True)
 
 
 if __name__ == "__main__":
