@@ -71,12 +71,19 @@ def sums(row: Row) -> bool:
 
 
 def partials(row: Row) -> bool:
-    """Whether blocks leave partial sums for a second kernel: all but strips that clusters share."""
+    """Whether blocks leave partial sums for a second kernel, on an H200.
+
+    All do but strips that fill it in clusters: csrc/cuda/column_strips.cuh.
+    """
     if row.operator == "reduce_sum" and row.form != "dim 0":
         return row.form in ("all", "dim 0, 2")
-    if row.operator not in ("reduce_sum", "fused_op") or len(row.sizes) > 2 or not whole(row):
+    tensors = {"reduce_sum": 1, "fused_op": 3}.get(row.operator)
+    if tensors is None or len(row.sizes) > 2 or not whole(row):
         return True
-    return columns(row) <= 256 or row.sizes[0] < 256 or (row.sizes[0] >= 32768 and mib(row) >= 64)
+    strips = columns(row) * getattr(torch, row.dtype).itemsize // 128
+    blocks = 118 if tensors * mib(row) <= 16 else 264 if tensors == 1 else 198
+    very_large = row.sizes[0] >= 32768 and mib(row) >= 256
+    return 8 * strips < blocks or row.sizes[0] < 256 or very_large
 
 
 def small_kernel(row: Row) -> bool:

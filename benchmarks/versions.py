@@ -19,8 +19,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from timing import Effort, timer
-
 OPERATORS: tuple[str, ...] = (
     "reduce_sum",
     "fused_layer_norm",
@@ -87,6 +85,7 @@ def processor_time(run: Callable[[], object]) -> float:
 
 def work(device: str, call: str, shape: str, dtype: str) -> None:
     import torch
+    from timing import Effort, timer
 
     import extension_cpp  # noqa: F401
 
