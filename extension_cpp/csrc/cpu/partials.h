@@ -19,7 +19,7 @@ extern template void add_partials(int64_t, int64_t, const double*, const SumTarg
 
 namespace extension_cpp::cpu {
 
-// Small matrices, which CUDA sums in another way, are as others here.
+// Small matrices and large ones, which CUDA sums in other ways, are as others here.
 template <class A, class Out>
 bool sum_small_columns(
     const Tensor& /*like*/, const A* /*input*/, int64_t /*rows*/, int64_t /*cols*/, const Out& /*output*/) {

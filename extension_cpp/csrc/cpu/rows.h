@@ -26,11 +26,13 @@ inline bool few_long_rows(int64_t rows, int64_t cols) { return cols > kSegment &
 }  // namespace detail
 
 // The segments of few long rows, for every thread to have some of; of others none.
-inline Split split_few_rows(int64_t rows, int64_t cols, int64_t /*per_multiprocessor*/ = 1) {
+inline Split split_few_rows(int64_t rows, int64_t cols) {
   return detail::few_long_rows(rows, cols) ? Split::even(cols) : Split::none(cols);
 }
 
-inline Split split_for_sums(int64_t rows, int64_t cols, int64_t /*bytes*/) { return split_few_rows(rows, cols); }
+inline Split split_for_sums(int64_t rows, int64_t cols, int64_t /*element_bytes*/) {
+  return split_few_rows(rows, cols);
+}
 
 // f(row) for every segment of every row of K inputs, [rows, cols] each.
 template <class T, size_t K, class F>

@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <utility>
 
 namespace extension_cpp::cuda {
@@ -33,12 +32,13 @@ constexpr int kWideStrip = 32;
 template <size_t K>
 constexpr int kStripAccesses = K == 1 ? 2 : 1;
 
-// Blocks that a multiprocessor shall run at once, of kernels with K inputs, R results and C sums of a formula F.
+// Blocks that a multiprocessor of so many threads shall run at once, of kernels with K inputs, R results and C sums of
+// a formula F.
 template <class F, size_t K, size_t R, size_t C>
-constexpr int kStripBlocks = (K + R == 1                                                 ? 2048
-                              : K + R + C <= 4 && extension_cpp::detail::kWorkOf<F> == 0 ? 1536
-                                                                                         : 1024) /
-                             kStripThreads;
+constexpr int strip_blocks(int threads) {
+  const bool few_registers = K + R + C <= 4 && extension_cpp::detail::kWorkOf<F> == 0;
+  return std::min(threads, K + R == 1 ? 2048 : few_registers ? 1536 : 1024) / kStripThreads;
+}
 
 template <class T, int Lanes>
 constexpr int kStripCols = Lanes * kVector<T>;
@@ -64,12 +64,11 @@ using ResultPointers = PointerArray<T, (R > 0 ? R : 1)>;
 
 // Blocks that share columns are neighbours in blockIdx.x and a cluster, or have another blockIdx.y and partials.
 template <int Lanes, class T, class F, size_t K, size_t R, class Out, size_t C>
-__global__ void __launch_bounds__(kStripThreads, (std::min(kStripBlocks<F, K, R, C>, kMostThreads / kStripThreads)))
-    column_strips_kernel(
-        F f, PointerArray<const T, K> inputs,  // [batch, rows, strips * kStripCols]
-        int64_t rows, unsigned strips, ResultPointers<T, R> results /* as the inputs */,
-        SumOutputs<Out, C> outputs /* [batch, strips * kStripCols] */,
-        acc_t<T>* __restrict__ partials /* [gridDim.y, C, batch, strips * kStripCols] */) {
+__global__ void __launch_bounds__(kStripThreads, (strip_blocks<F, K, R, C>(kMostThreads))) column_strips_kernel(
+    F f, PointerArray<const T, K> inputs,  // [batch, rows, strips * kStripCols]
+    int64_t rows, unsigned strips, ResultPointers<T, R> results /* as the inputs */,
+    SumOutputs<Out, C> outputs /* [batch, strips * kStripCols] */,
+    acc_t<T>* __restrict__ partials /* [gridDim.y, C, batch, strips * kStripCols] */) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
   constexpr int kCols = kStripCols<T, Lanes>;
@@ -209,21 +208,12 @@ __global__ void __launch_bounds__(kStripThreads, (std::min(kStripBlocks<F, K, R,
 // Clusters of so many blocks that the current device runs at once. It is asked once for each, which takes longer than
 // to launch the kernel.
 template <class T, class F, size_t K, size_t R, class Out, size_t C>
-int64_t resident_strips(int cluster) {
-  constexpr int kDevices = 64;
-  static std::atomic<int> known[kDevices][kMaxClusterBlocks + 1];  // one more than it is; 0: not asked yet
-  int device = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  const int answer = device < kDevices ? known[device][cluster].load() : 0;
-  if (answer > 0) {
-    return answer - 1;
-  }
-  const int64_t clusters =
-      resident_clusters(column_strips_kernel<kNarrowStrip, T, F, K, R, Out, C>, cluster, kStripThreads, 0);
-  if (device < kDevices) {
-    known[device][cluster] = static_cast<int>(clusters) + 1;
-  }
-  return clusters;
+int resident_strips(int cluster) {
+  static OncePerDevice known[kMaxClusterBlocks + 1];
+  return known[cluster].answer([&] {
+    const auto kernel = column_strips_kernel<kNarrowStrip, T, F, K, R, Out, C>;
+    return static_cast<int>(resident_clusters(kernel, cluster, kStripThreads, 0));
+  });
 }
 
 // The element as it is.
@@ -280,8 +270,8 @@ bool launch_column_strips(
     }
   }
   // As many blocks as run at once, yet some rows for each team.
-  const int64_t blocks =
-      all * std::min(detail::kStripBlocks<F, K, R, C>, threads_of_multiprocessor() / detail::kStripThreads);
+  const int threads = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor);
+  const int64_t blocks = all * detail::strip_blocks<F, K, R, C>(threads);
   const int64_t wanted = std::min(blocks / strips, rows / (kTeams * kAccesses));
   auto cluster = static_cast<int>(std::clamp<int64_t>(wanted, 1, detail::kMaxClusterBlocks));
   while (cluster > 1 && detail::resident_strips<T, F, K, R, Out, C>(cluster) < strips) {

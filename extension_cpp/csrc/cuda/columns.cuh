@@ -2,8 +2,8 @@
 //
 // Teams of threads take segments of the columns, and a share of the rows; each thread keeps the sums of its columns in
 // registers. Where several blocks share a column, each writes a row of partial sums, and a second kernel adds those in
-// a fixed order. No atomics: equal bits from run to run. Most matrices of whole accesses, and no more than elements to
-// sum, have a way of their own (column_strips.cuh).
+// a fixed order. No atomics: equal bits from run to run. Most large matrices of whole accesses go another way
+// (column_strips.cuh).
 #pragma once
 
 #include "column_strips.cuh"
@@ -113,18 +113,16 @@ void elementwise_with_column_sums(
   if (std::any_of(from.one_row, from.one_row + K, [](bool is) { return is; })) {
     detail::column_sums(like, same, from, {1, rows, cols}, sums);
   } else {
-    detail::Inputs<T, K> matrices;
-    std::copy_n(from.data, K, matrices.data);
+    std::array<const T*, K> matrices;
+    std::copy_n(from.data, K, matrices.begin());
     // More would not fit the registers of strips.
     if constexpr (C <= 2 && K + R + C <= 6) {
-      std::array<const T*, K> pointers;
-      std::copy_n(from.data, K, pointers.begin());
-      if (launch_column_strips(like, f, pointers, 1, rows, cols, results, sums)) {
+      if (launch_column_strips(like, f, matrices, 1, rows, cols, results, sums)) {
         return;
       }
     }
     // A kernel of its own, which has nothing to shift.
-    detail::column_sums(like, same, matrices, {1, rows, cols}, sums);
+    detail::column_sums(like, same, detail::make_inputs(matrices), {1, rows, cols}, sums);
   }
 }
 

@@ -39,23 +39,40 @@ __device__ inline void may_begin_next() {
 #endif
 }
 
+// What is asked once for each device: a number that is not negative.
+class OncePerDevice {
+ public:
+  // ask() for the current device, or what it answered before.
+  template <class Ask>
+  int answer(const Ask& ask) {
+    int device = 0;
+    CUDA_CHECK(cudaGetDevice(&device));
+    if (device >= kDevices) {
+      return ask();
+    }
+    int known = known_[device];
+    if (known == 0) {
+      known = ask() + 1;
+      known_[device] = known;
+    }
+    return known - 1;
+  }
+
+ private:
+  static constexpr int kDevices = 64;
+
+  std::atomic<int> known_[kDevices] = {};  // one more than the answer; 0: not asked yet
+};
+
 // Whether kernels of this library were compiled for what launch_overlapped() asks of the current device: they may have
 // been compiled for less than it is. All of them are, or none, so that one is asked, once for each device.
 inline bool may_overlap(const void* kernel) {
-  constexpr int kDevices = 64;
-  static std::atomic<signed char> known[kDevices];  // 0: not asked yet; 1: yes; -1: no
-  int device = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  if (device < kDevices && known[device] != 0) {
-    return known[device] > 0;
-  }
-  cudaFuncAttributes attributes;
-  CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  const bool may = attributes.ptxVersion >= 90;
-  if (device < kDevices) {
-    known[device] = may ? 1 : -1;
-  }
-  return may;
+  static OncePerDevice known;
+  return known.answer([&] {
+    cudaFuncAttributes attributes;
+    CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+    return attributes.ptxVersion >= 90 ? 1 : 0;
+  }) > 0;
 }
 
 // That so many blocks along x are a cluster.
@@ -95,23 +112,16 @@ void launch_overlapped(
   launch_clusters(kernel, 1, grid, block, shared, stream, arguments...);
 }
 
-// Multiprocessors of the current device. The runtime answers from a cache of its own.
-inline int multiprocessors() {
+// Of the current device. The runtime answers from a cache of its own.
+inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0;
-  int count = 0;
+  int value = 0;
   CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
-  return count;
+  CUDA_CHECK(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
 }
 
-// Threads that each of them runs at once.
-inline int threads_of_multiprocessor() {
-  int device = 0;
-  int count = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&count, cudaDevAttrMaxThreadsPerMultiProcessor, device));
-  return count;
-}
+inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
 // How many blocks the device runs at once.
 template <class... Parameters>

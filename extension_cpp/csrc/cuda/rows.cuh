@@ -659,11 +659,7 @@ QueueSize queue_size(Kernel* kernel, int block, size_t least) {
   if (std::max(kRows * row_bytes, least) <= kAlways) {
     return {kRows, std::max(kRows * row_bytes, least)};
   }
-  int device = 0;
-  int opt_in = 0;
-  CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&opt_in, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const size_t most = opt_in - kOwn;
+  const size_t most = device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - kOwn;
   // The same for every call: other threads may be launching this kernel for rows of another length.
   CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(most)));
   const int rows = static_cast<int>(std::min<size_t>(kRows, most / row_bytes));
@@ -849,13 +845,12 @@ inline Split split_few_rows(int64_t rows, int64_t cols, int64_t per_multiprocess
 }
 
 // The same for a sum. Not so many that it takes long to add up theirs.
-inline Split split_for_sums(int64_t rows, int64_t cols, int64_t bytes) {
+inline Split split_for_sums(int64_t rows, int64_t cols, int64_t element_bytes) {
   constexpr int64_t kMost = 16384;
-  if (rows >= 4 * multiprocessors()) {
-    return Split::none(cols);
-  }
-  const Split split = Split::even(cols);
-  return rows * split.segments <= kMost ? split : Split::of(cols, 65536 / bytes);
+  constexpr int64_t kLongBytes = 64 << 10;
+  const Split split = split_few_rows(rows, cols, 4);
+  const bool too_many = split.segments > 1 && rows * split.segments > kMost;
+  return too_many ? Split::of(cols, kLongBytes / element_bytes) : split;
 }
 
 // launch_rows for a functor that calls row.add_to_columns: outputs[c][col] = the sum over the rows. Returns false, and
