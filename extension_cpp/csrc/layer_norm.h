@@ -42,7 +42,8 @@ struct Deviations {
     };
     const A first = row.first();
     const Deviations result = about(std::isfinite(first) ? first : A(0));
-    const bool again = !std::isfinite(result.square) || !(result.residue * result.residue <= A(4) * result.variance());
+    const A far = result.residue * result.residue;
+    const bool again = !(std::isfinite(result.square) & (far <= A(4) * (result.square - far)));
     if (row.any(again)) {
       // About 0 where the difference of large numbers overflowed.
       const Deviations better = about(std::isfinite(result.residue) ? result.center + result.residue : A(0));

@@ -169,6 +169,8 @@ struct OfSum {
   F f;
   T* __restrict__ sum;  // [rows, cols]
 
+  HOST_DEVICE auto row_columns() const { return detail::row_columns(f); }
+
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     SummedRow<T, Row> summed(row, sum);
@@ -184,6 +186,14 @@ struct Scaled {
   backend::Parameter<T> weight;  // [cols]
   backend::Parameter<T> bias;    // [cols], of a norm that has one
   T* __restrict__ output;        // [rows, cols]
+
+  HOST_DEVICE RowColumns<backend::Parameter<T>, Norm::kParameters> row_columns() const {
+    if constexpr (Norm::kParameters == 2) {
+      return {{&weight, &bias}};
+    } else {
+      return {{&weight}};
+    }
+  }
 
   template <class Row>
   HOST_DEVICE void write(Row& row, const Norm& norm) const {
@@ -203,6 +213,8 @@ struct Normalize {
   Places<A, Norm::kSaved> saved;  // [rows]
   A eps;
   A each;  // 1 / cols
+
+  HOST_DEVICE auto row_columns() const { return scaled.row_columns(); }
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {

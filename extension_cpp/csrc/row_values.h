@@ -7,11 +7,12 @@
 // wait for them takes a quarter of the time of a layer norm's backward. row_values() may be called for any existing
 // row, and of one that has no effect.
 //
-// A functor that sums columns may name its parameters,
+// A functor may name its parameters,
 //
 //   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
 //
-// and on CUDA each thread keeps what it needs of them: it meets the same columns in every row.
+// and on CUDA, where it sums columns, each thread keeps what it needs of them: it meets the same columns in every row.
+// Others may have them asked for before a row is reduced.
 #pragma once
 
 #include "host_device.h"

@@ -34,7 +34,7 @@ __device__ void for_each_access(const In& inputs, const Span& span, int step, In
     const auto* const row = in_register(inputs.row(k, span) + (kRagged<Rows> ? span.head : 0));
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      use(k, v, row, Place<N, Index, Rows>(cols, access, step, v));
+      use(k, v, row, Place<N, V, Index, Rows>(cols, access, step, v));
     }
   }
 }
@@ -126,23 +126,61 @@ struct KeptEdge<In, N, Fit::kFull> : KeptEdge<In, N, Fit::kWhole> {
   using KeptEdge<In, N, Fit::kWhole>::KeptEdge;
 };
 
-// What a thread keeps of P parameters, for the accesses that it has to every row: as numbers to compute with.
-template <class In, int N, int V, Fit Rows, int P>
-class KeptColumns {
-  using T = typename In::Element;
-
+// P parameters that a functor names.
+template <class T, int P>
+class NamedColumns {
  public:
-  // `span` is that of the rows.
-  __device__ void read(const RowColumns<Parameter<T>, P>& columns, const Span& span, int step, int lane) {
+  // Whether all of these are kept that are not at hand anyway. (Compilers see which is which.)
+  template <class... Columns>
+  __device__ bool has(const Columns&... columns) const {
+    return all_ && ((is_at_hand<Columns> || index(columns) < P) && ...);
+  }
+
+ protected:
+  // read(p, data) for those that are in memory in the rows' type.
+  template <class Read>
+  __device__ void read_each(const RowColumns<Parameter<T>, P>& columns, const Read& read) {
     all_ = true;
 #pragma unroll
     for (int p = 0; p < P; ++p) {
       parameters_[p] = columns.parameters[p];
-      const T* data = parameters_[p]->same();
+      const T* const data = parameters_[p]->same();
       all_ = all_ && data != nullptr;
-      if (data == nullptr) {
-        continue;
+      if (data != nullptr) {
+        read(p, data);
       }
+    }
+  }
+
+  template <class Column>
+  __device__ int index(const Column& column) const {
+    if constexpr (std::is_same_v<Column, Parameter<T>>) {
+#pragma unroll
+      for (int p = 0; p < P; ++p) {
+        if (parameters_[p] == &column) {
+          return p;
+        }
+      }
+    }
+    return P;
+  }
+
+ private:
+  bool all_;
+  const Parameter<T>* parameters_[P];
+};
+
+// What a thread keeps of them, for the accesses that it has to every row: as numbers to compute with.
+template <class In, int N, int V, Fit Rows, int P>
+class KeptColumns : public NamedColumns<typename In::Element, P> {
+  using T = typename In::Element;
+
+ public:
+  static constexpr int kCount = P;
+
+  // `span` is that of the rows.
+  __device__ void read(const RowColumns<Parameter<T>, P>& columns, const Span& span, int step, int lane) {
+    this->read_each(columns, [&](int p, const T* data) {
       data += span.first_col;
       if constexpr (kRagged<Rows>) {
         const EdgePlace<N> edge(span, lane);
@@ -153,7 +191,7 @@ class KeptColumns {
       }
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const Place<N, unsigned, Rows> where(whole_cols<N, Rows>(span), static_cast<unsigned>(lane), step, v);
+        const Place<N, V, unsigned, Rows> where(whole_cols<N, Rows>(span), static_cast<unsigned>(lane), step, v);
         if (where.exists()) {
           if constexpr (kRagged<Rows>) {
             values_[p][v] = load_unaligned<N>(data + where.col);
@@ -162,13 +200,7 @@ class KeptColumns {
           }
         }
       }
-    }
-  }
-
-  // Whether all of these are kept. (Compilers see which is which.)
-  template <class... Columns>
-  __device__ bool has(const Columns&... columns) const {
-    return all_ && ((index(columns) < P) && ...);
+    });
   }
 
   // Those of one: for each access, and at the edge.
@@ -183,33 +215,73 @@ class KeptColumns {
   };
 
   template <class Column>
-  __device__ Each of(const Column& column) const {
-    return {values_[index(column)], &edge_[index(column)]};
+  __device__ decltype(auto) of(const Column& column) const {
+    if constexpr (is_at_hand<Column>) {
+      return (column);
+    } else {
+      return Each{values_[this->index(column)], &edge_[this->index(column)]};
+    }
   }
 
  private:
-  template <class Column>
-  __device__ int index(const Column& column) const {
-    if constexpr (std::is_same_v<Column, Parameter<T>>) {
-#pragma unroll
-      for (int p = 0; p < P; ++p) {
-        if (parameters_[p] == &column) {
-          return p;
-        }
-      }
-    }
-    return P;
-  }
-
-  bool all_;
-  const Parameter<T>* parameters_[P];
   Values<acc_t<T>, N> values_[P][V];
   Chunk<T, 1> edge_[P];
 };
 
+// The same of one full row, as they are in memory: those of the first Ahead accesses are on their way while the row is
+// reduced.
+template <class In, int N, int V, int Ahead, int P>
+class AwaitedColumns : public NamedColumns<typename In::Element, P> {
+  using T = typename In::Element;
+  using Raw = RawValues<T, N>;
+
+ public:
+  static constexpr int kCount = P;
+
+  __device__ void ask(const RowColumns<Parameter<T>, P>& columns, const Span& span, int step, int lane) {
+    this->read_each(columns, [&](int p, const T* data) {
+      stored_[p].data = data + span.first_col;
+#pragma unroll
+      for (int v = 0; v < Ahead; ++v) {
+        raw_[p][v] = stored_[p].template raw<N>(Place<N, V, unsigned, Fit::kFull>(0, lane, step, v).col);
+      }
+    });
+  }
+
+  struct Each {
+    using IsAwaited = void;
+
+    const Raw* ahead;
+    const Stored<T>& stored;
+
+    template <class Col>
+    __device__ Raw at_access(int v, const Col& col) const {
+      return v < Ahead ? ahead[v] : stored.template raw<N>(col);
+    }
+  };
+
+  template <class Column>
+  __device__ decltype(auto) of(const Column& column) const {
+    if constexpr (is_at_hand<Column>) {
+      return (column);
+    } else {
+      return Each{raw_[this->index(column)], stored_[this->index(column)]};
+    }
+  }
+
+ private:
+  Raw raw_[P][Ahead];
+  Stored<T> stored_[P];
+};
+
 // None.
+struct NoColumns {
+  static constexpr int kCount = 0;
+};
 template <class In, int N, int V, Fit Rows>
-class KeptColumns<In, N, V, Rows, 0> {};
+class KeptColumns<In, N, V, Rows, 0> : public NoColumns {};
+template <class In, int N, int V, int Ahead>
+class AwaitedColumns<In, N, V, Ahead, 0> : public NoColumns {};
 
 // What a thread has computed of its row, V accesses and perhaps an edge, as a column operand.
 template <class A, int N, int V, Fit Rows>

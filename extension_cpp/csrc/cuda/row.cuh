@@ -40,9 +40,10 @@ struct First {
   __device__ acc_t<T> operator[](size_t k) const { return to_values(elements[k])[0]; }
 };
 
-// What a functor sees of its row. C column sums and P parameters in registers, which only kernels whose threads meet
-// the same columns in every row can have. Shares: the span is this block's part of a row that a cluster shares.
-template <class In, int N, int V, Fit Rows, size_t C, int P, bool Shares, class Chunks>
+// What a functor sees of its row. C column sums in registers, which only kernels whose threads meet the same columns in
+// every row can have. Shares: the span is this block's part of a row that a cluster shares. Named: what is at hand of
+// the parameters that the functor names.
+template <class In, int N, int V, Fit Rows, size_t C, class TeamHere, bool Shares, class Chunks, class Named>
 class Row {
   static_assert(V > 0 || !kFull<Rows>);
   using T = typename In::Element;
@@ -51,17 +52,15 @@ class Row {
 
  public:
   using A = acc_t<T>;
-  using TeamHere = Team<A, Shares>;
   // Whether each pass reads the row from memory again.
   static constexpr bool kRereads = V == 0;
   // For each access, and then for the edge.
   static constexpr int kEdge = V > 0 ? V : 1;
   using Sums = Values<A, N>[C > 0 ? C : 1][kEdge + (kRagged<Rows> ? 1 : 0)];
-  using Columns = KeptColumns<In, N, V, Rows, P>;
 
   __device__ Row(
       const In& inputs, int64_t segments, int64_t cols, const Span& span, const First<In>& first, const Chunks& kept,
-      const Edge& edge, const Columns& columns, TeamHere& team, Sums& sums)
+      const Edge& edge, const Named& columns, TeamHere& team, Sums& sums)
       : inputs_(inputs),
         segments_(segments),
         cols_(cols),
@@ -298,7 +297,7 @@ class Row {
   }
 
   using Index = ColumnIndex<V>;
-  using Where = Place<N, Index, Rows>;
+  using Where = Place<N, V, Index, Rows>;
 
   template <int M>
   struct Elements {
@@ -371,6 +370,8 @@ class Row {
   __device__ auto column_at(const Column& column, int v, const Where& where) const {
     if constexpr (is_at_hand<Column>) {
       return column.at_access(v);
+    } else if constexpr (is_awaited<Column>) {
+      return column.at_access(v, where.col);
     } else if constexpr (kRagged<Rows>) {
       return column.template requested<N>(span_.head + where.col);
     } else {
@@ -480,7 +481,7 @@ class Row {
   // visit() for every access to the row.
   template <class Of, class Done, class... Columns>
   __device__ void for_each(const Of& of, const Done& done, const Columns&... columns) {
-    if constexpr (P > 0 && sizeof...(Columns) > 0) {
+    if constexpr (Named::kCount > 0 && (... || !is_at_hand<Columns>)) {
       if (columns_.has(columns...)) {
         visit_all<V>(static_cast<Index>(team_.lane()), kept_, of, done, columns_.of(columns)...);
         visit_edge(of, done, columns_.of(columns)...);
@@ -517,7 +518,7 @@ class Row {
   const First<In>& first_;
   const Chunks& kept_;
   const Edge& edge_;
-  const Columns& columns_;
+  const Named& columns_;
   TeamHere& team_;
   Sums& sums_;
 };

@@ -100,6 +100,10 @@ constexpr bool writes_rows = true;
 template <class F>
 constexpr bool writes_rows<F, std::enable_if_t<!F::kWritesRows>> = false;
 
+// The largest block, of teams of up to so many threads.
+template <int Threads>
+constexpr int kMostThreadsOf = std::max(Threads, kRowBlock);
+
 // Blocks that the compiler shall let run at once. Of a short row of one input, 48 registers will do; with 40 there are
 // too few, which costs a tenth. Of full rows that are written, column operands of several accesses are on their way at
 // a time, and a sum of rows that are not kept needs next to none.
@@ -108,8 +112,8 @@ constexpr int row_blocks() {
   if (V == 0 && sums_elements<F>) {
     return std::min(2048, kMostThreads) / Threads;
   }
-  const bool few_registers = Threads == kMaxRowThreads && In::kCount == 1 && !(kFull<Rows> && writes_rows<F>);
-  return std::min(few_registers ? 1280 : 1024, kMostThreads) / Threads;
+  const bool few_registers = Threads <= kMaxRowThreads && In::kCount == 1 && !(kFull<Rows> && writes_rows<F>);
+  return std::min(few_registers ? 1280 : 1024, kMostThreads) / kMostThreadsOf<Threads>;
 }
 
 // Blocks of kMaxThreads that the compiler shall let run at once, of kernels that sum columns: two, or four of kBlock,
@@ -209,6 +213,19 @@ __device__ Span span_at(const In& inputs, const Grid& grid, int64_t index) {
 template <int V, class Grid, class F>
 constexpr bool kSendsAhead = V > 0 && !Grid::kCut && writes_rows<F>;
 
+// Accesses to each parameter that a functor names which are asked for before a full row of several inputs is reduced:
+// as many as take, with those to the inputs, half of a thread's 64 registers. (Of one input compilers move them behind
+// the reduction, or put aside what they displace, which takes up to a quarter longer.)
+template <class In, int N, int V, Fit Rows, class F>
+constexpr int columns_ahead() {
+  constexpr int kNamed = RowColumnsOf<F>::type::kCount;
+  if (!kFull<Rows> || In::kCount == 1 || kNamed == 0) {
+    return 0;
+  }
+  constexpr int kAccesses = 32 * 4 / (N * static_cast<int>(sizeof(typename In::Element)));
+  return std::clamp((kAccesses - V * static_cast<int>(In::kCount)) / std::max(1, kNamed), 0, V);
+}
+
 // Sends for the rows of the block that comes `ahead` blocks later.
 template <class In>
 __device__ void send_for_rows(const In& inputs, const WholeRows& grid, int ahead) {
@@ -223,16 +240,17 @@ __device__ void send_for_rows(const In& inputs, const WholeRows& grid, int ahead
 }
 
 // A team for each span, of which a block has blockDim.y. V accesses to each input are kept, or none. Threads is the
-// largest block. `ahead` is of kernels that kSendsAhead: 0 for none.
+// largest team. `ahead` is of kernels that kSendsAhead: 0 for none.
 template <int N, int V, Fit Rows, int Threads, class Grid, class In, class F>
-__global__ void __launch_bounds__(Threads, (row_blocks<V, Rows, Threads, In, F>()))
+__global__ void __launch_bounds__(kMostThreadsOf<Threads>, (row_blocks<V, Rows, Threads, In, F>()))
     rows_kernel(F f, In inputs, Grid grid, int ahead) {
   using A = acc_t<typename In::Element>;
-  __shared__ typename Team<A, Grid::kShared>::Shared shared;
+  using TeamHere = Team<A, Grid::kShared, Threads, kRowBlock / (2 * kWarp)>;
+  __shared__ typename TeamHere::Shared shared;
   may_begin_next();
   wait_for_previous();
   const auto lanes = static_cast<int>(blockDim.x);
-  Team<A, Grid::kShared> team(lanes, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.y), shared);
+  TeamHere team(lanes, static_cast<int>(threadIdx.x), static_cast<int>(threadIdx.y), shared);
   const Span span = span_at<N, Rows, F>(inputs, grid, int64_t{blockIdx.x} * blockDim.y + threadIdx.y);
   int64_t segments = 1;
   if constexpr (Grid::kCut) {
@@ -244,6 +262,12 @@ __global__ void __launch_bounds__(Threads, (row_blocks<V, Rows, Threads, In, F>(
   if constexpr (V > 0) {
     awaited.ask(inputs, span, lanes, static_cast<unsigned>(team.lane()));
   }
+  constexpr int kColumnsAhead = columns_ahead<In, N, V, Rows, F>();
+  using Columns = AwaitedColumns<In, N, V, kColumnsAhead, (kColumnsAhead > 0 ? RowColumnsOf<F>::type::kCount : 0)>;
+  Columns columns;
+  if constexpr (Columns::kCount > 0) {
+    columns.ask(f.row_columns(), span, lanes, team.lane());
+  }
   if constexpr (kSendsAhead<V, Grid, F>) {
     if (ahead > 0 && threadIdx.x == 0 && threadIdx.y == 0) {
       send_for_rows(inputs, grid, ahead);
@@ -251,11 +275,10 @@ __global__ void __launch_bounds__(Threads, (row_blocks<V, Rows, Threads, In, F>(
   }
   const KeptEdge<In, N, Rows> edge(inputs, span, team.lane());
   const Kept<In, N, V> kept = awaited.arrived();
-  using RowHere = Row<In, N, V, Rows, 0, 0, Grid::kShared, Kept<In, N, V>>;
+  using RowHere = Row<In, N, V, Rows, 0, TeamHere, Grid::kShared, Kept<In, N, V>, Columns>;
   typename RowHere::Sums no_sums;
-  const typename RowHere::Columns no_columns{};
   team.wait_for_others();
-  RowHere row(inputs, segments, grid.cols, span, first, kept, edge, no_columns, team, no_sums);
+  RowHere row(inputs, segments, grid.cols, span, first, kept, edge, columns, team, no_sums);
   call_with_row_values(f, row, values);
 }
 
@@ -380,11 +403,12 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
     SumOutputs<Out, C> outputs, acc_t<typename In::Element>* __restrict__ partials /* [gridDim.y, C, batch * cols] */) {
   static_assert(Ahead || !Shares);
   using A = acc_t<typename In::Element>;
-  __shared__ typename Team<A, Shares>::Shared shared;
+  using TeamHere = Team<A, Shares>;
+  __shared__ typename TeamHere::Shared shared;
   may_begin_next();
   wait_for_previous();
   const int team_in_block = static_cast<int>(threadIdx.x) / lanes;
-  Team<A, Shares> team(lanes, static_cast<int>(threadIdx.x) - team_in_block * lanes, team_in_block, shared);
+  TeamHere team(lanes, static_cast<int>(threadIdx.x) - team_in_block * lanes, team_in_block, shared);
   const auto own_portion = [&](int thread) {
     return portion_of<N, Rows, F>(inputs, extent, split, lanes, row_teams, classes, thread);
   };
@@ -409,7 +433,8 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
 
   using RowColumns = typename RowColumnsOf<F>::type;
   using KeptHere = std::conditional_t<Ahead, KeptInShared<In, N, V>, Kept<In, N, V>>;
-  using RowHere = Row<In, N, V, Rows, C, RowColumns::kCount, Shares, KeptHere>;
+  using Columns = KeptColumns<In, N, V, Rows, RowColumns::kCount>;
+  using RowHere = Row<In, N, V, Rows, C, TeamHere, Shares, KeptHere, Columns>;
   typename RowHere::Sums sums = {};
   span.row = first_row + own.row_team * classes;
   span.offset = span.row * extent.cols + span.first_col;
@@ -418,7 +443,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
   // A team that has no row takes the block's first for reading what belongs to it.
   const auto row_of = [&](int turn) { return turn < own_turns ? span.row + turn * row_step : first_row; };
   RowValuesAhead values(f, lanes < kWarp ? lanes : kWarp, row_of);
-  typename RowHere::Columns columns;
+  Columns columns;
   if constexpr (RowColumns::kCount > 0) {
     columns.read(f.row_columns(), span, lanes, team.lane());
   }
@@ -500,7 +525,7 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
       }
 #pragma unroll
       for (int v = 0; v < V; ++v) {
-        const Place<N, unsigned, Rows> where(cols, static_cast<unsigned>(lane), lanes, v);
+        const Place<N, V, unsigned, Rows> where(cols, static_cast<unsigned>(lane), lanes, v);
         if (where.exists()) {
 #pragma unroll
           for (int n = 0; n < N; n += M) {
@@ -767,6 +792,12 @@ void launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
       if constexpr (kFit == Fit::kWhole && N > 1 && !(kCrowded && kThreads > kMaxRowThreads)) {
         const bool full = accesses == int64_t{kKept} * lanes && grid.cols % (accesses * N) == 0;
         if (full && !(kCrowded && lanes > kRowBlock)) {
+          if constexpr (kThreads == kMaxRowThreads && std::is_same_v<Grid, WholeRows>) {
+            if (lanes <= kWarp) {
+              launch(rows_kernel<N, kKept, Fit::kFull, kWarp, Grid, In, F>, lanes, grid);
+              return;
+            }
+          }
           launch(rows_kernel<N, kKept, Fit::kFull, kThreads, Grid, In, F>, lanes, grid);
           return;
         }

@@ -126,9 +126,29 @@ __device__ int64_t whole_cols(const Span& span) {
   }
 }
 
-// The v-th whole access of a thread, which takes every `step`th from the one called `access` on. Of full rows that is
+// The column of an access of a full row. An address of it is one instruction, whatever the step is.
+struct SteppedColumn {
+  unsigned first;  // of the thread
+  unsigned step;
+  int v;
+
+  __device__ operator int64_t() const { return first + static_cast<unsigned>(v) * step; }
+};
+
+template <class T>
+__device__ T* operator+(T* row, const SteppedColumn& col) {
+  T* address = row + col.first;
+  if (col.v > 0) {
+    asm("mad.wide.u32 %0, %1, %2, %3;"
+        : "=l"(address)
+        : "r"(col.step), "r"(col.v * static_cast<int>(sizeof(T))), "l"(address));
+  }
+  return address;
+}
+
+// Of V accesses of a thread, which takes every `step`th from the one called `access` on, the v-th. Of full rows that is
 // of a row that exists.
-template <int N, class Index, Fit Rows>
+template <int N, int V, class Index, Fit Rows, bool Steps = (kFull<Rows> && V == 4)>
 struct Place {
   Index col;  // from the head on
   Index cols;
@@ -139,6 +159,18 @@ struct Place {
   __device__ bool exists() const { return kFull<Rows> || col < cols; }
   // Of one that exists, whether it is the last of the row.
   __device__ bool is_last() const { return col + N >= cols; }
+};
+
+// Of more accesses the addresses would be kept, for which there are no registers; of fewer nothing is gained.
+template <int N, int V, class Index, Fit Rows>
+struct Place<N, V, Index, Rows, true> {
+  SteppedColumn col;
+
+  __device__ Place(int64_t /*whole_cols*/, Index access, int step, int v)
+      : col{static_cast<unsigned>(access * N), static_cast<unsigned>(step * N), v} {}
+
+  __device__ bool exists() const { return true; }
+  __device__ bool is_last() const { return false; }  // which is for rows that are not full
 };
 
 // The element of the edges that is a thread's: there are fewer than 2 N, for the first threads of a team.

@@ -70,25 +70,27 @@ constexpr int kMaxTeams = 4;
 constexpr int kMaxSharedWarps = kMaxClusterBlocks * 16;
 
 // Shared memory of a block's teams; two of each in turn: a thread that is ahead writes what nobody reads any more.
-template <class A, bool Shares>
+template <class A, bool Shares, int Most>
 struct TeamMemory {
   A results[2][kWarp * kMaxResults];
 };
 template <class A>
-struct TeamMemory<A, true> {
+struct TeamMemory<A, false, kWarp> {};
+template <class A, int Most>
+struct TeamMemory<A, true, Most> {
   A results[2][kMaxSharedWarps * kMaxResults];
   Mailbox mailboxes[2];
 };
 
 // The threads that share a row: a power of two up to a warp, or several warps. Every thread of a team makes the same
 // calls, and of a warp: shuffles name the whole warp, barriers wait for the team. Shares: whole blocks, which share the
-// row with the other blocks of a cluster.
-template <class A, bool Shares = false>
+// row with the other blocks of a cluster. Most: threads of a team. Teams: of a block, if they are larger than a warp.
+template <class A, bool Shares = false, int Most = 1024, int Teams = kMaxTeams>
 class Team {
  public:
-  using Shared = TeamMemory<A, Shares>;
+  using Shared = TeamMemory<A, Shares, Most>;
 
-  // The `number`th of the block, of at most kMaxTeams if they are larger than a warp.
+  // The `number`th of the block.
   __device__ Team(int lanes, int lane, int number, Shared& shared)
       : lanes_(lanes),
         lane_(lane),
@@ -123,6 +125,8 @@ class Team {
     static_assert(sizeof(R) <= kMaxResults * sizeof(A));
     if constexpr (Shares) {
       return reduce_over_blocks(value, identity, op);
+    } else if constexpr (Most == kWarp) {
+      return reduce_within_warp(value, op);
     } else {
       return reduce_in_block(value, identity, op);
     }
@@ -188,6 +192,21 @@ class Team {
     return reduce_in_warp(value, op);
   }
 
+  // Of teams of up to a warp.
+  template <class R, class Op>
+  __device__ R reduce_within_warp(R value, Op op) const {
+    if (lanes_ == kWarp) {
+      return reduce_in_warp(value, op);
+    }
+#pragma unroll
+    for (int mask = kWarp / 4; mask > 0; mask /= 2) {
+      if (mask < lanes_) {
+        value = op(value, shuffle_xor(value, mask));
+      }
+    }
+    return value;
+  }
+
   template <class R, class Op>
   __device__ static R reduce_in_warp(R value, Op op) {
 #pragma unroll
@@ -206,15 +225,18 @@ class Team {
     return bits + 1;
   }
 
-  // Of this team. (A kernel that computes the number of a barrier has all sixteen, of which a multiprocessor has 64.)
+  // Of this team, from the one with this number on. (A kernel that computes the number of a barrier has all sixteen, of
+  // which a multiprocessor has 64.)
+  template <int Number = 0>
   __device__ void barrier() const {
-    __syncwarp();
-    switch (number_) {
-      case 0: wait_at<1>(); break;
-      case 1: wait_at<2>(); break;
-      case 2: wait_at<3>(); break;
-      default: wait_at<4>();
+    if constexpr (Number + 1 < Teams) {
+      if (number_ != Number) {
+        barrier<Number + 1>();
+        return;
+      }
     }
+    __syncwarp();
+    wait_at<Number + 1>();
   }
 
   // __syncthreads() has number 0.
