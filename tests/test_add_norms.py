@@ -77,6 +77,40 @@ def test_odd_columns(device, spec, dtype, shape):
         torch.testing.assert_close(actual.double(), wanted, rtol=tolerance, atol=atol)
 
 
+# Rows that a warp of a GPU or a part of it has room for: a few of them to each multiprocessor, as
+# many as it runs at once, and more. The last block has not rows for all of its teams.
+SHORT_ROWS = [
+    (4099, 64),
+    (16385, 64),
+    (40003, 64),
+    (4097, 256),
+    (17001, 256),
+    (3001, 1024),
+    (5003, 1024),
+]
+
+
+@on_each_device
+@on_each
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", SHORT_ROWS, ids=str)
+def test_many_short_rows(device, spec, dtype, shape):
+    torch.manual_seed(0)
+    rows, cols = shape
+    if device == "cpu":
+        rows //= 16  # to whose threads it is the same
+    input, residual = torch.randn(2, rows, cols, device=device).to(dtype)
+    parameters = parameters_of(spec, cols, device=device)
+    for given in ([], parameters[:1], [p.to(dtype) for p in parameters], parameters):
+        results = op_of(spec)(input, residual, *given)
+        assert torch.equal(results[1], input + residual)
+        summed = results[1].double()
+        expected = spec.op_reference(summed, torch.zeros_like(summed), *(p.double() for p in given))
+        for actual, wanted in zip(results, expected, strict=True):
+            error = max(torch.finfo(actual.dtype).eps, 1e-6)
+            torch.testing.assert_close(actual.double(), wanted, rtol=error, atol=2 * error)
+
+
 @on_each_device
 @on_each
 @pytest.mark.parametrize("shape", [(5, 24), (200, 4096), (133, 65536)])

@@ -47,6 +47,25 @@ def test_a_first_element_far_from_the_others_costs_the_layer_norm_no_accuracy(de
 
 
 @on_each_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [4099, 8501, 34001])
+@pytest.mark.parametrize("cols", [64, 256, 512, 1024])
+def test_a_layer_norm_of_many_short_rows(device, dtype, rows, cols):
+    torch.manual_seed(0)
+    if device == "cpu":
+        rows //= 16  # to whose threads it is the same
+    x = torch.randn(rows, cols, device=device).to(dtype)
+    weight, bias = torch.randn(2, cols, device=device)
+    for w, b in ((None, None), (weight.to(dtype), bias.to(dtype)), (weight, bias), (weight, None)):
+        results = torch.ops.extension_cpp.fused_layer_norm(x, w, b, 1e-5)
+        exact = [None if t is None else t.double() for t in (w, b)]
+        expected = op_reference(x.double(), *exact, eps=1e-5)
+        for actual, wanted in zip(results, expected, strict=True):
+            error = max(torch.finfo(actual.dtype).eps, 2e-6)
+            torch.testing.assert_close(actual.double(), wanted, rtol=error, atol=2 * error)
+
+
+@on_each_device
 @pytest.mark.parametrize("shape", [(3, 8), (1, 100000), (500, 100000)])
 def test_the_mean_of_a_row_with_an_infinity_is_one_however_rows_are_cut(device, shape):
     x = torch.ones(shape)

@@ -783,15 +783,17 @@ void launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
       const int ahead = blocks_ahead(blocks, teams * span_cols * In::kCount * static_cast<int64_t>(sizeof(T)));
       launch_clusters(kernel, cluster, blocks, block, 0, current_stream(like), f, inputs, spans, ahead);
     };
+    const auto is_full = [&](int kept, int lanes) {
+      return accesses == int64_t{kept} * lanes && grid.cols % (accesses * N) == 0;
+    };
+    // Of half types large teams of one input gain less by full rows than they lose with fewer blocks at once.
+    constexpr bool kCrowded = sizeof(T) == 2 && In::kCount == 1 && writes_rows<F>;
     // V accesses a thread.
     const auto launch_kept = [&](auto kept, auto threads, int lanes) {
       constexpr int kKept = decltype(kept)::value;
       constexpr int kThreads = decltype(threads)::value;
-      // Of half types large teams of one input gain less by full rows than they lose with fewer blocks at once.
-      constexpr bool kCrowded = sizeof(T) == 2 && In::kCount == 1 && writes_rows<F>;
       if constexpr (kFit == Fit::kWhole && N > 1 && !(kCrowded && kThreads > kMaxRowThreads)) {
-        const bool full = accesses == int64_t{kKept} * lanes && grid.cols % (accesses * N) == 0;
-        if (full && !(kCrowded && lanes > kRowBlock)) {
+        if (is_full(kKept, lanes) && !(kCrowded && lanes > kRowBlock)) {
           if constexpr (kThreads == kMaxRowThreads && std::is_same_v<Grid, WholeRows>) {
             if (lanes <= kWarp) {
               launch(rows_kernel<N, kKept, Fit::kFull, kWarp, Grid, In, F>, lanes, grid);
@@ -804,6 +806,18 @@ void launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
       }
       launch(rows_kernel<N, kKept, kFit, kThreads, Grid, In, F>, lanes, grid);
     };
+    // Of full rows that a warp has room for, twice as many accesses in half the threads take less, where there are
+    // enough of these on each multiprocessor; of half types, where all of them run at once.
+    if constexpr (kFit == Fit::kWhole && N > 1 && std::is_same_v<Grid, WholeRows> && writes_rows<F> && !kCrowded) {
+      constexpr int kMany = 2 * V;
+      const int lanes = row_lanes(accesses, kMany, kMaxRowThreads);
+      const int64_t threads = grid.count * lanes / multiprocessors();
+      const bool enough = threads >= 512 && (sizeof(T) > 2 || threads <= 1024);
+      if (enough && lanes <= kWarp && is_full(kMany, lanes)) {
+        launch(rows_kernel<N, kMany, Fit::kFull, kWarp, Grid, In, F>, lanes, grid);
+        return;
+      }
+    }
     if constexpr (kFit != Fit::kRagged && N > 1) {
       if (accesses <= int64_t{kMaxRowThreads} * V) {
         constexpr std::integral_constant<int, kMaxRowThreads> threads;
