@@ -259,7 +259,8 @@ REASONS = (
         all_of(backward("fused_op", dtype="float32"), of_columns(16384, 1 << 30)),
     ),
     Reason(
-        "1.5 to 2.1 times the instructions of others, a warp of whose serves a row, as counted",
+        "1.5 to 2.1 times the instructions of others, a warp of whose serves a row, as counted "
+        "before full rows had kernels of their own",
         all_of(forward(LAYER, *NORMS), of_columns(1, 1024)),
     ),
     Reason(
@@ -273,6 +274,14 @@ REASONS = (
     Reason(
         "the L2 cache is 86 to 92 % busy, as counted: parameters are read for every row",
         all_of(forward(LAYER, *NORMS), of_columns(4096, 16384)),
+    ),
+    Reason(
+        "the sum is read once more: the bytes of five tensors for four",
+        forward(*NORMS, shape="16x4194304"),
+    ),
+    Reason(
+        "each pass reads the sum again, from the L2 cache",
+        forward(*NORMS, shape="2048x65536", dtype="bfloat16"),
     ),
     Reason(
         "blocks of a cluster share a row, and read nothing while they wait for each other",
