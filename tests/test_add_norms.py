@@ -80,13 +80,8 @@ def test_odd_columns(device, spec, dtype, shape):
 # Rows that a warp of a GPU or a part of it has room for: a few of them to each multiprocessor, as
 # many as it runs at once, and more. The last block has not rows for all of its teams.
 SHORT_ROWS = [
-    (4099, 64),
-    (16385, 64),
-    (40003, 64),
-    (4097, 256),
-    (17001, 256),
-    (3001, 1024),
-    (5003, 1024),
+    *((4099, 16), (70001, 16), (4099, 64), (16385, 64), (40003, 64)),
+    *((4097, 256), (17001, 256), (3001, 1024), (5003, 1024)),
 ]
 
 
@@ -101,7 +96,15 @@ def test_many_short_rows(device, spec, dtype, shape):
         rows //= 16  # to whose threads it is the same
     input, residual = torch.randn(2, rows, cols, device=device).to(dtype)
     parameters = parameters_of(spec, cols, device=device)
-    for given in ([], parameters[:1], [p.to(dtype) for p in parameters], parameters):
+    narrow = [p.to(dtype) for p in parameters]
+    for given in (
+        [],
+        parameters[:1],
+        narrow[:1],
+        narrow,
+        [*narrow[:1], *parameters[1:]],
+        parameters,
+    ):
         results = op_of(spec)(input, residual, *given)
         assert torch.equal(results[1], input + residual)
         summed = results[1].double()

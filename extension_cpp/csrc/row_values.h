@@ -7,12 +7,12 @@
 // wait for them takes a quarter of the time of a layer norm's backward. row_values() may be called for any existing
 // row, and of one that has no effect.
 //
-// A functor may name its parameters,
+// A functor may name its parameters, of the rows' type, with a value for each of their columns at least,
 //
 //   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
 //
 // and on CUDA, where it sums columns, each thread keeps what it needs of them: it meets the same columns in every row.
-// Others may have them asked for before a row is reduced.
+// Of rows of several inputs they may be asked for before the row is reduced.
 #pragma once
 
 #include "host_device.h"

@@ -228,9 +228,8 @@ class KeptColumns : public NamedColumns<typename In::Element, P> {
   Chunk<T, 1> edge_[P];
 };
 
-// The same of one full row, as they are in memory: those of the first Ahead accesses are on their way while the row is
-// reduced.
-template <class In, int N, int V, int Ahead, int P>
+// The same of one full row, as they are in memory, on their way while the row is reduced.
+template <class In, int N, int V, int P>
 class AwaitedColumns : public NamedColumns<typename In::Element, P> {
   using T = typename In::Element;
   using Raw = RawValues<T, N>;
@@ -240,24 +239,20 @@ class AwaitedColumns : public NamedColumns<typename In::Element, P> {
 
   __device__ void ask(const RowColumns<Parameter<T>, P>& columns, const Span& span, int step, int lane) {
     this->read_each(columns, [&](int p, const T* data) {
-      stored_[p].data = data + span.first_col;
+      const Stored<T> stored{data + span.first_col};
 #pragma unroll
-      for (int v = 0; v < Ahead; ++v) {
-        raw_[p][v] = stored_[p].template raw<N>(Place<N, V, unsigned, Fit::kFull>(0, lane, step, v).col);
+      for (int v = 0; v < V; ++v) {
+        raw_[p][v] = stored.template raw<N>(Place<N, V, unsigned, Fit::kFull>(0, lane, step, v).col);
       }
     });
   }
 
   struct Each {
-    using IsAwaited = void;
+    using IsAtHand = void;
 
-    const Raw* ahead;
-    const Stored<T>& stored;
+    const Raw* raw;
 
-    template <class Col>
-    __device__ Raw at_access(int v, const Col& col) const {
-      return v < Ahead ? ahead[v] : stored.template raw<N>(col);
-    }
+    __device__ const Raw& at_access(int v) const { return raw[v]; }
   };
 
   template <class Column>
@@ -265,13 +260,12 @@ class AwaitedColumns : public NamedColumns<typename In::Element, P> {
     if constexpr (is_at_hand<Column>) {
       return (column);
     } else {
-      return Each{raw_[this->index(column)], stored_[this->index(column)]};
+      return Each{raw_[this->index(column)]};
     }
   }
 
  private:
-  Raw raw_[P][Ahead];
-  Stored<T> stored_[P];
+  Raw raw_[P][V];
 };
 
 // None.
@@ -280,8 +274,8 @@ struct NoColumns {
 };
 template <class In, int N, int V, Fit Rows>
 class KeptColumns<In, N, V, Rows, 0> : public NoColumns {};
-template <class In, int N, int V, int Ahead>
-class AwaitedColumns<In, N, V, Ahead, 0> : public NoColumns {};
+template <class In, int N, int V>
+class AwaitedColumns<In, N, V, 0> : public NoColumns {};
 
 // What a thread has computed of its row, V accesses and perhaps an edge, as a column operand.
 template <class A, int N, int V, Fit Rows>

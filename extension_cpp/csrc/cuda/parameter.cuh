@@ -223,12 +223,6 @@ constexpr bool is_at_hand = false;
 template <class Column>
 constexpr bool is_at_hand<Column, typename Column::IsAtHand> = true;
 
-// Whether it says so of some accesses, and is asked with the column.
-template <class Column, class = void>
-constexpr bool is_awaited = false;
-template <class Column>
-constexpr bool is_awaited<Column, typename Column::IsAwaited> = true;
-
 // One that has the value of an element computed from the inputs when it is asked for.
 template <class F>
 struct Recomputed {

@@ -370,8 +370,6 @@ class Row {
   __device__ auto column_at(const Column& column, int v, const Where& where) const {
     if constexpr (is_at_hand<Column>) {
       return column.at_access(v);
-    } else if constexpr (is_awaited<Column>) {
-      return column.at_access(v, where.col);
     } else if constexpr (kRagged<Rows>) {
       return column.template requested<N>(span_.head + where.col);
     } else {

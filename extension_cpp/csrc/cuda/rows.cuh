@@ -53,7 +53,7 @@ using extension_cpp::detail::RowColumnsOf;
 using extension_cpp::detail::RowValuesOf;
 
 // Bytes of a row, or of as much of several inputs, that a thread keeps: few, so that many threads run at once and wait
-// for memory together. Of long rows twice as many.
+// for memory together. Of long rows, and of many short ones, twice as many.
 constexpr int kKeptBytes = 64;
 
 // Accesses of N elements to each of K inputs. (Single half numbers are of short rows.)
@@ -213,17 +213,15 @@ __device__ Span span_at(const In& inputs, const Grid& grid, int64_t index) {
 template <int V, class Grid, class F>
 constexpr bool kSendsAhead = V > 0 && !Grid::kCut && writes_rows<F>;
 
-// Accesses to each parameter that a functor names which are asked for before a full row of several inputs is reduced:
-// as many as take, with those to the inputs, half of a thread's 64 registers. (Of one input compilers move them behind
+// How many parameters that a functor names are asked for before a full row of several inputs is reduced: all, where
+// they take, with the inputs, no more than half of a thread's 64 registers. (Of one input compilers move them behind
 // the reduction, or put aside what they displace, which takes up to a quarter longer.)
 template <class In, int N, int V, Fit Rows, class F>
 constexpr int columns_ahead() {
   constexpr int kNamed = RowColumnsOf<F>::type::kCount;
-  if (!kFull<Rows> || In::kCount == 1 || kNamed == 0) {
-    return 0;
-  }
-  constexpr int kAccesses = 32 * 4 / (N * static_cast<int>(sizeof(typename In::Element)));
-  return std::clamp((kAccesses - V * static_cast<int>(In::kCount)) / std::max(1, kNamed), 0, V);
+  constexpr int kInputs = static_cast<int>(In::kCount);
+  constexpr int kBytes = (kInputs + kNamed) * V * N * static_cast<int>(sizeof(typename In::Element));
+  return kFull<Rows> && kInputs > 1 && kBytes <= 2 * kKeptBytes ? kNamed : 0;
 }
 
 // Sends for the rows of the block that comes `ahead` blocks later.
@@ -262,8 +260,7 @@ __global__ void __launch_bounds__(kMostThreadsOf<Threads>, (row_blocks<V, Rows, 
   if constexpr (V > 0) {
     awaited.ask(inputs, span, lanes, static_cast<unsigned>(team.lane()));
   }
-  constexpr int kColumnsAhead = columns_ahead<In, N, V, Rows, F>();
-  using Columns = AwaitedColumns<In, N, V, kColumnsAhead, (kColumnsAhead > 0 ? RowColumnsOf<F>::type::kCount : 0)>;
+  using Columns = AwaitedColumns<In, N, V, columns_ahead<In, N, V, Rows, F>()>;
   Columns columns;
   if constexpr (Columns::kCount > 0) {
     columns.ask(f.row_columns(), span, lanes, team.lane());
@@ -808,14 +805,17 @@ void launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     };
     // Of full rows that a warp has room for, twice as many accesses in half the threads take less, where there are
     // enough of these on each multiprocessor; of half types, where all of them run at once.
-    if constexpr (kFit == Fit::kWhole && N > 1 && std::is_same_v<Grid, WholeRows> && writes_rows<F> && !kCrowded) {
-      constexpr int kMany = 2 * V;
+    constexpr int kMany = 2 * V;
+    constexpr bool kRoom = kMany * In::kCount * kAccessBytes <= 2 * kKeptBytes;
+    if constexpr (
+        kFit == Fit::kWhole && N > 1 && std::is_same_v<Grid, WholeRows> && writes_rows<F> && kRoom && !kCrowded) {
       const int lanes = row_lanes(accesses, kMany, kMaxRowThreads);
-      const int64_t threads = grid.count * lanes / multiprocessors();
-      const bool enough = threads >= 512 && (sizeof(T) > 2 || threads <= 1024);
-      if (enough && lanes <= kWarp && is_full(kMany, lanes)) {
-        launch(rows_kernel<N, kMany, Fit::kFull, kWarp, Grid, In, F>, lanes, grid);
-        return;
+      if (lanes <= kWarp && is_full(kMany, lanes)) {
+        const int64_t threads = grid.count * lanes / multiprocessors();
+        if (threads >= 512 && (sizeof(T) > 2 || threads <= 1024)) {
+          launch(rows_kernel<N, kMany, Fit::kFull, kWarp, Grid, In, F>, lanes, grid);
+          return;
+        }
       }
     }
     if constexpr (kFit != Fit::kRagged && N > 1) {
