@@ -215,12 +215,8 @@ class KeptColumns : public NamedColumns<typename In::Element, P> {
   };
 
   template <class Column>
-  __device__ decltype(auto) of(const Column& column) const {
-    if constexpr (is_at_hand<Column>) {
-      return (column);
-    } else {
-      return Each{values_[this->index(column)], &edge_[this->index(column)]};
-    }
+  __device__ Each of(const Column& column) const {
+    return {values_[this->index(column)], &edge_[this->index(column)]};
   }
 
  private:
@@ -256,12 +252,8 @@ class AwaitedColumns : public NamedColumns<typename In::Element, P> {
   };
 
   template <class Column>
-  __device__ decltype(auto) of(const Column& column) const {
-    if constexpr (is_at_hand<Column>) {
-      return (column);
-    } else {
-      return Each{raw_[this->index(column)]};
-    }
+  __device__ Each of(const Column& column) const {
+    return {raw_[this->index(column)]};
   }
 
  private:

@@ -476,13 +476,23 @@ class Row {
     }
   }
 
+  // Of a column operand that is kept, or at hand anyway, what is at hand.
+  template <class Column>
+  __device__ decltype(auto) at_hand(const Column& column) const {
+    if constexpr (is_at_hand<Column>) {
+      return (column);
+    } else {
+      return columns_.of(column);
+    }
+  }
+
   // visit() for every access to the row.
   template <class Of, class Done, class... Columns>
   __device__ void for_each(const Of& of, const Done& done, const Columns&... columns) {
     if constexpr (Named::kCount > 0 && (... || !is_at_hand<Columns>)) {
       if (columns_.has(columns...)) {
-        visit_all<V>(static_cast<Index>(team_.lane()), kept_, of, done, columns_.of(columns)...);
-        visit_edge(of, done, columns_.of(columns)...);
+        visit_all<V>(static_cast<Index>(team_.lane()), kept_, of, done, at_hand(columns)...);
+        visit_edge(of, done, at_hand(columns)...);
         return;
       }
     }
