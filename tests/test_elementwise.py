@@ -120,6 +120,32 @@ def test_matrices_that_lie_differently(device, dtype):
             assert torch.equal(ops.affine(a, x, b), a * x + b), (shape, kinds)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "shape", [(600, 33), (523, 257), (140, 1030), (260, 17), (33, 4100), (300, 1025)], ids=str
+)
+def test_many_rows_that_are_not_whole_accesses(device, dtype, shape):
+    """Rows, columns and numbers beside them, of any alignment; what lies around the output."""
+    generator, choices = torch.Generator().manual_seed(0), random.Random(0)
+    values = small_numbers((2, *shape), device, dtype, generator)
+    x = small_numbers(shape, device, dtype, generator)
+    numel = x.numel()
+    memory = x.new_full((numel + 24,), float("nan"))
+    out = memory[8 : 8 + numel].view(shape)
+    for kinds in itertools.product(("straight", "a row", "a column", "one number"), repeat=2):
+        offsets = [choices.choice((0, 0, 1, 3, 8)) if kind != "straight" else 0 for kind in kinds]
+        a, b = (
+            MATRIX_OPERANDS[kind](value, offset)
+            for kind, value, offset in zip(kinds, values, offsets, strict=True)
+        )
+        assert torch.equal(ops.affine(a, x, b), a * x + b), (kinds, offsets)
+        ops.myadd_out(a.expand(shape), x, out.fill_(float("nan")))
+        assert torch.equal(out, a + x), (kinds, offsets)
+    assert memory[:8].isnan().all()
+    assert memory[8 + numel :].isnan().all()
+
+
 SHAPES_OF_BATCHES = [
     (5, 33, 70),
     (15, 33, 70),

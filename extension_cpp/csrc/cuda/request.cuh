@@ -60,15 +60,24 @@ __device__ Packed repeated(const Packed& packed, unsigned at) {
   }
 }
 
+// The 16 bytes from byte `at` of one piece on, which end in the next; of elements of `Size` bytes. At 0 there need not
+// be another.
+template <int Size>
+__device__ Packed shifted(const Packed& piece, const Packed& next, unsigned at) {
+  if (at == 0) {
+    return piece;
+  }
+  const unsigned (&low)[4] = piece.words;
+  const unsigned (&high)[4] = next.words;
+  const uint4 taken = taken_from<Size>({low[0], low[1], low[2], low[3]}, {high[0], high[1], high[2], high[3]}, at);
+  return {{taken.x, taken.y, taken.z, taken.w}};
+}
+
 // What was asked for, `Size` being the bytes of an element; or its first element in the place of all.
 template <int Size>
 __device__ Packed receive(const Requested& requested, bool repeat_first) {
   const unsigned (&w)[8] = requested.words;
-  Packed packed{{w[0], w[1], w[2], w[3]}};
-  if (requested.misaligned != 0) {
-    const uint4 taken = taken_from<Size>({w[0], w[1], w[2], w[3]}, {w[4], w[5], w[6], w[7]}, requested.misaligned);
-    packed = {{taken.x, taken.y, taken.z, taken.w}};
-  }
+  const Packed packed = shifted<Size>({{w[0], w[1], w[2], w[3]}}, {{w[4], w[5], w[6], w[7]}}, requested.misaligned);
   return repeat_first ? repeated<Size>(packed, 0) : packed;
 }
 
