@@ -228,7 +228,7 @@ __global__ void __launch_bounds__(kBlock)
     const MatrixInput& input = matrix.inputs[k];
     if (input.is_one_row()) {
       const Packed all = straddles ? straddling<T>(input, 0, 0, col, here)
-                                   : shifted<kSize>(pieces[0][k], next[k], misalignment(input.address(0, col)));
+                                   : across<kSize>(pieces[0][k], next[k], misalignment(input.address(0, col)));
 #pragma unroll
       for (int r = 0; r < Rows; ++r) {
         pieces[r][k] = all;

@@ -63,7 +63,7 @@ __device__ Packed repeated(const Packed& packed, unsigned at) {
 // The 16 bytes from byte `at` of one piece on, which end in the next; of elements of `Size` bytes. At 0 there need not
 // be another.
 template <int Size>
-__device__ Packed shifted(const Packed& piece, const Packed& next, unsigned at) {
+__device__ Packed across(const Packed& piece, const Packed& next, unsigned at) {
   if (at == 0) {
     return piece;
   }
@@ -77,7 +77,7 @@ __device__ Packed shifted(const Packed& piece, const Packed& next, unsigned at) 
 template <int Size>
 __device__ Packed receive(const Requested& requested, bool repeat_first) {
   const unsigned (&w)[8] = requested.words;
-  const Packed packed = shifted<Size>({{w[0], w[1], w[2], w[3]}}, {{w[4], w[5], w[6], w[7]}}, requested.misaligned);
+  const Packed packed = across<Size>({{w[0], w[1], w[2], w[3]}}, {{w[4], w[5], w[6], w[7]}}, requested.misaligned);
   return repeat_first ? repeated<Size>(packed, 0) : packed;
 }
 
