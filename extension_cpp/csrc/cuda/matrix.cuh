@@ -125,10 +125,10 @@ __global__ void __launch_bounds__(kBlock)
   store_results(f, packed, outputs, i, 0, N);
 }
 
-// Whose the accesses to the outputs are, of rows that are not whole ones. They come in stretches, mostly lines of 128
-// bytes, which begin at a boundary and belong to the row in which they begin. Rows a multiple of `period` apart begin
-// at the same place in a stretch: a thread has the same access of several of these, and takes what is one row for all
-// once.
+// Which thread has which accesses to the outputs, whose rows may begin anywhere between two boundaries. Accesses come
+// in stretches, of 128 bytes unless rows are short, which belong to the row in which they begin. Rows a multiple of
+// `period` apart begin at the same place in a stretch: a thread has the same access of several of these, and takes what
+// is one row for all once.
 struct Turns {
   int rows;
   int cols;
@@ -149,33 +149,34 @@ struct Turns {
 
   HOST_DEVICE int period() const { return 1 << period_bits; }
 
-  // Of which each has up to so many rows.
+  // How many threads, each of which has up to so many rows.
   int64_t threads(int rows_each) const {
-    const int all = rows_each * period();
-    return (rows / all * period() + std::min(rows % all, period())) * by_accesses.divisor();
+    const int together = rows_each * period();
+    return (rows / together * period() + std::min(rows % together, period())) * by_accesses.divisor();
   }
 };
 
-// An access that straddles: elements from the one called `turn` on are the first ones of the next row, or of the same
-// where there is no other.
+// An access that straddles: after so many elements of a row the first ones of the next, or of the same where there is
+// no other.
 template <class T>
-__device__ Packed straddling(const MatrixInput& input, int row, int next_row, int col, int turn) {
+__device__ Packed straddling(const MatrixInput& input, int row, int next_row, int col, int in_row) {
   if (input.col_bytes == 0) {
-    const T here = element_at<T>(input.address(row, 0));
-    const T next = element_at<T>(input.address(next_row, 0));
-    return pack_elements<T>([&](int n) { return n < turn ? here : next; });
+    const T value = element_at<T>(input.address(row, 0));
+    const T next_value = element_at<T>(input.address(next_row, 0));
+    return pack_elements<T>([&](int n) { return n < in_row ? value : next_value; });
   }
-  const char* const here = input.address(row, col);
-  const char* const next = input.address(next_row, 0) - turn * sizeof(T);
-  return pack_elements<T>([&](int n) { return element_at<T>((n < turn ? here : next) + n * sizeof(T)); });
+  const char* const from = input.address(row, col);
+  const char* const from_next = input.address(next_row, 0) - in_row * sizeof(T);
+  return pack_elements<T>([&](int n) { return element_at<T>((n < in_row ? from : from_next) + n * sizeof(T)); });
 }
 
 // Whether several rows a thread gain: not where there is little to do for an access (of two float32 inputs they take a
-// hundredth more time), nor where so many tensors would take the registers of other threads.
+// hundredth more time, and of float64 there is less still), nor where so many tensors would take the registers of other
+// threads.
 template <class T, size_t M, size_t K>
-constexpr bool kTurns = M + K <= 4 && (sizeof(T) == 2 || (sizeof(T) == 4 && K > 2));
+constexpr bool kGainsByTurns = M + K <= 4 && (sizeof(T) == 2 || (sizeof(T) == 4 && K > 2));
 
-// Inputs that lie as the outputs do, which are aligned, are one row for all, or have one value for each row.
+// Outputs are aligned. An input is aligned and lies as they do, or is one row for all, or has one value for each row.
 template <int Rows, class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(kBlock)
     in_turns_kernel(F f, Turns turns, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
@@ -193,15 +194,16 @@ __global__ void __launch_bounds__(kBlock)
     return;
   }
   int col = first + access * N;
+  // In the next row. So it is for all rows of the thread.
   while (col >= turns.cols) {
     col -= turns.cols;
     ++row;
   }
-  const int here = turns.cols - col;  // elements of an access that straddles
-  const bool straddles = here < N;
+  const int in_row = turns.cols - col;
+  const bool straddles = in_row < N;
 
   Packed pieces[Rows][K];
-  Packed next[K];
+  Packed second[K];  // of one row for all
 #pragma unroll
   for (size_t k = 0; k < K; ++k) {
     const MatrixInput& input = matrix.inputs[k];
@@ -210,7 +212,7 @@ __global__ void __launch_bounds__(kBlock)
         const char* const address = input.address(0, col);
         pieces[0][k] = request_piece(address);
         if (!is_aligned(address)) {
-          next[k] = request_piece(address + kAccessBytes);
+          second[k] = request_piece(address + kAccessBytes);
         }
       }
       continue;
@@ -227,8 +229,8 @@ __global__ void __launch_bounds__(kBlock)
   for (size_t k = 0; k < K; ++k) {
     const MatrixInput& input = matrix.inputs[k];
     if (input.is_one_row()) {
-      const Packed all = straddles ? straddling<T>(input, 0, 0, col, here)
-                                   : across<kSize>(pieces[0][k], next[k], misalignment(input.address(0, col)));
+      const Packed all = straddles ? straddling<T>(input, 0, 0, col, in_row)
+                                   : across<kSize>(pieces[0][k], second[k], misalignment(input.address(0, col)));
 #pragma unroll
       for (int r = 0; r < Rows; ++r) {
         pieces[r][k] = all;
@@ -244,11 +246,11 @@ __global__ void __launch_bounds__(kBlock)
       for (size_t k = 0; k < K; ++k) {
         const MatrixInput& input = matrix.inputs[k];
         if (input.col_bytes == 0) {
-          pieces[r][k] = straddles ? straddling<T>(input, own, is_last ? own : own + 1, col, here)
+          pieces[r][k] = straddles ? straddling<T>(input, own, is_last ? own : own + 1, col, in_row)
                                    : repeated<kSize>(pieces[r][k], misalignment(input.address(own, 0)));
         }
       }
-      store_results(f, pieces[r], outputs, own * turns.cols + col, 0, is_last ? here : N);
+      store_results(f, pieces[r], outputs, own * turns.cols + col, 0, is_last ? in_row : N);
     }
   }
 }
@@ -271,7 +273,7 @@ void launch_part(
     const MatrixInputs<K>& inputs, cudaStream_t stream) {
   constexpr int N = kVector<T>;
   const auto blocks_of = [](int64_t threads) { return static_cast<unsigned>(ceil_div(threads, kBlock)); };
-  if constexpr (kTurns<T, M, K>) {
+  if constexpr (kGainsByTurns<T, M, K>) {
     constexpr int kRows = 4;
     if (!aligned && alike && cols >= 2 * N) {
       const Turns turns(rows, cols, N);
