@@ -66,7 +66,7 @@ def whole(row: Row) -> bool:
 
 
 def sums(row: Row) -> bool:
-    """Whether the backward sums to an operand that was broadcast."""
+    """Whether an operand was broadcast, to which the backward sums."""
     return row.form not in ("", MISALIGNED, TRANSPOSED)
 
 
@@ -226,9 +226,8 @@ REASONS = (
         all_of(
             forward("affine", "fused_op", "mymul", "myadd_out"),
             of_columns(4095, 4095),
-            lambda row: row.operator == "fused_op" or row.form not in ("", TRANSPOSED),
-            lambda row: row.form != MISALIGNED,
-            lambda row: row.dtype == "bfloat16" or row.operator == "affine",
+            any_of(sums, is_of("fused_op", form="")),
+            any_of(has(dtype="bfloat16"), is_of("affine")),
         ),
     ),
     Reason(

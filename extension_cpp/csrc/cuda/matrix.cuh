@@ -130,10 +130,12 @@ __global__ void __launch_bounds__(kBlock)
 // `period` apart begin at the same place in a stretch: a thread has the same access of several of these, and takes what
 // is one row for all once.
 struct Turns {
+  static constexpr int kRows = 4;  // of a thread
+
   int rows;
   int cols;
   int stretch;          // elements, a power of two
-  int period_bits = 0;  // the period is a power of two
+  int period_bits;      // the period is a power of two
   Divider by_accesses;  // those of the most stretches that begin in a row
 
   Turns(int64_t rows, int64_t cols, int vector)
@@ -141,17 +143,14 @@ struct Turns {
     while (stretch > vector && cols < 2 * stretch) {
       stretch /= 2;
     }
-    while ((cols << period_bits) % stretch != 0) {
-      ++period_bits;
-    }
+    period_bits = period_bits_of_rows(cols, stretch);
     by_accesses = Divider(ceil_div(cols, stretch) * (stretch / vector));
   }
 
   HOST_DEVICE int period() const { return 1 << period_bits; }
 
-  // How many threads, each of which has up to so many rows.
-  int64_t threads(int rows_each) const {
-    const int together = rows_each * period();
+  int64_t threads() const {
+    const int together = kRows * period();
     return (rows / together * period() + std::min(rows % together, period())) * by_accesses.divisor();
   }
 };
@@ -177,18 +176,19 @@ template <class T, size_t M, size_t K>
 constexpr bool kGainsByTurns = M + K <= 4 && (sizeof(T) == 2 || (sizeof(T) == 4 && K > 2));
 
 // Outputs are aligned. An input is aligned and lies as they do, or is one row for all, or has one value for each row.
-template <int Rows, class F, class T, size_t M, size_t K>
+template <class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(kBlock)
     in_turns_kernel(F f, Turns turns, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
   wait_for_previous();
   constexpr int N = kVector<T>;
   constexpr int kSize = sizeof(T);
+  constexpr int kRows = Turns::kRows;
 
   const int thread = static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x);
   const int turn = turns.by_accesses.divide_small(thread);
   const int access = thread - turn * static_cast<int>(turns.by_accesses.divisor());
   const int period = turns.period();
-  int row = (turn >> turns.period_bits) * (Rows * period) + (turn & (period - 1));
+  int row = (turn >> turns.period_bits) * (kRows * period) + (turn & (period - 1));
   const int first = -(row * turns.cols) & (turns.stretch - 1);
   if (row >= turns.rows || first + (access * N & -turns.stretch) >= turns.cols) {
     return;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kBlock)
   const int in_row = turns.cols - col;
   const bool straddles = in_row < N;
 
-  Packed pieces[Rows][K];
+  Packed pieces[kRows][K];
   Packed second[K];  // of one row for all
 #pragma unroll
   for (size_t k = 0; k < K; ++k) {
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kBlock)
       continue;
     }
 #pragma unroll
-    for (int r = 0; r < Rows; ++r) {
+    for (int r = 0; r < kRows; ++r) {
       const int own = row + r * period;
       if (own < turns.rows) {
         pieces[r][k] = request_piece(input.address(own, col));
@@ -232,13 +232,13 @@ __global__ void __launch_bounds__(kBlock)
       const Packed all = straddles ? straddling<T>(input, 0, 0, col, in_row)
                                    : across<kSize>(pieces[0][k], second[k], misalignment(input.address(0, col)));
 #pragma unroll
-      for (int r = 0; r < Rows; ++r) {
+      for (int r = 0; r < kRows; ++r) {
         pieces[r][k] = all;
       }
     }
   }
 #pragma unroll
-  for (int r = 0; r < Rows; ++r) {
+  for (int r = 0; r < kRows; ++r) {
     const int own = row + r * period;
     if (own < turns.rows) {
       const bool is_last = own == turns.rows - 1;
@@ -255,8 +255,7 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Whether the outputs lie in a row, as a [rows, cols] matrix of which every input has whole rows, one row for all, one
-// value for each row or one for all.
+// Whether operands lie so, as is said at the head of this file.
 template <int K>
 bool is_matrix(const Indexing<K>& indexing) {
   bool is = indexing.dims <= 2 && indexing.linear[0];
@@ -274,13 +273,11 @@ void launch_part(
   constexpr int N = kVector<T>;
   const auto blocks_of = [](int64_t threads) { return static_cast<unsigned>(ceil_div(threads, kBlock)); };
   if constexpr (kGainsByTurns<T, M, K>) {
-    constexpr int kRows = 4;
     if (!aligned && alike && cols >= 2 * N) {
       const Turns turns(rows, cols, N);
-      if (rows >= kRows * turns.period()) {
+      if (rows >= Turns::kRows * turns.period()) {
         launch_overlapped(
-            in_turns_kernel<kRows, F, T, M, K>, blocks_of(turns.threads(kRows)), kBlock, 0, stream, f, turns, outputs,
-            inputs);
+            in_turns_kernel<F, T, M, K>, blocks_of(turns.threads()), kBlock, 0, stream, f, turns, outputs, inputs);
         return;
       }
     }

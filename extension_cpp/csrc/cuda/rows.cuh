@@ -734,10 +734,8 @@ bool launch_column_sums(
     return false;
   }
   // Rows so many apart begin at the same place between two boundaries.
-  int64_t classes = 1;
-  while (kRagged<Rows> && begin_at_boundaries(extent) && classes * extent.cols % N != 0) {
-    classes *= 2;
-  }
+  const bool by_class = kRagged<Rows> && begin_at_boundaries(extent);
+  const int64_t classes = by_class ? int64_t{1} << period_bits_of_rows(extent.cols, N) : 1;
   // As many blocks as run at once, yet several rows for each team.
   const int64_t blocks = ceil_div(tiles, teams / row_teams);
   const int64_t wanted = std::max<int64_t>(1, resident / blocks);

@@ -24,6 +24,16 @@ HOST_DEVICE inline unsigned misalignment(const void* address) {
 
 HOST_DEVICE inline bool is_aligned(const void* address) { return misalignment(address) == 0; }
 
+// Rows of so many columns, one after the other, begin at the same place between two boundaries if they are a multiple
+// of 2^bits apart. `boundary`: elements, a power of two.
+inline int period_bits_of_rows(int64_t cols, int64_t boundary) {
+  int bits = 0;
+  while ((cols << bits) % boundary != 0) {
+    ++bits;
+  }
+  return bits;
+}
+
 using extension_cpp::Values;
 
 // Pointers among the parameters of a kernel: std::array has no device functions.
