@@ -62,9 +62,11 @@ def test_an_example_is_refused_as_it_is_alone(op, example, batch):
 
 
 def test_the_batch_may_be_any_dimension_of_any_argument():
+    message = r"mymuladd: b must have shape \(2, 3\), got \(3, 2\)$"
     for batch in (0, 2):
-        with pytest.raises(RuntimeError, match=r"mymul: b must have shape \(2, 3\), got \(3, 2\)$"):
-            torch.vmap(ops.mymul, in_dims=(1, None))(torch.ones(2, batch, 3), torch.ones(3, 2))
+        a, b = torch.ones(2, batch, 3), torch.ones(3, 2)
+        with pytest.raises(RuntimeError, match=message):
+            torch.vmap(lambda a, b: ops.mymuladd(a, b, 1.0), in_dims=(1, None))(a, b)
 
 
 # What is right of an empty batch: an example's result and gradient, none of them.

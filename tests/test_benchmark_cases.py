@@ -53,11 +53,6 @@ def test_operands_are_rows_columns_and_scalars():
     assert shapes(found[""]) == [SHAPE, SHAPE]
     for form, shape in SMALLER.items():
         assert shapes(found[form]) == [SHAPE, shape]
-        a, b = found[form].sample.args
-        # The operator takes equal shapes alone: the call expands, and its gradient is a sum.
-        assert torch.equal(found[form].of(mymul.function)(a, b), a * b)
-        (grad,) = torch.autograd.grad(found[form].of(mymul.function)(a, b).sum(), [b])
-        assert grad.shape == shape
     # a, b and the output; the gradients of the output, a and b, and what is saved: a and b.
     traffic = found["other operands rows"].traffic(mymul)
     assert (traffic.forward, traffic.backward) == (4 * (48 + 8 + 48), 4 * (48 + 48 + 8 + 48 + 8))
@@ -68,6 +63,14 @@ def test_an_operator_that_broadcasts_does_so_itself():
     assert not call.expands
     assert call.of(vector_add.function) is vector_add.function
     assert shapes(call) == [SHAPE, ROW]
+
+
+def test_where_an_operator_takes_one_shape_the_call_expands():
+    call = realised(myadd_out)["other operands rows"]
+    assert call.expands
+    assert shapes(call) == [SHAPE, ROW, SHAPE]
+    seen = call.of(lambda *args: [arg.shape for arg in args])(*call.sample.args)
+    assert seen == [SHAPE] * 3
 
 
 def test_what_is_written_to_stays_whole():

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from extension_cpp import registration
-from extension_cpp.broadcasting import summed_gradients, to_sum
-from extension_cpp.operators.mymul.ops import mymul
+from extension_cpp.broadcasting import to_sum
+from extension_cpp.operators.mymul.ops import sum_of_products
 
 
 def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
@@ -30,14 +30,6 @@ def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
     return torch.ops.extension_cpp.affine(a, x, b)
 
 
-def _sum_of_products(grad_output: Tensor, other: Tensor, shape: torch.Size) -> Tensor:
-    """`grad_output * other` summed to `shape`, in float32 for half types."""
-    (gradient,) = summed_gradients(
-        lambda grad, other: mymul(grad, other.expand_as(grad)), [shape], grad_output, other
-    )
-    return gradient
-
-
 def _setup_context(ctx, inputs, output):
     a, x, _ = inputs
     needs_a, needs_x, _ = ctx.needs_input_grad
@@ -54,8 +46,8 @@ def _backward(ctx, grad_output):
         gradients = torch.ops.extension_cpp.affine_backward(grad_output, a, x, b)
         return *gradients[:2], grad_output if b is None else gradients[2]
     return (
-        None if x is None else _sum_of_products(grad_output, x, shape_a),
-        None if a is None else _sum_of_products(grad_output, a, shape_x),
+        None if x is None else sum_of_products(grad_output, x, shape_a),
+        None if a is None else sum_of_products(grad_output, a, shape_x),
         grad_output.sum_to_size(shape_b) if needs_b else None,
     )
 
