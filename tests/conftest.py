@@ -32,7 +32,7 @@ def _modules_are_not_garbage():
 @pytest.fixture
 def entered(monkeypatch):
     """One entry for each time that the kernel of an Autograd key was entered."""
-    from extension_cpp.registration import autograd, forward_mode, reference
+    from extension_cpp.registration import autograd, forward_mode, mutation, reference
 
     entries = []
 
@@ -42,6 +42,6 @@ def entered(monkeypatch):
 
     # A graph of another test may have set it for good.
     monkeypatch.setattr(forward_mode, "graphs_have_tangents", False)
-    for module in (autograd, reference):
+    for module in (autograd, mutation, reference):
         monkeypatch.setattr(module, "any_tangent", any_tangent)
     return entries

@@ -4,7 +4,8 @@ PyTorch calls that kernel for every call of an operator, and it is Python: to ge
 costs a small call more than everything else. But most calls come from Python themselves, where what
 the kernel finds out can be asked for less. So ``torch.ops.namespace.name(...)`` asks first:
 
-1. A derivative cannot be wanted: the operator is called with autograd left out.
+1. A derivative cannot be wanted: the operator is called with autograd left out. Where it writes to
+   arguments, their versions are counted up here.
 2. ``loss.backward()`` alone can come of it: the autograd function is applied right here.
 3. Something else is going on, a transform, a tangent, a mode, a trace, a tensor that is not plain:
    the call takes its usual way through the dispatcher. So does every call that is not made from
@@ -17,7 +18,8 @@ their like see what they always saw: an ``OpOverloadPacket``. What else is regis
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -36,6 +38,7 @@ from torch._C import _dispatch_tls_set_dispatch_key_excluded as set_excluded
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._ops import OpOverload, OpOverloadPacket
 from torch.autograd import forward_ad as fwAD
+from torch.autograd.graph import increment_version
 from torch.nn import Parameter
 
 from extension_cpp.registration import forward_mode
@@ -44,25 +47,35 @@ from extension_cpp.registration.dispatch import raise_out_of_memory
 # Of every device. Autograd of nested tensors and of unusual ones, which has keys of its own, stays.
 _AUTOGRAD = DispatchKey.AutogradFunctionality
 
+# Under which PyTorch counts what is written to tensors.
+_VERSIONS = DispatchKey.ADInplaceOrView
+
 # What an argument, or an element of a list, may be besides a tensor.
 _INERT = frozenset({type(None), bool, int, float, str, torch.dtype, torch.device})
 
 
-def call_directly(op: OpOverload, record: Callable[..., Any] | None = None) -> None:
+def call_directly(
+    op: OpOverload, record: Callable[..., Any] | None = None, written: Sequence[int] = ()
+) -> None:
     """Makes calls of an operator from Python skip its ``Autograd`` kernel where they can.
 
     Args:
         op: The operator. It is left alone where its name has several overloads.
         record: ``record(args)`` calls the operator so that ``loss.backward()`` passes through it,
             where nothing else can come of the call; or returns ``NotImplemented``.
+        written: The positions of what it writes to. Such calls skip the kernel that counts writes,
+            too, and count them.
     """
     packet = op.overloadpacket
     if packet.overloads() == ["default"] and not packet._has_torchbind_op_overload:
+        call = functools.partial(_write_without_autograd, written) if written else without_autograd
         # The object stays the same: others hold it already, as a key of tables, too.
-        packet.__class__ = _packet_class(packet.op, record)
+        packet.__class__ = _packet_class(packet.op, record, call)
 
 
-def _packet_class(op: Callable[..., Any], record: Callable[..., Any] | None) -> Any:
+def _packet_class(
+    op: Callable[..., Any], record: Callable[..., Any] | None, call: Callable[..., Any]
+) -> Any:
     class DirectPacket(OpOverloadPacket):
         # Every line counts here: the questions cost a fifth of a small call. Hence one function.
         def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +111,7 @@ def _packet_class(op: Callable[..., Any], record: Callable[..., Any] | None) -> 
                     return op(*args)
                 output = record(args)
                 return op(*args) if output is NotImplemented else output
-            return without_autograd(op, args)
+            return call(op, args)
 
     return DirectPacket
 
@@ -114,6 +127,26 @@ def without_autograd(op: Callable[..., Any], args: Iterable[Any]) -> Any:
         raise
     finally:
         set_excluded(_AUTOGRAD, False)
+
+
+def _write_without_autograd(
+    written: Sequence[int], op: Callable[..., Any], args: Sequence[Any]
+) -> None:
+    """The same of an operator that writes to arguments, whose versions are counted up after it."""
+    try:
+        set_excluded(_AUTOGRAD, True)
+        set_excluded(_VERSIONS, True)
+        op(*args)
+    except RuntimeError as error:
+        raise_out_of_memory(error)
+        raise
+    finally:
+        set_excluded(_VERSIONS, False)
+        set_excluded(_AUTOGRAD, False)
+    for position in written:
+        tensor = args[position] if position < len(args) else None
+        if tensor is not None and not tensor.is_inference():
+            increment_version(tensor)
 
 
 def _has_layers_above() -> bool:

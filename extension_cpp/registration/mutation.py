@@ -22,6 +22,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import increment_version
 
+from extension_cpp.registration.direct import call_directly
 from extension_cpp.registration.dispatch import implement, lookup
 from extension_cpp.registration.forward_mode import any_tangent
 from extension_cpp.registration.function import autograd_function
@@ -134,6 +135,7 @@ def register_mutation(op: str | OpOverload) -> None:
     implement(overload, "Autograd", autograd_kernel)
     implement(overload, "ADInplaceOrView", version_kernel)
     implement(overload, "Negative", negative_kernel)
+    call_directly(overload, written=signature.written_positions)
 
 
 def _base(tensor: Tensor) -> Tensor:

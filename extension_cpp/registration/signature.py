@@ -49,6 +49,7 @@ class Signature:
             for position, argument in enumerate(arguments)
             if argument.alias_info is not None and argument.alias_info.is_write
         ]
+        self.written_positions = [k for k in self._written if isinstance(k, int)]
         self._defaults = tuple(argument.default_value for argument in positional)
         self._keyword_only_defaults = {a.name: a.default_value for a in keyword_only}
         self._input_lists = [_is_tensor_list(argument) for argument in positional]

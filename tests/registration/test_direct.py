@@ -13,6 +13,7 @@ import pytest
 import torch
 from small_operators import LIBRARY, NAMESPACE, define, inputs, lossy_hooks, ops
 from torch import Tensor
+from torch._C import DispatchKey
 from torch._C import _dispatch_tls_set_dispatch_key_excluded as set_excluded
 from torch.autograd import forward_ad as fwAD
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -24,6 +25,7 @@ from extension_cpp.registration import (
     forward_mode,
     register_autocast,
     register_autograd,
+    register_mutation,
     register_no_autograd,
 )
 
@@ -58,6 +60,17 @@ register_autograd(
     setup_context=lambda ctx, inputs, output: setup_scaled(ctx, (*inputs, None), output),
 )
 register_autocast(DOUBLED, "lower_precision")
+
+
+def fill_two(x: Tensor, first: Tensor, second: Tensor | None = None) -> None:
+    for out in (first, second):
+        if out is not None:
+            out.copy_(2 * x)
+
+
+# The second written argument may be missing, or None.
+FILL = define("fill_two(Tensor x, Tensor(a!) first, Tensor(b!)? second=None) -> ()", fill_two)
+register_mutation(FILL)
 
 
 class Subclass(torch.Tensor):
@@ -146,7 +159,59 @@ def test_a_reference_is_differentiated_by_the_kernel(entered: list[None]) -> Non
     assert len(entered) == 1
 
 
+@pytest.mark.parametrize("others", [(), (None,), (1,)], ids=str)
+@pytest.mark.parametrize("grad", [False, True])
+def test_what_is_written_to_is_counted(
+    others: tuple[Any, ...], grad: bool, entered: list[None]
+) -> None:
+    x, first, second = inputs((2, 3), (2, 3), (2, 3))
+    first.requires_grad_(grad)
+    given = [second if other == 1 else other for other in others]
+    with torch.no_grad():
+        ops.fill_two(x, first, *given)
+    assert not entered
+    assert [t._version for t in (x, first, second)] == [0, 1, int(others == (1,))]
+    torch.testing.assert_close(first.detach(), 2 * x)
+    with torch.no_grad():
+        ops.fill_two.default(x, first, *given)
+    assert len(entered) == 1
+    assert [t._version for t in (x, first, second)] == [0, 2, 2 * int(others == (1,))]
+
+
+def test_what_has_no_version_may_be_written_to(entered: list[None]) -> None:
+    (x,) = inputs((2, 3))
+    with torch.inference_mode():
+        frozen = torch.empty_like(x)
+        ops.fill_two(x, frozen)
+    ops.fill_two(frozen, x, frozen)
+    assert not entered
+    assert x._version == 1
+
+
 # ----- where it must not be
+
+
+MUTATIONS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "overload": lambda x, out: ops.fill_two.default(x, out),
+    "keywords": lambda x, out: ops.fill_two(x, first=out),
+    "gradient": lambda x, out: ops.fill_two(x.requires_grad_(), out),
+    "dispatch mode": lambda x, out: within(Counting(), lambda: ops.fill_two(x, out)),
+    "subclass": lambda x, out: ops.fill_two(x.as_subclass(Subclass), out),
+    "within a transform": lambda x, out: torch.func.grad(
+        lambda t: (ops.fill_two(x, out), t.sum())[1]
+    )(torch.ones(3)),
+    "make_fx": lambda x, out: make_fx(ops.fill_two)(x, out),
+}
+
+
+@pytest.mark.parametrize("situation", MUTATIONS)
+def test_where_more_may_be_wanted_of_a_write(situation: str, entered: list[None]) -> None:
+    x, out = inputs((2, 3), (2, 3))
+    MUTATIONS[situation](x, out)
+    assert entered
+    assert out._version >= 1
+    torch.testing.assert_close(out.detach(), 2 * x.detach())
+    assert out.requires_grad == (situation == "gradient")
 
 
 def forward_dual(x: Tensor) -> Any:
@@ -276,6 +341,9 @@ def test_what_is_left_out_is_as_before() -> None:
     ops.doubled(x.requires_grad_())
     with pytest.raises(RuntimeError):
         ops.doubled("text")
+    ops.fill_two(x.detach(), torch.empty_like(x))
+    with pytest.raises(RuntimeError):
+        ops.fill_two(x.detach(), x.new_empty(4))
     assert excluded() == before
     with torch._C._AutoDispatchBelowAutograd():
         inside = excluded()
@@ -334,16 +402,28 @@ def test_an_operator_without_a_formula_says_so_in_backward(entered: list[None]) 
         output.sum().backward()
 
 
-def test_an_interrupt_leaves_autograd_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("key", [DispatchKey.AutogradFunctionality, DispatchKey.ADInplaceOrView])
+def test_an_interrupt_leaves_nothing_out(
+    key: DispatchKey, written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A signal's handler may raise when any call returns: also the one that leaves autograd out."""
+    x, out = inputs((3,), (3,))
+    before = excluded()
 
-    def interrupted(key: Any, excluded: bool) -> None:
-        set_excluded(key, excluded)
-        if excluded:
+    def interrupted(left_out: Any, excluded: bool) -> None:
+        set_excluded(left_out, excluded)
+        if excluded and left_out == key:
             raise KeyboardInterrupt
+
+    def call() -> None:
+        ops.fill_two(x, out) if written else ops.doubled(x)
 
     monkeypatch.setattr(forward_mode, "graphs_have_tangents", False)
     monkeypatch.setattr(direct, "set_excluded", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        torch.ops.extension_cpp.relu(torch.ones(3))
-    assert (torch.ones(3, requires_grad=True) * 2).requires_grad
+    if written or key == DispatchKey.AutogradFunctionality:
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    else:
+        call()
+    assert excluded() == before
