@@ -105,6 +105,32 @@ def test_every_result_has_its_sum(device, shapes, dtype, layouts, has_b, grad_is
     check(grad, a, x, b if has_b else None)
 
 
+# As many as csrc/cuda/matrix_sums.cuh takes: strips that are not full, rows that begin at several
+# places, or at one that is no boundary; as many rows as warps take at a time, and some more.
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("layout", ["contiguous", "misaligned"])
+@pytest.mark.parametrize(
+    "shape",
+    [(2049, 256), (1030, 1028), (2051, 255), (4097, 130), (129, 4095), (300, 2049)],
+    ids=str,
+)
+def test_large_matrices(device, shape, layout, dtype):
+    generator = torch.Generator().manual_seed(0)
+
+    def make(own: tuple[int, ...], layout: str = "contiguous") -> Tensor:
+        values = torch.randn(own, generator=generator, dtype=torch.float64)
+        return laid_out(values.to(dtype).to(device), layout)
+
+    rows, cols = shape
+    grad, x, row, column = make(shape, layout), make(shape, layout), make((cols,)), make((rows, 1))
+    number = make(())
+    for a, b in ((row, row), (column, row), (row, column), (number, number), (column, None)):
+        check(grad, a, x, b)
+    check(grad, x, row, column)
+    check(grad, column, row, number)
+
+
 @on_each_device
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 def test_what_is_whole_keeps_the_layout(device, memory_format):

@@ -37,6 +37,8 @@ class SumOutput {
   HOST_DEVICE A* wide() const { return wide_; }
   HOST_DEVICE T* narrow() const { return narrow_; }
 
+  HOST_DEVICE bool is_wanted() const { return wide_ != nullptr || narrow_ != nullptr; }
+
   HOST_DEVICE void store(int64_t i, A sum) const {
     if (wide_ != nullptr) {
       wide_[i] = sum;

@@ -8,6 +8,7 @@
 
 #include "column_strips.cuh"
 #include "launch.cuh"
+#include "matrix_sums.cuh"
 #include "matrix_view.h"
 #include "rows.cuh"
 #include "sum_dims.h"
@@ -96,12 +97,53 @@ struct ElementwiseWithSums {
 
 }  // namespace detail
 
+namespace detail {
+
+// The results and the terms of a formula as results.
+template <class A, class F, size_t R, size_t C>
+struct ResultsAndTerms {
+  static constexpr int kWork = extension_cpp::detail::kWorkOf<F>;
+
+  F f;
+
+  template <class... Inputs>
+  __device__ Values<A, static_cast<int>(R + C)> operator()(const Inputs&... inputs) const {
+    const auto made = f(inputs...);
+    Values<A, static_cast<int>(R + C)> all;
+#pragma unroll
+    for (size_t r = 0; r < R; ++r) {
+      all[static_cast<int>(r)] = made.results[static_cast<int>(r)];
+    }
+#pragma unroll
+    for (size_t c = 0; c < C; ++c) {
+      all[static_cast<int>(R + c)] = made.terms[static_cast<int>(c)];
+    }
+    return all;
+  }
+};
+
+}  // namespace detail
+
 // results[m][row, col] = result m of f(inputs[row, col]...), and sums[c][col] = the sum over the rows of its term c.
 // `like` gives device, stream and allocator.
 template <class T, class F, size_t K, size_t R, size_t C>
 void elementwise_with_column_sums(
     const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
     const std::array<T*, R>& results, const std::array<T*, C>& sums) {
+  const auto in_strips = [&] {
+    std::array<PlacedInput<T>, K> placed;
+    std::transform(inputs.begin(), inputs.end(), placed.begin(), [&](const ColumnInput<T>& input) {
+      return PlacedInput<T>{input.data, {input.one_row ? 0 : cols, 1}};
+    });
+    std::array<PlacedResult<T>, R + C> to;
+    for (size_t r = 0; r < R; ++r) {
+      to[r].whole = results[r];
+    }
+    for (size_t c = 0; c < C; ++c) {
+      to[R + c].columns = SumOutput<T>(sums[c]);
+    }
+    return launch_matrix_sums(like, detail::ResultsAndTerms<acc_t<T>, F, R, C>{f}, rows, cols, placed, to);
+  };
   detail::ElementwiseWithSums<T, F, R> g{f};
   std::copy_n(results.begin(), R, g.results.data);
   const auto same = [&](int64_t /*segments*/) { return g; };
@@ -120,6 +162,9 @@ void elementwise_with_column_sums(
       if (launch_column_strips(like, f, matrices, 1, rows, cols, results, sums)) {
         return;
       }
+    }
+    if (in_strips()) {
+      return;
     }
     // A kernel of its own, which has nothing to shift.
     detail::column_sums(like, same, detail::make_inputs(matrices), {1, rows, cols}, sums);
@@ -200,6 +245,9 @@ void elementwise_with_sums(
     const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
   using A = acc_t<T>;
+  if (launch_matrix_sums(like, f, rows, cols, inputs, results)) {
+    return;
+  }
   const auto of_rows = [](const PlacedInput<T>& input) { return input.place.col_stride == 0; };
   PointerArray<T, M> whole;
   std::array<SumOutput<T>, M> columns;

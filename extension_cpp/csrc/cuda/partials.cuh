@@ -22,6 +22,9 @@ __global__ void __launch_bounds__(Threads) add_partials_kernel(
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kWarp + lane;
   A sum = 0;
   wait_for_previous();
+  if (!outputs.wants(blockIdx.y)) {
+    return;
+  }
   if (col < cols) {
 #pragma unroll 8
     for (int64_t part = part_in_block; part < parts; part += kPartsPerBlock) {

@@ -1,0 +1,528 @@
+// A formula for every element of large matrices, whose results are written, summed over rows or columns, or several of
+// that at once: the backward of what broadcasts.
+//
+// A warp has a strip of the columns, an access of which is a lane's, and takes rows in turn, several at a time. Sums of
+// columns stay in registers; of a row, the lanes of a warp bring theirs together, and leave one number for each strip.
+// Where rows are not whole accesses, a warp takes those that begin at the same place between two boundaries: in all of
+// them a lane has the same columns, in whole, aligned accesses, but for the ends of the row. No atomics: equal bits
+// from run to run.
+#pragma once
+
+#include "launch.cuh"
+#include "matrix_view.h"
+#include "partials.cuh"
+#include "sum_dims.h"
+#include "sum_output.cuh"
+#include "team.cuh"
+#include "vector.cuh"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <utility>
+
+namespace extension_cpp::cuda {
+
+namespace detail {
+
+constexpr int kMatrixSumThreads = 128;
+
+// Blocks that a multiprocessor shall run at once, and rows that a warp takes at a time.
+template <class T>
+constexpr int kMatrixSumBlocks = sizeof(T) == 2 ? 4 : 5;
+template <class T>
+constexpr int kRowsAtOnce = sizeof(T) == 2 ? 4 : 2;
+
+// Batches of rows at whose ends a warp looks at a time.
+constexpr int kEndTurns = 8;
+
+// Columns of a strip.
+template <class T>
+constexpr int kSumStripCols = kWarp * kVector<T>;
+
+// What a lane does with an input: it loads an access of each row, keeps what it has of every row, or asks for the
+// number of each row.
+enum class Reads { kAccess, kKept, kNumber };
+
+template <class T>
+struct StripInput {
+  const T* data;
+  Reads reads;
+  bool one_number;  // of what is kept
+};
+
+template <class T>
+struct StripResult {
+  T* whole;            // [rows, cols], or null
+  acc_t<T>* row_sums;  // [rows, strips], or null
+  bool sums_columns;
+};
+
+template <class T, size_t K, size_t M>
+struct StripOperands {
+  StripInput<T> inputs[K];
+  StripResult<T> results[M];
+};
+
+// Rows every 2^class_bits-th of which begins at the same place between two boundaries, the first one `misaligned`
+// elements behind one.
+struct StripRows {
+  int rows;
+  int64_t cols;
+  int class_bits;
+  int misaligned;
+  int strips;        // of whole accesses
+  int strip_groups;  // of blocks that share the rows of a class in a strip
+  int end_groups;    // and what lies at the ends of rows; 0: nothing
+};
+
+// Those of a block: of a class, every `groups`th batch.
+template <int N>
+struct RowsOfClass {
+  int bits;
+  int first;  // the class
+  int count;  // of the class
+  int group;
+  int groups;
+  int head;  // elements of a row before the first whole access
+  int tail;  // and behind the last one
+  int64_t accesses;
+
+  // `share`: of classes x groups.
+  __device__ RowsOfClass(const StripRows& grid, int share, int groups)
+      : bits(grid.class_bits),
+        first(share & ((1 << bits) - 1)),
+        count((grid.rows - first + (1 << bits) - 1) >> bits),
+        group(share >> bits),
+        groups(groups),
+        head(static_cast<int>(-(grid.misaligned + first * (grid.cols % N)) & (N - 1))),
+        tail(static_cast<int>((grid.cols - head) & (N - 1))),
+        accesses((grid.cols - head) / N) {}
+
+  __device__ int row(int index) const { return first + (index << bits); }
+
+  // What the share of the class is called that is another group's.
+  __device__ int64_t share_of(int other) const { return first + (int64_t{other} << bits); }
+};
+
+// One element, and zeros: no part of a word is left to what was there, for which compilers would wait.
+template <int N, class T>
+__device__ Chunk<T, N> chunk_of_first(T number) {
+  unsigned words[sizeof(T) * N / sizeof(unsigned)] = {};
+  memcpy(words, &number, sizeof(number));
+  Chunk<T, N> chunk;
+  memcpy(&chunk.word, words, sizeof(words));
+  return chunk;
+}
+
+// The first element, N times.
+template <class T, int N>
+__device__ Chunk<T, N> repeated(const Chunk<T, N>& chunk) {
+  T elements[N];
+  memcpy(elements, &chunk.word, sizeof(elements));
+#pragma unroll
+  for (T& element : elements) {
+    element = elements[0];
+  }
+  Chunk<T, N> repeated;
+  memcpy(&repeated.word, elements, sizeof(elements));
+  return repeated;
+}
+
+// The sum over a warp of each of R numbers, which are lost: that of number `lane / (kWarp / R)`. Every step halves the
+// numbers that a lane has, as long as there are several.
+template <int R, class A>
+__device__ A sum_of_rows(A (&numbers)[R], int lane) {
+  int mask = kWarp / 2;
+#pragma unroll
+  for (int left = R; left > 1; left /= 2, mask /= 2) {
+    const bool upper = (lane & mask) != 0;
+#pragma unroll
+    for (int r = 0; r < R / 2; ++r) {
+      if (r < left / 2) {
+        const A other = shuffle_xor(upper ? numbers[r] : numbers[r + left / 2], mask);
+        numbers[r] = (upper ? numbers[r + left / 2] : numbers[r]) + other;
+      }
+    }
+  }
+#pragma unroll
+  for (; mask > 0; mask /= 2) {
+    numbers[0] += shuffle_xor(numbers[0], mask);
+  }
+  return numbers[0];
+}
+
+template <class F, class A, int N, size_t K, size_t... I>
+__device__ auto formula_at(const F& f, const Values<A, N> (&values)[K], int n, std::index_sequence<I...>) {
+  return as_values(f(values[I][n]...));
+}
+
+// The whole accesses of a strip.
+template <class T, class F, size_t K, size_t M>
+__device__ void sum_strip(
+    const F& f, const StripOperands<T, K, M>& operands, const StripRows& grid,
+    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */,
+    acc_t<T> (&of_warps)[M][kMatrixSumThreads / kWarp][kSumStripCols<T>]) {
+  using A = acc_t<T>;
+  constexpr int N = kVector<T>;
+  constexpr int kWarps = kMatrixSumThreads / kWarp;
+  constexpr int kRows = kRowsAtOnce<T>;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const auto share = static_cast<int>(blockIdx.x) / grid.strips;
+  const int strip = static_cast<int>(blockIdx.x) - share * grid.strips;
+  const RowsOfClass<N> rows(grid, share, grid.strip_groups);
+  const int shares_of_row = grid.strips + (grid.end_groups > 0 ? 1 : 0);
+  const int64_t access = int64_t{strip} * kWarp + lane;
+  const bool exists = access < rows.accesses;
+  const int64_t first_col = rows.head + access * N;
+  Chunk<T, N> kept[K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    T elements[N] = {};
+    if (operands.inputs[k].reads == Reads::kKept && exists) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        elements[n] = operands.inputs[k].data[operands.inputs[k].one_number ? 0 : first_col + n];
+      }
+    }
+    memcpy(&kept[k].word, elements, sizeof(kept[k].word));
+  }
+  Values<A, N> sums[M] = {};
+  const auto on_rows = [&](int index, auto count) {
+    constexpr int R = decltype(count)::value;
+    const int first_row = rows.row(index);
+    const int64_t at = int64_t{first_row} * grid.cols + first_col;
+    const int64_t step = grid.cols << rows.bits;
+    Chunk<T, N> chunks[R][K];
+#pragma unroll
+    for (size_t k = 0; k < K; ++k) {
+      const StripInput<T>& input = operands.inputs[k];
+      if (input.reads == Reads::kAccess && exists) {
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          chunks[r][k] = load_chunk<N>(input.data + at + r * step);
+        }
+      } else if (input.reads == Reads::kNumber) {
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          chunks[r][k] = chunk_of_first<N>(__ldg(input.data + first_row + (r << rows.bits)));
+        }
+      } else {
+#pragma unroll
+        for (int r = 0; r < R; ++r) {
+          chunks[r][k] = kept[k];
+        }
+      }
+    }
+    A of_rows[M][R];
+#pragma unroll
+    for (int r = 0; r < R; ++r) {
+      Values<A, N> values[K];
+#pragma unroll
+      for (size_t k = 0; k < K; ++k) {
+        const bool is_number = operands.inputs[k].reads == Reads::kNumber;
+        values[k] = to_values(is_number ? repeated(chunks[r][k]) : chunks[r][k]);
+      }
+      Values<A, N> made[M];
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        const auto results = formula_at(f, values, n, std::make_index_sequence<K>{});
+#pragma unroll
+        for (size_t m = 0; m < M; ++m) {
+          made[m][n] = results[static_cast<int>(m)];
+          sums[m][n] += made[m][n];
+        }
+      }
+#pragma unroll
+      for (size_t m = 0; m < M; ++m) {
+        if (operands.results[m].whole != nullptr && exists) {
+          store(operands.results[m].whole + at + r * step, made[m]);
+        }
+        A of_row = made[m][0];
+#pragma unroll
+        for (int n = 1; n < N; ++n) {
+          of_row += made[m][n];
+        }
+        of_rows[m][r] = exists ? of_row : A(0);
+      }
+    }
+#pragma unroll
+    for (size_t m = 0; m < M; ++m) {
+      if (operands.results[m].row_sums != nullptr) {
+        const A sum = sum_of_rows(of_rows[m], lane);
+        constexpr int kLanes = kWarp / R;
+        if (lane % kLanes == 0) {
+          operands.results[m].row_sums[int64_t{rows.row(index + lane / kLanes)} * shares_of_row + strip] = sum;
+        }
+      }
+    }
+  };
+  const int step = rows.groups * kWarps * kRows;
+  for (int index = (rows.group * kWarps + warp) * kRows; index < rows.count; index += step) {
+    if (index + kRows <= rows.count) {
+      on_rows(index, std::integral_constant<int, kRows>());
+    } else {
+      for (int rest = index; rest < rows.count; ++rest) {
+        on_rows(rest, std::integral_constant<int, 1>());
+      }
+    }
+  }
+
+#pragma unroll
+  for (size_t m = 0; m < M; ++m) {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      of_warps[m][warp][lane * N + n] = sums[m][n];
+    }
+  }
+  __syncthreads();
+  const int64_t strip_col = int64_t{strip} * kSumStripCols<T>;
+#pragma unroll
+  for (size_t m = 0; m < M; ++m) {
+    if (operands.results[m].sums_columns) {
+      for (int c = static_cast<int>(threadIdx.x); c < kSumStripCols<T>; c += kMatrixSumThreads) {
+        if (strip_col + c < rows.accesses * N) {
+          A total = 0;
+#pragma unroll
+          for (int w = 0; w < kWarps; ++w) {
+            total += of_warps[m][w][c];
+          }
+          partials
+              [(int64_t{share} * static_cast<int>(M) + static_cast<int>(m)) * grid.cols + rows.head + strip_col + c] =
+                  total;
+        }
+      }
+    }
+  }
+}
+
+// The elements before the first whole access of each row, and behind the last one: a lane for each.
+template <class T, class F, size_t K, size_t M>
+__device__ void sum_ends(
+    const F& f, const StripOperands<T, K, M>& operands, const StripRows& grid, int share,
+    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */,
+    acc_t<T> (&of_warps)[M][kMatrixSumThreads / kWarp][kSumStripCols<T>]) {
+  using A = acc_t<T>;
+  constexpr int N = kVector<T>;
+  constexpr int kWarps = kMatrixSumThreads / kWarp;
+  constexpr int kLanes = 2 * N;  // for a row
+  constexpr int kRows = kWarp / kLanes;
+  constexpr int kTurns = kEndTurns;  // that are loaded for at once
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const RowsOfClass<N> rows(grid, share, grid.end_groups);
+  const int place = lane % N;
+  const bool behind = (lane & N) != 0;
+  const bool exists = place < (behind ? rows.tail : rows.head);
+  const int64_t col = behind ? grid.cols - rows.tail + place : place;
+  Values<A, static_cast<int>(M)> sums{};
+  constexpr int kBatch = kRows * kTurns;
+  for (int begin = (rows.group * kWarps + warp) * kBatch; begin < rows.count; begin += rows.groups * kWarps * kBatch) {
+    T elements[kTurns][K] = {};
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int index = begin + turn * kRows + lane / kLanes;
+      const int64_t row = rows.row(index);
+      if (exists && index < rows.count) {
+#pragma unroll
+        for (size_t k = 0; k < K; ++k) {
+          const StripInput<T>& input = operands.inputs[k];
+          const int64_t kept = input.one_number ? 0 : col;
+          elements[turn][k] = input.data
+                                  [input.reads == Reads::kAccess   ? row * grid.cols + col
+                                   : input.reads == Reads::kNumber ? row
+                                                                   : kept];
+        }
+      }
+    }
+#pragma unroll
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int index = begin + turn * kRows + lane / kLanes;
+      const bool here = exists && index < rows.count;
+      Values<A, 1> values[K];
+#pragma unroll
+      for (size_t k = 0; k < K; ++k) {
+        values[k][0] = static_cast<A>(elements[turn][k]);
+      }
+      const auto made = formula_at(f, values, 0, std::make_index_sequence<K>{});
+#pragma unroll
+      for (size_t m = 0; m < M; ++m) {
+        const StripResult<T>& result = operands.results[m];
+        A of_row = here ? made[static_cast<int>(m)] : A(0);
+        sums[static_cast<int>(m)] += of_row;
+        if (here && result.whole != nullptr) {
+          result.whole[int64_t{rows.row(index)} * grid.cols + col] = static_cast<T>(of_row);
+        }
+        if (result.row_sums != nullptr) {
+#pragma unroll
+          for (int mask = kLanes / 2; mask > 0; mask /= 2) {
+            of_row += shuffle_xor(of_row, mask);
+          }
+          if (lane % kLanes == 0 && index < rows.count) {
+            result.row_sums[int64_t{rows.row(index)} * (grid.strips + 1) + grid.strips] = of_row;
+          }
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (size_t m = 0; m < M; ++m) {
+    of_warps[m][warp][lane] = sums[static_cast<int>(m)];
+  }
+  __syncthreads();
+  if (warp > 0 || lane >= kLanes || !exists) {
+    return;
+  }
+#pragma unroll
+  for (size_t m = 0; m < M; ++m) {
+    if (operands.results[m].sums_columns) {
+      A total = 0;
+      for (int w = 0; w < kWarps; ++w) {
+        for (int other = lane; other < kWarp; other += kLanes) {
+          total += of_warps[m][w][other];
+        }
+      }
+      for (int other = rows.group; other < grid.strip_groups; other += rows.groups) {
+        partials[(rows.share_of(other) * static_cast<int>(M) + static_cast<int>(m)) * grid.cols + col] =
+            other == rows.group ? total : A(0);
+      }
+    }
+  }
+}
+
+// Blocks for every strip and share of the rows, and then for the ends.
+template <class T, class F, size_t K, size_t M>
+__global__ void __launch_bounds__(kMatrixSumThreads, kMatrixSumBlocks<T>) matrix_sums_kernel(
+    F f, StripOperands<T, K, M> operands, StripRows grid,
+    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */) {
+  __shared__ acc_t<T> of_warps[M][kMatrixSumThreads / kWarp][kSumStripCols<T>];
+  may_begin_next();
+  wait_for_previous();
+  const int of_strips = (grid.strips * grid.strip_groups) << grid.class_bits;
+  const auto block = static_cast<int>(blockIdx.x);
+  if (block < of_strips) {
+    sum_strip(f, operands, grid, partials, of_warps);
+  } else if constexpr (sizeof(T) == 2) {
+    sum_ends(f, operands, grid, block - of_strips, partials, of_warps);
+  }
+}
+
+template <class T, class F, size_t K, size_t M>
+bool launch_strips_and_ends(
+    const Tensor& like, const F& f, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
+    const std::array<PlacedResult<T>, M>& results) {
+  using A = acc_t<T>;
+  constexpr int N = kVector<T>;
+  constexpr int64_t kLeastCols = kSumStripCols<T> / 2;
+  constexpr int64_t kLeastRows = 128;
+  constexpr int64_t kLeastElements = int64_t{1} << 18;
+  if (cols < kLeastCols || rows < kLeastRows || rows * cols < kLeastElements) {
+    return false;
+  }
+  const void* first = nullptr;
+  bool alike = true;
+  const auto meet = [&](const void* data) {
+    first = first == nullptr ? data : first;
+    alike = alike && misalignment(data) == misalignment(first);
+  };
+  StripOperands<T, K, M> operands{};
+  for (size_t k = 0; k < K; ++k) {
+    const PlacedInput<T>& input = inputs[k];
+    const bool whole = input.place.is_whole(cols);
+    if (whole) {
+      meet(input.data);
+    }
+    operands.inputs[k] = {
+        input.data,
+        whole                     ? Reads::kAccess
+        : input.place.is_column() ? Reads::kNumber
+                                  : Reads::kKept,
+        input.place.is_number()};
+  }
+  for (const PlacedResult<T>& result : results) {
+    if (result.whole != nullptr) {
+      meet(result.whole);
+    }
+  }
+  if (!alike || first == nullptr) {
+    return false;
+  }
+  const auto misaligned = static_cast<int>(misalignment(first) / sizeof(T));
+  const int bits = period_bits_of_rows(cols, N);
+  const int64_t classes = int64_t{1} << bits;
+  const bool ragged = classes > 1 || misaligned > 0;
+  if (ragged && sizeof(T) > 2) {
+    return false;
+  }
+  const auto kernel = matrix_sums_kernel<T, F, K, M>;
+  constexpr int64_t kWarps = kMatrixSumThreads / kWarp;
+  const int64_t resident = resident_blocks(kernel, kMatrixSumThreads, 0);
+  const int64_t rows_of_class = ceil_div(rows, classes);
+  const int64_t strips = ceil_div(cols / N, kWarp);
+  // As many turns for what lies at the ends as for the strips.
+  constexpr int64_t kBatch = kRowsAtOnce<T> * kWarps;
+  constexpr int64_t kEndBatch = kEndTurns * kWarp / (2 * N) * kWarps;
+  const int64_t for_class = resident / classes;
+  const int64_t for_ends = ragged ? 1 + for_class * kBatch / (kBatch + strips * kEndBatch) : 0;
+  const int64_t groups = std::clamp((for_class - for_ends) / strips, int64_t{1}, ceil_div(rows_of_class, kBatch));
+  const int64_t end_groups = std::min(for_ends, groups);
+  const int64_t parts = classes * groups;
+  const int64_t blocks = strips * parts + end_groups * classes;
+  if (blocks > kMaxGridX || rows > kMaxGridX - kBatch * classes * groups) {
+    return false;
+  }
+
+  std::array<std::optional<Tensor>, M> row_sums;
+  std::array<SumOutput<T>, M> columns;
+  bool sums_columns = false;
+  for (size_t m = 0; m < M; ++m) {
+    StripResult<T>& result = operands.results[m];
+    columns[m] = results[m].columns;
+    result.whole = results[m].whole;
+    result.sums_columns = columns[m].is_wanted();
+    sums_columns = sums_columns || result.sums_columns;
+    if (results[m].rows != nullptr) {
+      row_sums[m] = new_empty(like, {rows, strips + (ragged ? 1 : 0)}, kDtypeOf<A>);
+      result.row_sums = row_sums[m]->template mutable_data_ptr<A>();
+    }
+  }
+  std::optional<Tensor> partials;
+  if (sums_columns) {
+    partials = new_empty(like, {parts, static_cast<int64_t>(M), cols}, kDtypeOf<A>);
+  }
+  A* const data = sums_columns ? partials->template mutable_data_ptr<A>() : nullptr;
+  const StripRows grid{
+      static_cast<int>(rows),      cols, bits, misaligned, static_cast<int>(strips), static_cast<int>(groups),
+      static_cast<int>(end_groups)};
+  launch_overlapped(
+      kernel, static_cast<unsigned>(blocks), kMatrixSumThreads, 0, current_stream(like), f, operands, grid, data);
+  if (sums_columns) {
+    launch_add_partials<A>(like, parts, cols, data, columns);
+  }
+  for (size_t m = 0; m < M; ++m) {
+    if (row_sums[m].has_value()) {
+      sum_dims(*row_sums[m], row_sums[m]->sizes(), {false, true}, *results[m].rows);
+    }
+  }
+  return true;
+}
+
+}  // namespace detail
+
+// results[m] of f(inputs[row, col]...) for every element of [rows, cols] matrices, written or summed. False, and
+// nothing done, of small matrices, of few columns or rows, where what is whole does not lie alike between the
+// boundaries of accesses, of wider types whose rows are not whole accesses, which gain nothing, and of formulas that
+// would take more registers.
+template <class T, class F, size_t K, size_t M>
+bool launch_matrix_sums(
+    const Tensor& like, const F& f, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
+    const std::array<PlacedResult<T>, M>& results) {
+  if constexpr (K > 3 || M > 3 || extension_cpp::detail::kWorkOf<F> > 0) {
+    return false;
+  } else {
+    return detail::launch_strips_and_ends(like, f, rows, cols, inputs, results);
+  }
+}
+
+}  // namespace extension_cpp::cuda
