@@ -105,8 +105,8 @@ def test_every_result_has_its_sum(device, shapes, dtype, layouts, has_b, grad_is
     check(grad, a, x, b if has_b else None)
 
 
-# As many as csrc/cuda/matrix_sums.cuh takes: strips that are not full, rows that begin at several
-# places, or at one that is no boundary; as many rows as warps take at a time, and some more.
+# Of sizes that csrc/cuda/matrix_sums.cuh takes: strips that are not full, rows that begin at
+# several places, or at one that is no boundary; rows that warps take together, and some more.
 @on_each_device
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 @pytest.mark.parametrize("layout", ["contiguous", "misaligned"])

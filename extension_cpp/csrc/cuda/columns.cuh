@@ -95,10 +95,6 @@ struct ElementwiseWithSums {
   }
 };
 
-}  // namespace detail
-
-namespace detail {
-
 // The results and the terms of a formula as results.
 template <class A, class F, size_t R, size_t C>
 struct ResultsAndTerms {

@@ -54,7 +54,7 @@ struct StripInput {
 template <class T>
 struct StripResult {
   T* whole;            // [rows, cols], or null
-  acc_t<T>* row_sums;  // [rows, strips], or null
+  acc_t<T>* row_sums;  // [rows, strips, and one for the ends of rows], or null
   bool sums_columns;
 };
 
