@@ -175,7 +175,7 @@ def test_what_follows_is_that_of_the_spec():
     """Also where one is made from another."""
     (spec,) = (spec for spec in testing.find_specs() if spec.name == "mymul")
     make, size = testing.Make(), 4 * 3 * 4
-    (sample,) = spec.samples(make, (3, 4))
+    sample, *_ = spec.samples(make, (3, 4))
     # a, b and the output; its gradient, a, b and two gradients.
     assert spec.traffic(sample) == testing.Traffic(forward=3 * size, backward=5 * size)
     other = dataclasses.replace(
