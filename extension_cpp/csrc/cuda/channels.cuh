@@ -226,7 +226,7 @@ __device__ void add_up_tile(
         const int64_t part = (int64_t{chunk} * places.rounds + round) * places.pieces + piece;
 #pragma unroll
         for (size_t k = 0; k < C; ++k) {
-          partials[(part * C + k) * channels + c] = total[static_cast<int>(k)] * factors[static_cast<int>(k)];
+          partials[partial_sum_at<C>(part, k, channels, c)] = total[static_cast<int>(k)] * factors[static_cast<int>(k)];
           total[static_cast<int>(k)] = 0;
         }
       }

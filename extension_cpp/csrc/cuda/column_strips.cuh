@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kStripThreads, (strip_blocks<F, K, R, C>(kMost
       total += of_warps[c][warp][thread];
     }
     if (gridDim.y > 1) {
-      partials[(blockIdx.y * C + c) * size + col] = total;
+      partials[partial_sum_at<C>(blockIdx.y, c, size, col)] = total;
     } else if (shares) {
       mailbox.send(0, &of_blocks[c][cluster.rank][thread], total);
     } else {

@@ -10,6 +10,7 @@
 
 #include "launch.cuh"
 #include "matrix_view.h"
+#include "operands.cuh"
 #include "partials.cuh"
 #include "sum_dims.h"
 #include "sum_output.cuh"
@@ -26,6 +27,7 @@ namespace extension_cpp::cuda {
 namespace detail {
 
 constexpr int kMatrixSumThreads = 128;
+constexpr int kSumWarps = kMatrixSumThreads / kWarp;
 
 // Blocks that a multiprocessor shall run at once, and rows that a warp takes at a time.
 template <class T>
@@ -39,6 +41,10 @@ constexpr int kEndTurns = 8;
 // Columns of a strip.
 template <class T>
 constexpr int kSumStripCols = kWarp * kVector<T>;
+
+// Of each result, what every warp of a block has of each column; of the ends of rows, what every lane has.
+template <class T, size_t M>
+using SumsOfWarps = acc_t<T>[M][kSumWarps][kSumStripCols<T>];
 
 // What a lane does with an input: it loads an access of each row, keeps what it has of every row, or asks for the
 // number of each row.
@@ -152,20 +158,30 @@ __device__ A sum_of_rows(A (&numbers)[R], int lane) {
   return numbers[0];
 }
 
-template <class F, class A, int N, size_t K, size_t... I>
-__device__ auto formula_at(const F& f, const Values<A, N> (&values)[K], int n, std::index_sequence<I...>) {
-  return as_values(f(values[I][n]...));
+// What a lane has of inputs that are the same in every row: its columns, or one number in all of them.
+template <int N, class T, size_t K, size_t M>
+__device__ void load_kept(Chunk<T, N> (&kept)[K], const StripOperands<T, K, M>& operands, int64_t col, bool exists) {
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const StripInput<T>& input = operands.inputs[k];
+    T elements[N] = {};
+    if (input.reads == Reads::kKept && exists) {
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        elements[n] = input.data[input.one_number ? 0 : col + n];
+      }
+    }
+    memcpy(&kept[k].word, elements, sizeof(kept[k].word));
+  }
 }
 
 // The whole accesses of a strip.
 template <class T, class F, size_t K, size_t M>
 __device__ void sum_strip(
     const F& f, const StripOperands<T, K, M>& operands, const StripRows& grid,
-    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */,
-    acc_t<T> (&of_warps)[M][kMatrixSumThreads / kWarp][kSumStripCols<T>]) {
+    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */, SumsOfWarps<T, M>& of_warps) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
-  constexpr int kWarps = kMatrixSumThreads / kWarp;
   constexpr int kRows = kRowsAtOnce<T>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -177,17 +193,7 @@ __device__ void sum_strip(
   const bool exists = access < rows.accesses;
   const int64_t first_col = rows.head + access * N;
   Chunk<T, N> kept[K];
-#pragma unroll
-  for (size_t k = 0; k < K; ++k) {
-    T elements[N] = {};
-    if (operands.inputs[k].reads == Reads::kKept && exists) {
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        elements[n] = operands.inputs[k].data[operands.inputs[k].one_number ? 0 : first_col + n];
-      }
-    }
-    memcpy(&kept[k].word, elements, sizeof(kept[k].word));
-  }
+  load_kept(kept, operands, first_col, exists);
   Values<A, N> sums[M] = {};
   const auto on_rows = [&](int index, auto count) {
     constexpr int R = decltype(count)::value;
@@ -225,17 +231,10 @@ __device__ void sum_strip(
         values[k] = to_values(is_number ? repeated(chunks[r][k]) : chunks[r][k]);
       }
       Values<A, N> made[M];
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        const auto results = formula_at(f, values, n, std::make_index_sequence<K>{});
-#pragma unroll
-        for (size_t m = 0; m < M; ++m) {
-          made[m][n] = results[static_cast<int>(m)];
-          sums[m][n] += made[m][n];
-        }
-      }
+      apply_formula(f, values, made, std::make_index_sequence<K>{});
 #pragma unroll
       for (size_t m = 0; m < M; ++m) {
+        sums[m] = plus(sums[m], made[m]);
         if (operands.results[m].whole != nullptr && exists) {
           store(operands.results[m].whole + at + r * step, made[m]);
         }
@@ -258,8 +257,8 @@ __device__ void sum_strip(
       }
     }
   };
-  const int step = rows.groups * kWarps * kRows;
-  for (int index = (rows.group * kWarps + warp) * kRows; index < rows.count; index += step) {
+  const int step = rows.groups * kSumWarps * kRows;
+  for (int index = (rows.group * kSumWarps + warp) * kRows; index < rows.count; index += step) {
     if (index + kRows <= rows.count) {
       on_rows(index, std::integral_constant<int, kRows>());
     } else {
@@ -269,15 +268,17 @@ __device__ void sum_strip(
     }
   }
 
+  const int64_t strip_col = int64_t{strip} * kSumStripCols<T>;
 #pragma unroll
   for (size_t m = 0; m < M; ++m) {
+    if (operands.results[m].sums_columns) {
 #pragma unroll
-    for (int n = 0; n < N; ++n) {
-      of_warps[m][warp][lane * N + n] = sums[m][n];
+      for (int n = 0; n < N; ++n) {
+        of_warps[m][warp][lane * N + n] = sums[m][n];
+      }
     }
   }
   __syncthreads();
-  const int64_t strip_col = int64_t{strip} * kSumStripCols<T>;
 #pragma unroll
   for (size_t m = 0; m < M; ++m) {
     if (operands.results[m].sums_columns) {
@@ -285,12 +286,10 @@ __device__ void sum_strip(
         if (strip_col + c < rows.accesses * N) {
           A total = 0;
 #pragma unroll
-          for (int w = 0; w < kWarps; ++w) {
+          for (int w = 0; w < kSumWarps; ++w) {
             total += of_warps[m][w][c];
           }
-          partials
-              [(int64_t{share} * static_cast<int>(M) + static_cast<int>(m)) * grid.cols + rows.head + strip_col + c] =
-                  total;
+          partials[partial_sum_at<M>(share, m, grid.cols, rows.head + strip_col + c)] = total;
         }
       }
     }
@@ -301,11 +300,9 @@ __device__ void sum_strip(
 template <class T, class F, size_t K, size_t M>
 __device__ void sum_ends(
     const F& f, const StripOperands<T, K, M>& operands, const StripRows& grid, int share,
-    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */,
-    acc_t<T> (&of_warps)[M][kMatrixSumThreads / kWarp][kSumStripCols<T>]) {
+    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */, SumsOfWarps<T, M>& of_warps) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
-  constexpr int kWarps = kMatrixSumThreads / kWarp;
   constexpr int kLanes = 2 * N;  // for a row
   constexpr int kRows = kWarp / kLanes;
   constexpr int kTurns = kEndTurns;  // that are loaded for at once
@@ -318,7 +315,8 @@ __device__ void sum_ends(
   const int64_t col = behind ? grid.cols - rows.tail + place : place;
   Values<A, static_cast<int>(M)> sums{};
   constexpr int kBatch = kRows * kTurns;
-  for (int begin = (rows.group * kWarps + warp) * kBatch; begin < rows.count; begin += rows.groups * kWarps * kBatch) {
+  for (int begin = (rows.group * kSumWarps + warp) * kBatch; begin < rows.count;
+       begin += rows.groups * kSumWarps * kBatch) {
     T elements[kTurns][K] = {};
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
@@ -345,11 +343,12 @@ __device__ void sum_ends(
       for (size_t k = 0; k < K; ++k) {
         values[k][0] = static_cast<A>(elements[turn][k]);
       }
-      const auto made = formula_at(f, values, 0, std::make_index_sequence<K>{});
+      Values<A, 1> made[M];
+      apply_formula(f, values, made, std::make_index_sequence<K>{});
 #pragma unroll
       for (size_t m = 0; m < M; ++m) {
         const StripResult<T>& result = operands.results[m];
-        A of_row = here ? made[static_cast<int>(m)] : A(0);
+        A of_row = here ? made[m][0] : A(0);
         sums[static_cast<int>(m)] += of_row;
         if (here && result.whole != nullptr) {
           result.whole[int64_t{rows.row(index)} * grid.cols + col] = static_cast<T>(of_row);
@@ -378,14 +377,13 @@ __device__ void sum_ends(
   for (size_t m = 0; m < M; ++m) {
     if (operands.results[m].sums_columns) {
       A total = 0;
-      for (int w = 0; w < kWarps; ++w) {
+      for (int w = 0; w < kSumWarps; ++w) {
         for (int other = lane; other < kWarp; other += kLanes) {
           total += of_warps[m][w][other];
         }
       }
       for (int other = rows.group; other < grid.strip_groups; other += rows.groups) {
-        partials[(rows.share_of(other) * static_cast<int>(M) + static_cast<int>(m)) * grid.cols + col] =
-            other == rows.group ? total : A(0);
+        partials[partial_sum_at<M>(rows.share_of(other), m, grid.cols, col)] = other == rows.group ? total : A(0);
       }
     }
   }
@@ -396,7 +394,7 @@ template <class T, class F, size_t K, size_t M>
 __global__ void __launch_bounds__(kMatrixSumThreads, kMatrixSumBlocks<T>) matrix_sums_kernel(
     F f, StripOperands<T, K, M> operands, StripRows grid,
     acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */) {
-  __shared__ acc_t<T> of_warps[M][kMatrixSumThreads / kWarp][kSumStripCols<T>];
+  __shared__ SumsOfWarps<T, M> of_warps;
   may_begin_next();
   wait_for_previous();
   const int of_strips = (grid.strips * grid.strip_groups) << grid.class_bits;
@@ -456,13 +454,12 @@ bool launch_strips_and_ends(
     return false;
   }
   const auto kernel = matrix_sums_kernel<T, F, K, M>;
-  constexpr int64_t kWarps = kMatrixSumThreads / kWarp;
   const int64_t resident = resident_blocks(kernel, kMatrixSumThreads, 0);
   const int64_t rows_of_class = ceil_div(rows, classes);
   const int64_t strips = ceil_div(cols / N, kWarp);
   // As many turns for what lies at the ends as for the strips.
-  constexpr int64_t kBatch = kRowsAtOnce<T> * kWarps;
-  constexpr int64_t kEndBatch = kEndTurns * kWarp / (2 * N) * kWarps;
+  constexpr int64_t kBatch = int64_t{kRowsAtOnce<T>} * kSumWarps;
+  constexpr int64_t kEndBatch = int64_t{kEndTurns * kWarp / (2 * N)} * kSumWarps;
   const int64_t for_class = resident / classes;
   const int64_t for_ends = ragged ? 1 + for_class * kBatch / (kBatch + strips * kEndBatch) : 0;
   const int64_t groups = std::clamp((for_class - for_ends) / strips, int64_t{1}, ceil_div(rows_of_class, kBatch));

@@ -11,6 +11,12 @@ namespace extension_cpp::cuda {
 
 namespace detail {
 
+// In [parts, K, cols].
+template <size_t K>
+__device__ int64_t partial_sum_at(int64_t part, size_t k, int64_t cols, int64_t col) {
+  return (part * static_cast<int>(K) + static_cast<int>(k)) * cols + col;
+}
+
 // blockIdx.y: which of the K outputs.
 template <int Threads, class A, size_t K, class Out>
 __global__ void __launch_bounds__(Threads) add_partials_kernel(
@@ -28,7 +34,7 @@ __global__ void __launch_bounds__(Threads) add_partials_kernel(
   if (col < cols) {
 #pragma unroll 8
     for (int64_t part = part_in_block; part < parts; part += kPartsPerBlock) {
-      sum += partials[(part * K + blockIdx.y) * cols + col];
+      sum += partials[partial_sum_at<K>(part, blockIdx.y, cols, col)];
     }
   }
   shared[threadIdx.x] = sum;
