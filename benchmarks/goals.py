@@ -213,6 +213,14 @@ REASONS = (
         ),
     ),
     Reason(
+        "measured before warps summed strips of large or ragged matrices",
+        all_of(
+            is_of("reduce_sum", form="dim 0"),
+            lambda row: len(row.sizes) == 2 and row.sizes[0] >= 8192,
+            any_of(from_mib(128), lambda row: not whole(row)),
+        ),
+    ),
+    Reason(
         "sums of rows and of columns in one kernel, bound by instructions, as counted",
         all_of(backward("affine", form="a[M, 1], b[N]"), from_mib(64)),
     ),

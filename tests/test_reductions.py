@@ -265,7 +265,8 @@ def test_sums_of_tensors_that_begin_anywhere(device, shape, dtype):
 
 
 # Of a GPU's kernels: many columns; few, whose rows blocks share in a cluster, a small and a large
-# one; fewer still, of which there are partial sums; rows too long to be kept.
+# one; fewer still, of which there are partial sums; rows that are not whole accesses, some of which
+# have no whole strip; rows too long to be kept.
 @on_each_device
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
@@ -277,12 +278,25 @@ def test_sums_of_tensors_that_begin_anywhere(device, shape, dtype):
         ((5003, 4096), 0),
         ((3, 5003, 1024), 1),
         ((40001, 256), 0),
+        ((5003, 1025), 0),
+        ((2051, 143), 0),
+        ((131, 3002), 0),
         ((600, 40000), 1),
         ((2, 9999, 512), (0, 2)),
     ],
     ids=str,
 )
 def test_sums_of_large_tensors(device, shape, dim, dtype):
+    check_sums_of_large_tensors(device, shape, dim, dtype)
+
+
+# From 128 MiB on, these are left to strips of a warp.
+@on_each_device
+def test_sums_of_many_long_rows(device):
+    check_sums_of_large_tensors(device, (16411, 4096), 0, torch.bfloat16)
+
+
+def check_sums_of_large_tensors(device, shape, dim, dtype):
     torch.manual_seed(0)
     # Whole numbers, of which every sum is exact.
     x = torch.randint(-1, 3, shape, device=device, dtype=torch.int8).to(dtype)

@@ -216,12 +216,6 @@ int resident_strips(int cluster) {
   });
 }
 
-// The element as it is.
-template <class A>
-struct Itself {
-  __device__ Values<A, 1> operator()(A x) const { return {x}; }
-};
-
 }  // namespace detail
 
 // For each matrix of a [batch, rows, cols] tensor: results[r] of f(inputs...) for every element, and outputs[c] = the
@@ -294,14 +288,6 @@ bool launch_column_strips(
   launch(narrow, 1, wanted, data);
   launch_add_partials<acc_t<T>>(like, wanted, size, data, outputs);
   return true;
-}
-
-// output[b, col] = the sum over the rows of [batch, rows, cols]. False, and nothing done, where that is not the way.
-template <class T, class Out>
-bool sum_large_columns(
-    const Tensor& like, const T* input, int64_t batch, int64_t rows, int64_t cols, const Out& output) {
-  return launch_column_strips(
-      like, detail::Itself<acc_t<T>>{}, std::array{input}, batch, rows, cols, std::array<T*, 0>{}, std::array{output});
 }
 
 }  // namespace extension_cpp::cuda

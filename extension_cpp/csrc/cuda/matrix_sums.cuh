@@ -29,14 +29,19 @@ namespace detail {
 constexpr int kMatrixSumThreads = 128;
 constexpr int kSumWarps = kMatrixSumThreads / kWarp;
 
-// Blocks that a multiprocessor shall run at once, and rows that a warp takes at a time.
+// Blocks that a multiprocessor shall run at once, and rows that a warp takes at a time, of K inputs.
 template <class T>
 constexpr int kMatrixSumBlocks = sizeof(T) == 2 ? 4 : 5;
-template <class T>
-constexpr int kRowsAtOnce = sizeof(T) == 2 ? 4 : 2;
+template <class T, size_t K>
+constexpr int kRowsAtOnce = (sizeof(T) == 2 ? 4 : 2) * (K == 1 ? 2 : 1);
 
 // Batches of rows at whose ends a warp looks at a time.
 constexpr int kEndTurns = 8;
+
+// Whether rows that are not whole accesses may be taken: of several inputs that are wider than halves this gains
+// nothing.
+template <class T, size_t K>
+constexpr bool kTakesEnds = sizeof(T) == 2 || K == 1;
 
 // Columns of a strip.
 template <class T>
@@ -182,7 +187,7 @@ __device__ void sum_strip(
     acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */, SumsOfWarps<T, M>& of_warps) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
-  constexpr int kRows = kRowsAtOnce<T>;
+  constexpr int kRows = kRowsAtOnce<T, K>;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const auto share = static_cast<int>(blockIdx.x) / grid.strips;
@@ -401,7 +406,7 @@ __global__ void __launch_bounds__(kMatrixSumThreads, kMatrixSumBlocks<T>) matrix
   const auto block = static_cast<int>(blockIdx.x);
   if (block < of_strips) {
     sum_strip(f, operands, grid, partials, of_warps);
-  } else if constexpr (sizeof(T) == 2) {
+  } else if constexpr (kTakesEnds<T, K>) {
     sum_ends(f, operands, grid, block - of_strips, partials, of_warps);
   }
 }
@@ -450,17 +455,18 @@ bool launch_strips_and_ends(
   const int bits = period_bits_of_rows(cols, N);
   const int64_t classes = int64_t{1} << bits;
   const bool ragged = classes > 1 || misaligned > 0;
-  if (ragged && sizeof(T) > 2) {
-    return false;
-  }
   const auto kernel = matrix_sums_kernel<T, F, K, M>;
   const int64_t resident = resident_blocks(kernel, kMatrixSumThreads, 0);
   const int64_t rows_of_class = ceil_div(rows, classes);
   const int64_t strips = ceil_div(cols / N, kWarp);
   // As many turns for what lies at the ends as for the strips.
-  constexpr int64_t kBatch = int64_t{kRowsAtOnce<T>} * kSumWarps;
+  constexpr int64_t kBatch = int64_t{kRowsAtOnce<T, K>} * kSumWarps;
   constexpr int64_t kEndBatch = int64_t{kEndTurns * kWarp / (2 * N)} * kSumWarps;
   const int64_t for_class = resident / classes;
+  // Wider types lose where blocks for every strip of every class are more than run at once.
+  if (ragged && sizeof(T) > 2 && (!kTakesEnds<T, K> || strips > for_class)) {
+    return false;
+  }
   const int64_t for_ends = ragged ? 1 + for_class * kBatch / (kBatch + strips * kEndBatch) : 0;
   const int64_t groups = std::clamp((for_class - for_ends) / strips, int64_t{1}, ceil_div(rows_of_class, kBatch));
   const int64_t end_groups = std::min(for_ends, groups);
@@ -509,8 +515,8 @@ bool launch_strips_and_ends(
 
 // results[m] of f(inputs[row, col]...) for every element of [rows, cols] matrices, written or summed. False, and
 // nothing done, of small matrices, of few columns or rows, where what is whole does not lie alike between the
-// boundaries of accesses, of wider types whose rows are not whole accesses, which gain nothing, and of formulas that
-// would take more registers.
+// boundaries of accesses, of wider types whose rows are not whole accesses, where that gains nothing, and of formulas
+// that would take more registers.
 template <class T, class F, size_t K, size_t M>
 bool launch_matrix_sums(
     const Tensor& like, const F& f, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
