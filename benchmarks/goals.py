@@ -213,11 +213,14 @@ REASONS = (
         ),
     ),
     Reason(
-        "measured before warps summed strips of large or ragged matrices",
+        "measured before warps summed strips of large or ragged matrices, and threads few rows",
         all_of(
             is_of("reduce_sum", form="dim 0"),
-            lambda row: len(row.sizes) == 2 and row.sizes[0] >= 8192,
-            any_of(from_mib(128), lambda row: not whole(row)),
+            any_of(
+                lambda row: row.sizes[0] <= 32,
+                lambda row: len(row.sizes) == 2 and not whole(row),
+                all_of(lambda row: len(row.sizes) == 2 and row.sizes[0] >= 8192, from_mib(128)),
+            ),
         ),
     ),
     Reason(

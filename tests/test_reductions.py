@@ -264,14 +264,18 @@ def test_sums_of_tensors_that_begin_anywhere(device, shape, dtype):
         memory[first] = 1024.0
 
 
-# Of a GPU's kernels: many columns; few, whose rows blocks share in a cluster, a small and a large
-# one; fewer still, of which there are partial sums; rows that are not whole accesses, some of which
-# have no whole strip; rows too long to be kept.
+# Of a GPU's kernels: so many columns that a thread has its own, of a few rows and of many; many
+# columns; few, whose rows blocks share in a cluster, a small and a large one; fewer still, of which
+# there are partial sums; rows that are not whole accesses, some of which have no whole strip; rows
+# too long to be kept.
 @on_each_device
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     ("shape", "dim"),
     [
+        ((3, 70000), 0),
+        ((21, 19, 1032), 1),
+        ((33, 300000), 0),
         ((400, 261, 256), 1),
         ((257, 40960), 0),
         ((2051, 1024), 0),

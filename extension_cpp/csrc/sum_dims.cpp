@@ -3,6 +3,10 @@
 #include "columns.h"
 #include "rows.h"
 
+#ifdef __CUDACC__
+#include "cuda/sum_columns.cuh"
+#endif
+
 namespace extension_cpp {
 namespace {
 
@@ -92,14 +96,11 @@ void sum_step(
     const SumStep& step) {
   using A = acc_t<T>;
   if (step.inner != 1) {
-    if constexpr (std::is_same_v<In, A>) {
-      if (step.outer == 1 && backend::sum_small_columns(like, input, step.size, step.inner, output)) {
-        return;
-      }
-    }
-    if (backend::sum_large_columns(like, input, step.outer, step.size, step.inner, output)) {
+#ifdef __CUDACC__
+    if (cuda::sum_columns(like, input, step.outer, step.size, step.inner, output)) {
       return;
     }
+#endif
     backend::launch_column_sums(
         like, SumColumns(), std::array{input}, step.outer, step.size, step.inner, std::array{output});
     return;

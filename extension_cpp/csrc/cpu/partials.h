@@ -16,21 +16,3 @@ extern template void add_partials(int64_t, int64_t, const float*, const SumTarge
 extern template void add_partials(int64_t, int64_t, const double*, const SumTarget<double>*, size_t, int64_t);
 
 }  // namespace extension_cpp::cpu::detail
-
-namespace extension_cpp::cpu {
-
-// Small matrices and large ones, which CUDA sums in other ways, are as others here.
-template <class A, class Out>
-bool sum_small_columns(
-    const Tensor& /*like*/, const A* /*input*/, int64_t /*rows*/, int64_t /*cols*/, const Out& /*output*/) {
-  return false;
-}
-
-template <class T, class Out>
-bool sum_large_columns(
-    const Tensor& /*like*/, const T* /*input*/, int64_t /*batch*/, int64_t /*rows*/, int64_t /*cols*/,
-    const Out& /*output*/) {
-  return false;
-}
-
-}  // namespace extension_cpp::cpu

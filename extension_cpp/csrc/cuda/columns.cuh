@@ -75,41 +75,6 @@ void launch_column_sums(
   detail::column_sums(like, same, detail::make_inputs(inputs), {batch, rows, cols}, outputs);
 }
 
-namespace detail {
-
-// The element as it is.
-template <class A>
-struct Itself {
-  __device__ Values<A, 1> operator()(A x) const { return {x}; }
-};
-
-}  // namespace detail
-
-// output[b, col] = the sum over the rows of [batch, rows, cols], of elements as they are. False, and nothing done,
-// where launch_column_sums() is the way.
-template <class T, class Out>
-bool sum_large_columns(
-    const Tensor& like, const T* input, int64_t batch, int64_t rows, int64_t cols, const Out& output) {
-  const detail::Itself<acc_t<T>> f;
-  const auto by_warps = [&] {
-    if constexpr (std::is_same_v<Out, SumOutput<T>>) {
-      PlacedResult<T> sum;
-      sum.columns = output;
-      const PlacedInput<T> whole{input, {cols, 1}};
-      return batch == 1 && launch_matrix_sums(like, f, rows, cols, std::array{whole}, std::array{sum});
-    } else {
-      return false;
-    }
-  };
-  // Of large matrices with many rows these are the faster strips, though a second kernel adds up what they leave.
-  constexpr int64_t kManyRows = 8192;
-  constexpr int64_t kLargeBytes = int64_t{128} << 20;
-  const bool large = rows >= kManyRows && rows * cols * static_cast<int64_t>(sizeof(T)) >= kLargeBytes;
-  return (large && by_warps()) ||
-         launch_column_strips(like, f, std::array{input}, batch, rows, cols, std::array<T*, 0>{}, std::array{output}) ||
-         by_warps();
-}
-
 // An input of [rows, cols], or of one row for all.
 template <class T>
 struct ColumnInput {

@@ -72,18 +72,4 @@ void launch_add_partials(
   }
 }
 
-// output[col] = the sum over the rows of a small matrix, as if it were of partial sums: one kernel instead of two.
-// False, and nothing done, of others.
-template <class A, class Out>
-bool sum_small_columns(
-    const Tensor& like, const A* input /* [rows, cols] */, int64_t rows, int64_t cols, const Out& output) {
-  constexpr int64_t kMostRows = 1024;
-  constexpr int64_t kMost = int64_t{1} << 20;
-  if (cols == 0 || rows > kMostRows || rows * cols > kMost) {
-    return false;
-  }
-  launch_add_partials<A>(like, rows, cols, input, std::array{output});
-  return true;
-}
-
 }  // namespace extension_cpp::cuda
