@@ -528,7 +528,7 @@ def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
 
 def test_check_cuda_compiles_fast_where_nvcc_can(setup_py: ModuleType):
     toolkit = setup_py.Toolkit.find()
-    assert toolkit.fast_compile == ["--Ofast-compile=max"]
+    assert toolkit.fast_compile == ["--Ofast-compile=mid"]
     nvcc = Path(toolkit.nvcc)
     nvcc.write_text(nvcc.read_text().replace("--Ofast-compile", "--optimize"))
     older = setup_py.Toolkit(toolkit.nvcc, toolkit.home, "12.0")
