@@ -133,19 +133,19 @@ def _write_without_autograd(
     written: Sequence[int], op: Callable[..., Any], args: Sequence[Any]
 ) -> None:
     """The same of an operator that writes to arguments, whose versions are counted up after it."""
+    if is_excluded(_VERSIONS):  # somebody wants them not to be
+        without_autograd(op, args)
+        return
     try:
-        set_excluded(_AUTOGRAD, True)
         set_excluded(_VERSIONS, True)
-        op(*args)
-    except RuntimeError as error:
-        raise_out_of_memory(error)
-        raise
+        # In a call of its own: a signal may raise between two calls of one `finally`, too.
+        without_autograd(op, args)
     finally:
         set_excluded(_VERSIONS, False)
-        set_excluded(_AUTOGRAD, False)
     for position in written:
+        # Lists that come here have no tensors.
         tensor = args[position] if position < len(args) else None
-        if tensor is not None and not tensor.is_inference():
+        if isinstance(tensor, Tensor) and not tensor.is_inference():
             increment_version(tensor)
 
 

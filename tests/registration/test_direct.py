@@ -73,6 +73,14 @@ FILL = define("fill_two(Tensor x, Tensor(a!) first, Tensor(b!)? second=None) -> 
 register_mutation(FILL)
 
 
+def fill_all(x: Tensor, outs: list[Tensor | None]) -> None:
+    for out in outs:
+        fill_two(x, out)
+
+
+register_mutation(define("fill_all(Tensor x, Tensor(a!)?[] outs) -> ()", fill_all))
+
+
 class Subclass(torch.Tensor):
     pass
 
@@ -186,6 +194,25 @@ def test_what_has_no_version_may_be_written_to(entered: list[None]) -> None:
     ops.fill_two(frozen, x, frozen)
     assert not entered
     assert x._version == 1
+
+
+def test_where_writes_are_not_to_be_counted_none_is(entered: list[None]) -> None:
+    x, out = inputs((2, 3), (2, 3))
+    versions = torch._C.DispatchKeySet(DispatchKey.ADInplaceOrView)
+    with torch._C._ExcludeDispatchKeyGuard(versions):
+        before = excluded()
+        ops.fill_two(x, out)
+        assert excluded() == before
+    assert not entered
+    assert out._version == 0
+    torch.testing.assert_close(out, 2 * x)
+
+
+@pytest.mark.parametrize("outs", [[], (), [None]])
+def test_a_list_of_what_is_written_may_have_no_tensors(outs: Any, entered: list[None]) -> None:
+    (x,) = inputs((2, 3))
+    ops.fill_all(x, outs)
+    assert not entered
 
 
 # ----- where it must not be
@@ -404,16 +431,17 @@ def test_an_operator_without_a_formula_says_so_in_backward(entered: list[None]) 
 
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("key", [DispatchKey.AutogradFunctionality, DispatchKey.ADInplaceOrView])
+@pytest.mark.parametrize("leaving", [True, False])
 def test_an_interrupt_leaves_nothing_out(
-    key: DispatchKey, written: bool, monkeypatch: pytest.MonkeyPatch
+    leaving: bool, key: DispatchKey, written: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A signal's handler may raise when any call returns: also the one that leaves autograd out."""
+    """A signal's handler may raise when any call returns: also one that leaves a key out or in."""
     x, out = inputs((3,), (3,))
     before = excluded()
 
     def interrupted(left_out: Any, excluded: bool) -> None:
         set_excluded(left_out, excluded)
-        if excluded and left_out == key:
+        if excluded == leaving and left_out == key:
             raise KeyboardInterrupt
 
     def call() -> None:

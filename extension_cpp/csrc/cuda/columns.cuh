@@ -2,8 +2,8 @@
 //
 // Teams of threads take segments of the columns, and a share of the rows; each thread keeps the sums of its columns in
 // registers. Where several blocks share a column, each writes a row of partial sums, and a second kernel adds those in
-// a fixed order. No atomics: equal bits from run to run. Most large matrices of whole accesses go another way
-// (column_strips.cuh).
+// a fixed order. No atomics: equal bits from run to run. Most large matrices go another way (column_strips.cuh,
+// matrix_sums.cuh).
 #pragma once
 
 #include "column_strips.cuh"
@@ -129,7 +129,7 @@ void elementwise_with_column_sums(
   const auto in_strips = [&] {
     std::array<PlacedInput<T>, K> placed;
     std::transform(inputs.begin(), inputs.end(), placed.begin(), [&](const ColumnInput<T>& input) {
-      return PlacedInput<T>{input.data, {input.one_row ? 0 : cols, 1}};
+      return PlacedInput<T>{input.data, {cols, 1}};
     });
     std::array<PlacedResult<T>, R + C> to;
     for (size_t r = 0; r < R; ++r) {

@@ -1,5 +1,5 @@
 // A formula for every element of large matrices, whose results are written, summed over rows or columns, or several of
-// that at once: the backward of what broadcasts.
+// that at once: the backward of what broadcasts. Elements as they are, too, which sum_columns.cuh says when.
 //
 // A warp has a strip of the columns, an access of which is a lane's, and takes rows in turn, several at a time. Sums of
 // columns stay in registers; of a row, the lanes of a warp bring theirs together, and leave one number for each strip.
