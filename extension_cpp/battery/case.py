@@ -210,6 +210,10 @@ class Case:
                         f"the reference gives {e.dtype} for torch.float64: it must follow it",
                         see=f"the reference, {name_of(self.spec.reference)}",
                     )
+                # Most agree by the least tolerance, which is the soonest known.
+                least = tolerance(a, e, self.tensors, order, least=True)
+                if self.dtype not in self.spec.tolerances and not difference(a, e, *least):
+                    continue
                 rtol, atol = tolerance(a, e, self.tensors, order)
                 rtol, atol = self.spec.tolerances.get(self.dtype, (rtol, atol))
             found = difference(a, e, rtol, atol)
