@@ -22,6 +22,11 @@ def finest_dtype(spec: OpSpec) -> torch.dtype:
     return torch.float64 if torch.float64 in spec.dtypes else default_dtype(spec)
 
 
+def layout_dtypes(spec: OpSpec) -> list[torch.dtype]:
+    """For what is asked of layouts, which no dtype is: of most operators a wide one and a half."""
+    return list(dict.fromkeys([default_dtype(spec), spec.dtypes[-1]]))
+
+
 def main_shape(spec: OpSpec, max_dim: int = 4) -> Shape:
     """For costly checks: small, of the highest rank up to `max_dim`, no size below two if any."""
     usable = [shape for shape in spec.shapes if len(shape) <= max_dim and math.prod(shape) > 0]

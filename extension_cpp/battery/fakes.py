@@ -14,7 +14,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from extension_cpp.battery.calls import op_cases
 from extension_cpp.battery.case import Case
-from extension_cpp.battery.choices import default_dtype, layout_shapes, main_shape, tiny_shapes
+from extension_cpp.battery.choices import (
+    default_dtype,
+    layout_dtypes,
+    layout_shapes,
+    main_shape,
+    tiny_shapes,
+)
 from extension_cpp.battery.failure import fail, op_name
 from extension_cpp.battery.layouts import ONE_OF_EACH_KIND, is_dense, same_strides
 from extension_cpp.battery.registry import register
@@ -100,7 +106,7 @@ def check_strides(spec: OpSpec, device: str) -> None:
     # By operator and output, the first call that breaks the rule.
     not_elementwise: dict[Any, str] = {}
     not_contiguous: dict[Any, str] = {}
-    for dtype in dict.fromkeys([default_dtype(spec), spec.dtypes[-1]]):
+    for dtype in layout_dtypes(spec):
         for shape in shapes:
             for case in op_cases(spec, device, dtype, shape):
                 # A tensor that stays as it is in several layouts is made fake once.

@@ -12,8 +12,8 @@ from torch import Tensor
 from extension_cpp.battery.calls import cases, op_cases, samples
 from extension_cpp.battery.case import Case, op_case, public_case
 from extension_cpp.battery.choices import (
-    default_dtype,
     finest_dtype,
+    layout_dtypes,
     layout_shapes,
     main_shape,
     small_shapes,
@@ -111,7 +111,7 @@ def check_layouts(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
 
     In two of the dtypes also where the inputs' layouts differ, which no dtype is asked about.
     """
-    each = dtype in (default_dtype(spec), spec.dtypes[-1])
+    each = dtype in layout_dtypes(spec)
     for shape in layout_shapes(spec):
         for case in cases(spec, device, dtype, shape):
             for laid_out in case.layouts(each=each):

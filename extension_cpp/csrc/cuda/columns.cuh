@@ -126,20 +126,6 @@ template <class T, class F, size_t K, size_t R, size_t C>
 void elementwise_with_column_sums(
     const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
     const std::array<T*, R>& results, const std::array<T*, C>& sums) {
-  const auto in_strips = [&] {
-    std::array<PlacedInput<T>, K> placed;
-    std::transform(inputs.begin(), inputs.end(), placed.begin(), [&](const ColumnInput<T>& input) {
-      return PlacedInput<T>{input.data, {cols, 1}};
-    });
-    std::array<PlacedResult<T>, R + C> to;
-    for (size_t r = 0; r < R; ++r) {
-      to[r].whole = results[r];
-    }
-    for (size_t c = 0; c < C; ++c) {
-      to[R + c].columns = SumOutput<T>(sums[c]);
-    }
-    return launch_matrix_sums(like, detail::ResultsAndTerms<acc_t<T>, F, R, C>{f}, rows, cols, placed, to);
-  };
   detail::ElementwiseWithSums<T, F, R> g{f};
   std::copy_n(results.begin(), R, g.results.data);
   const auto same = [&](int64_t /*segments*/) { return g; };
@@ -159,7 +145,18 @@ void elementwise_with_column_sums(
         return;
       }
     }
-    if (in_strips()) {
+    std::array<PlacedInput<T>, K> placed;
+    for (size_t k = 0; k < K; ++k) {
+      placed[k] = {matrices[k], {cols, 1}};
+    }
+    std::array<PlacedResult<T>, R + C> to;
+    for (size_t r = 0; r < R; ++r) {
+      to[r].whole = results[r];
+    }
+    for (size_t c = 0; c < C; ++c) {
+      to[R + c].columns = SumOutput<T>(sums[c]);
+    }
+    if (launch_matrix_sums(like, detail::ResultsAndTerms<acc_t<T>, F, R, C>{f}, rows, cols, placed, to)) {
       return;
     }
     // A kernel of its own, which has nothing to shift.

@@ -455,6 +455,9 @@ bool launch_strips_and_ends(
   const int bits = period_bits_of_rows(cols, N);
   const int64_t classes = int64_t{1} << bits;
   const bool ragged = classes > 1 || misaligned > 0;
+  if (ragged && !kTakesEnds<T, K>) {
+    return false;
+  }
   const auto kernel = matrix_sums_kernel<T, F, K, M>;
   const int64_t resident = resident_blocks(kernel, kMatrixSumThreads, 0);
   const int64_t rows_of_class = ceil_div(rows, classes);
@@ -464,7 +467,7 @@ bool launch_strips_and_ends(
   constexpr int64_t kEndBatch = int64_t{kEndTurns * kWarp / (2 * N)} * kSumWarps;
   const int64_t for_class = resident / classes;
   // Wider types lose where blocks for every strip of every class are more than run at once.
-  if (ragged && sizeof(T) > 2 && (!kTakesEnds<T, K> || strips > for_class)) {
+  if (ragged && sizeof(T) > 2 && strips > for_class) {
     return false;
   }
   const int64_t for_ends = ragged ? 1 + for_class * kBatch / (kBatch + strips * kEndBatch) : 0;

@@ -8,6 +8,7 @@
 #include "matrix_sums.cuh"
 #include "partials.cuh"
 #include "sum_output.h"
+#include "team.cuh"
 #include "vector.cuh"
 
 #include <array>
@@ -57,13 +58,6 @@ __global__ void __launch_bounds__(kWideSumThreads) wide_sums_kernel(
   const int64_t cols = by_accesses.divisor() * N;
   const T* at = input + i * N + by_accesses.divide(i) * (rows - 1) * cols;
   Values<A, N> sums{};
-  const auto add = [&](const Chunk<T, N>& chunk) {
-    const Values<A, N> values = to_values(chunk);
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      sums[n] += values[n];
-    }
-  };
   int64_t left = rows;
   for (; left >= kRows; left -= kRows) {
     Chunk<T, N> chunks[kRows];
@@ -74,12 +68,12 @@ __global__ void __launch_bounds__(kWideSumThreads) wide_sums_kernel(
     }
 #pragma unroll
     for (const Chunk<T, N>& chunk : chunks) {
-      add(chunk);
+      sums = plus(sums, to_values(chunk));
     }
   }
 #pragma unroll 4
   for (; left > 0; --left, at += cols) {
-    add(load_chunk<N>(at));
+    sums = plus(sums, load<N>(at));
   }
   store_sums(output, i * N, sums);
 }
@@ -158,13 +152,13 @@ bool sum_columns(
   constexpr int64_t kLargeBytes = int64_t{128} << 20;
   const bool large = rows >= kManyRows && rows * cols * static_cast<int64_t>(sizeof(T)) >= kLargeBytes;
   const auto wide = [&] { return detail::sum_wide_columns(like, input, batch, rows, cols, output); };
+  const auto small = [&] { return detail::sum_small_columns(like, input, batch, rows, cols, output); };
   const auto by_warps = [&] { return detail::sum_columns_by_warps(like, input, batch, rows, cols, output); };
-  return (fewest_rows && wide()) || detail::sum_small_columns(like, input, batch, rows, cols, output) || wide() ||
-         (large && by_warps()) ||
+  return (fewest_rows ? wide() || small() : small() || wide()) || (large && by_warps()) ||
          launch_column_strips(
              like, detail::Itself<acc_t<T>>{}, std::array{input}, batch, rows, cols, std::array<T*, 0>{},
              std::array{output}) ||
-         by_warps();
+         (!large && by_warps());
 }
 
 }  // namespace extension_cpp::cuda
