@@ -37,6 +37,7 @@ linear_scan_backward(Tensor grad_output, Tensor decay, Tensor output, Tensor? in
 myadd_out(Tensor a, Tensor b, Tensor(a!) out) -> ()
 mymul(Tensor a, Tensor b) -> Tensor
 mymul_backward(Tensor grad_output, Tensor a, Tensor b) -> (Tensor, Tensor)
+mymul_factor_backward(Tensor grad_output, Tensor other, Tensor factor) -> Tensor
 mymuladd(Tensor a, Tensor b, float c) -> Tensor
 reduce_sum(Tensor input, int[]? dim=None, bool keepdim=False) -> Tensor
 relu(Tensor input) -> Tensor

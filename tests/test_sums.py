@@ -1,6 +1,6 @@
 """Elementwise operators that sum results to the shapes of arguments (csrc/sums.h).
 
-Checked by affine's backward.
+Checked by affine's backward, and by products of which one factor alone has a gradient.
 """
 
 import math
@@ -10,8 +10,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from extension_cpp.ops import affine
+from extension_cpp.ops import affine, mymul
 from extension_cpp.testing import devices
 
 on_each_device = pytest.mark.parametrize("device", devices())
@@ -150,6 +151,35 @@ def test_sums_have_equal_bits_from_run_to_run(device):
     for _ in range(3):
         for one, other in zip(first, backward(grad, a, x, b), strict=True):
             assert torch.equal(one, other)
+
+
+class Calls(TorchDispatchMode):
+    """The operators that are called under it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(130,), (64, 1), (1, 130), ()])
+@pytest.mark.parametrize("operator", [mymul, lambda a, x: affine(a, x, x)])
+def test_the_gradient_of_one_factor_is_computed_in_one_pass(device, dtype, shape, operator):
+    x = torch.randn(64, 130, device=device, dtype=dtype)
+    factor = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
+    grad_output = torch.randn_like(x)
+    output = operator(factor, x)
+    with Calls() as calls:
+        (gradient,) = torch.autograd.grad(output, factor, grad_output)
+    computing = [name for name in calls.names if name not in ("aten::new_empty", "aten::expand")]
+    assert computing == ["extension_cpp::mymul_factor_backward"]
+    products = (grad_output.double() * x.double()).sum_to_size(shape)
+    torch.testing.assert_close(gradient.double(), products, rtol=EPS[dtype], atol=1e-4)
 
 
 @pytest.mark.parametrize("in_dims", [(0, None, 1), (None, 2, None), (0, 0, 0), (None, None, 0)])

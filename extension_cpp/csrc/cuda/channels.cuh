@@ -46,7 +46,8 @@ constexpr int64_t kWantedTurns = C == 0 ? 16 : 64;
 
 // Which accesses the threads of a grid take. Those of a group are the first of the threads in its tiles. A block has
 // one tile of some groups, of so many that follow one another at a time: all blocks together, chunks of them for each
-// tile, go through memory from its beginning to its end.
+// tile, go through memory from its beginning to its end. To that end blocks have the tiles of a chunk one after the
+// other, or, where what is taken in turn are pieces of a plane, the chunks of a tile.
 struct ChannelGrid {
   int64_t whole;  // accesses to N elements
   int rest;       // elements after the last of them
@@ -56,7 +57,8 @@ struct ChannelGrid {
   int groups;
   int chunks;
   int64_t cols;      // elements of a group, of whole planes
-  Divider by_tiles;  // tiles of a group
+  int tiles;         // of a group
+  Divider by_near;   // blocks that lie beside each other: the tiles of a chunk, or the chunks of a tile
   int tile;          // accesses of a tile, at most
   Divider by_inner;  // elements of a plane that are some thread's first
   Divider by_channels;
@@ -191,7 +193,7 @@ __device__ void add_up_tile(
   const int64_t tile_cols = int64_t{grid.tile} * N;
   const int64_t first_col = tile * tile_cols;
   const int64_t end_col = first_col + tile_cols < grid.cols ? first_col + tile_cols : grid.cols;
-  const bool is_group = grid.by_tiles.divisor() == 1;
+  const bool is_group = grid.tiles == 1;
   const int64_t first_plane = grid.by_inner.divide(first_col);
   const int64_t end_plane = is_group ? channels : grid.by_inner.divide(end_col - 1) + 1;
   const int rounds = is_group ? static_cast<int>(grid.cols / (channels * inner)) : 1;
@@ -246,12 +248,15 @@ __global__ void __launch_bounds__(kChannelThreads, kChannelBlocks<Aligned, kTerm
   constexpr int N = kVector<T>;
   constexpr int U = kBatch<Aligned, K>;
   constexpr size_t C = kTermsOf<Channels, F, T, K>;
-  const int chunk = grid.by_tiles.divide_small(static_cast<int>(blockIdx.x));
-  const auto tile = static_cast<int>(blockIdx.x) - chunk * static_cast<int>(grid.by_tiles.divisor());
+  const bool cut = grid.skip > 0;
+  const int far = grid.by_near.divide_small(static_cast<int>(blockIdx.x));
+  const int near = static_cast<int>(blockIdx.x) - far * static_cast<int>(grid.by_near.divisor());
+  const int chunk = cut ? near : far;
+  const int tile = cut ? far : near;
   const auto thread = static_cast<int>(threadIdx.x);
   const int64_t in_group = int64_t{tile} * grid.tile + thread;
   int64_t first = in_group;
-  if (grid.skip > 0) {
+  if (cut) {
     first += grid.by_inner.divide(in_group * N) * grid.skip;
   }
   // Groups in which this thread has a whole access, and whether the elements after the last of all are its next.
@@ -385,7 +390,7 @@ void launch_channels(
   grid.tile = static_cast<int>(
       std::min<int64_t>(grid.group, whole_warps(ceil_div(grid.group, ceil_div(grid.group, kChannelThreads)))));
   const int64_t tiles = ceil_div(grid.group, grid.tile);
-  grid.by_tiles = Divider(tiles);
+  grid.tiles = static_cast<int>(tiles);
   grid.by_inner = Divider(inner);
   grid.by_channels = Divider(channels);
 
@@ -400,6 +405,7 @@ void launch_channels(
     wanted = one_by_one ? std::max(wanted, ceil_div(batches, kBatches)) : batches;
   }
   grid.chunks = static_cast<int>(std::min(batches, wanted));
+  grid.by_near = Divider(cut ? grid.chunks : tiles);
 
   ChannelSums places{};
   const int64_t span = std::min(inner, int64_t{grid.tile} * N);

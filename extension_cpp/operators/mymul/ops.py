@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from extension_cpp import registration
-from extension_cpp.broadcasting import summed_gradients
+from extension_cpp.broadcasting import stand_in
+from extension_cpp.layout import same_shape
 
 
 def mymul(a: Tensor, b: Tensor) -> Tensor:
@@ -36,8 +37,10 @@ def sum_of_products(grad_output: Tensor, other: Tensor, shape: Sequence[int]) ->
         other: the other factor, which broadcasts to that.
         shape: of the factor.
     """
-    (gradient,) = summed_gradients(mymul, [shape], grad_output, other)
-    return gradient
+    if same_shape(shape, grad_output.shape):
+        return mymul(grad_output, other)
+    factor = stand_in(grad_output, shape)
+    return torch.ops.extension_cpp.mymul_factor_backward(grad_output, other, factor)
 
 
 def _setup_context(ctx, inputs, output):
@@ -57,11 +60,23 @@ def _backward(ctx, grad_output):
     )
 
 
-registration.register_fake("extension_cpp::mymul", "extension_cpp::mymul_backward")
+registration.register_fake(
+    "extension_cpp::mymul",
+    "extension_cpp::mymul_backward",
+    "extension_cpp::mymul_factor_backward",
+)
 registration.register_autograd("extension_cpp::mymul", _backward, setup_context=_setup_context)
 registration.register_autograd(
     "extension_cpp::mymul_backward",
     reference=lambda grad, a, b: ((grad * b).sum_to_size(a.shape), (grad * a).sum_to_size(b.shape)),
 )
-registration.register_vmap("extension_cpp::mymul", "extension_cpp::mymul_backward")
+registration.register_autograd(
+    "extension_cpp::mymul_factor_backward",
+    reference=lambda grad, other, factor: (grad * other).sum_to_size(factor.shape),
+)
+registration.register_vmap(
+    "extension_cpp::mymul",
+    "extension_cpp::mymul_backward",
+    "extension_cpp::mymul_factor_backward",
+)
 registration.register_autocast("extension_cpp::mymul", "promote")  # as torch.mul

@@ -5,7 +5,8 @@ def liger():
     """Liger's kernels, of which the backward writes the gradients over the inputs.
 
     Here it writes over copies, made by a forward that records the graph: in the time of both
-    passes together, not of the backward.
+    passes together, not of the backward. Both read memory as if tensors were contiguous, whether
+    they are or not: copies of what is not are in their time, too.
     """
     from liger_kernel.ops.swiglu import swiglu_backward, swiglu_forward
 
@@ -17,9 +18,10 @@ def liger():
 
         @staticmethod
         def backward(ctx, grad_output):
-            return swiglu_backward(*ctx.copies, grad_output)
+            return swiglu_backward(*ctx.copies, grad_output.contiguous())
 
     def swiglu(gate, up):
+        gate, up = gate.contiguous(), up.contiguous()
         if torch.is_grad_enabled():
             return SwiGLU.apply(gate, up)
         return swiglu_forward(gate, up)[2]
