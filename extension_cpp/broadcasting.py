@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from extension_cpp.layout import same_shape
+from extension_cpp.layout import known, same_shape
 
 
 def to_sum(grad_output: Tensor, shape: Sequence[int]) -> Tensor | None:
@@ -18,6 +19,19 @@ def to_sum(grad_output: Tensor, shape: Sequence[int]) -> Tensor | None:
         A tensor of the shape, without memory of its own; None where nothing is to be summed.
     """
     return None if same_shape(shape, grad_output.shape) else stand_in(grad_output, shape)
+
+
+def summed(grad_output: Tensor, shape: Sequence[int]) -> Tensor:
+    """`grad_output.sum_to_size(shape)`, by `reduce_sum`."""
+    if same_shape(shape, grad_output.shape):
+        return grad_output
+    before = grad_output.dim() - len(shape)
+    dims = [
+        d
+        for d, size in enumerate(grad_output.shape)
+        if d < before or not known(size == shape[d - before])
+    ]
+    return torch.ops.extension_cpp.reduce_sum(grad_output, dims, True).reshape(shape)
 
 
 def stand_in(tensor: Tensor, shape: Sequence[int]) -> Tensor:

@@ -22,14 +22,17 @@ def test_schemas():
         """\
 add_layer_norm(Tensor input, Tensor residual, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor, Tensor)
 add_layer_norm_backward(Tensor grad_output, Tensor grad_sum, Tensor sum, Tensor mean, Tensor rstd, Tensor? weight=None, Tensor? bias=None) -> (Tensor, Tensor, Tensor)
+add_layer_norm_input_backward(Tensor grad_output, Tensor grad_sum, Tensor sum, Tensor mean, Tensor rstd, Tensor? weight=None) -> Tensor
 add_rms_norm(Tensor input, Tensor residual, Tensor? weight=None, float eps=9.9999999999999995e-07) -> (Tensor, Tensor, Tensor)
 add_rms_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor sum, Tensor rstd, Tensor? weight=None) -> (Tensor, Tensor)
+add_rms_norm_input_backward(Tensor grad_output, Tensor? grad_sum, Tensor sum, Tensor rstd, Tensor? weight=None) -> Tensor
 affine(Tensor a, Tensor x, Tensor b) -> Tensor
 affine_backward(Tensor grad_output, Tensor a, Tensor x, Tensor? b=None) -> (Tensor, Tensor, Tensor)
 bn_relu(Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1.0000000000000001e-05) -> Tensor
 bn_relu_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
 fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
 fused_layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None, Tensor? bias=None) -> (Tensor, Tensor, Tensor)
+fused_layer_norm_input_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None) -> Tensor
 fused_op(Tensor input, Tensor bias, float scale=1.) -> Tensor
 fused_op_backward(Tensor grad_output, Tensor output, float scale=1.) -> (Tensor, Tensor)
 linear_scan(Tensor decay, Tensor input, Tensor? initial=None, int dim=-1) -> Tensor

@@ -1,9 +1,14 @@
-"""The layer around swiglu. What is checked of every operator is in test_operators.py."""
+"""The layer around swiglu, and one gradient alone.
+
+What is checked of every operator is in test_operators.py.
+"""
 
 import pytest
 import torch
 import torch.nn.functional as F
+from called import Called
 
+from extension_cpp import ops
 from extension_cpp.nn import SwiGLU
 from extension_cpp.testing import devices
 
@@ -46,3 +51,12 @@ def test_the_layer_compiles_whole_and_trains():
         losses.append(loss.item())
     torch.testing.assert_close(compiled(input), layer(input))
     assert losses[-1] < 0.7 * losses[0]
+
+
+def test_of_a_constant_gate_one_gradient_is_computed():
+    gate, up, grad_output = torch.randn(3, 5, 9).unbind()
+    output = ops.swiglu(gate, up.requires_grad_())
+    with Called() as called:
+        (gradient,) = torch.autograd.grad(output, up, grad_output)
+    assert called.names == ["extension_cpp::swiglu"]
+    torch.testing.assert_close(gradient, F.silu(gate) * grad_output)

@@ -332,7 +332,10 @@ void normalize(
 
 // ----- Backward, where Carried is A for the gradient of the sum, which is added to that of the input, or nothing
 
-template <class T, class Norm, class... Carried>
+// Whether the gradients of the parameters are summed, besides.
+enum class Parameters { kSummed, kConstant };
+
+template <class T, class Norm, Parameters kParameters, class... Carried>
 struct WriteGrad {
   using A = acc_t<T>;
   using Grad = typename Norm::Grad;
@@ -342,18 +345,24 @@ struct WriteGrad {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row, const Grad& r) const {
-    row.write_and_add_to_columns(
-        grad_input, [=](A grad, A x, Carried... carried, A w) { return (r.grad_input(grad, x, w) + ... + carried); },
-        [=](A grad, A x, Carried...) { return r.parameter_grads(grad, x); }, weight);
+    const auto of_input = [=](A grad, A x, Carried... carried, A w) {
+      return (r.grad_input(grad, x, w) + ... + carried);
+    };
+    if constexpr (kParameters == Parameters::kSummed) {
+      row.write_and_add_to_columns(
+          grad_input, of_input, [=](A grad, A x, Carried...) { return r.parameter_grads(grad, x); }, weight);
+    } else {
+      row.write(grad_input, of_input, weight);
+    }
   }
 };
 
-template <class T, class Norm, class... Carried>
+template <class T, class Norm, Parameters kParameters, class... Carried>
 struct NormBackward {
   using A = acc_t<T>;
 
   Places<const A, Norm::kSaved> saved;  // [rows]
-  WriteGrad<T, Norm, Carried...> write;
+  WriteGrad<T, Norm, kParameters, Carried...> write;
   A each;  // 1 / cols
 
   HOST_DEVICE Values<A, Norm::kSaved> row_values(int64_t row) const { return saved.at(row); }
@@ -409,7 +418,7 @@ struct CombineSums {
 template <class T, class Norm, class... Carried>
 struct WriteKnownGrads {
   const typename Norm::Grad* __restrict__ grads;  // [rows]
-  WriteGrad<T, Norm, Carried...> write;
+  WriteGrad<T, Norm, Parameters::kSummed, Carried...> write;
 
   HOST_DEVICE typename Norm::Grad row_values(int64_t row) const { return grads[row]; }
   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&write.weight}}; }
@@ -437,10 +446,21 @@ void norm_backward(
     known.places[k] = saved[k].template const_data_ptr<A>();
   }
   const backend::Parameter<T> w(weight, A(1), cols);
-  const WriteGrad<T, Norm, Carried...> write{w, grad_input.mutable_data_ptr<T>()};
+  T* const to = grad_input.mutable_data_ptr<T>();
   const A each = average(A(1), cols);
-  if (backend::launch_rows_and_column_sums(
-          like, NormBackward<T, Norm, Carried...>{known, write, each}, from, rows, cols, parameter_grads)) {
+  const bool constant =
+      std::none_of(parameter_grads.begin(), parameter_grads.end(), [](const auto& sums) { return sums.is_wanted(); });
+  if (constant) {
+    constexpr auto kConstant = Parameters::kConstant;
+    const NormBackward<T, Norm, kConstant, Carried...> f{known, {w, to}, each};
+    if (backend::launch_kept_rows(like, f, from, rows, cols)) {
+      return;
+    }
+  }
+  constexpr auto kSummed = Parameters::kSummed;
+  const WriteGrad<T, Norm, kSummed, Carried...> write{w, to};
+  const NormBackward<T, Norm, kSummed, Carried...> f{known, write, each};
+  if (backend::launch_rows_and_column_sums(like, f, from, rows, cols, parameter_grads)) {
     return;
   }
   const backend::Split split = backend::Split::even(cols, 2);
@@ -458,6 +478,26 @@ void norm_backward(
 
 template <class T, class /*Input*/>
 using Each = acc_t<T>;
+
+// `sums`: where the gradients of parameters go; null where one is not wanted.
+template <template <class> class N, class... GradSum>
+void dispatch_backward(
+    const std::array<Tensor, N<float>::kSaved>& saved, const std::optional<Tensor>& weight, Tensor& grad_input,
+    const std::array<Tensor*, N<float>::kParameters>& sums, const Tensor& grad_output, const Tensor& normalized,
+    const GradSum&... grad_sum) {
+  const DeviceGuard guard(normalized);
+  const std::array inputs{as_contiguous(grad_output), as_contiguous(normalized), as_contiguous(grad_sum)...};
+  const auto contiguous = make_tensors<N<float>::kSaved>([&](size_t k) { return as_contiguous(saved[k]); });
+  dispatch_floating(normalized.scalar_type(), [&](auto tag) {
+    using T = typename decltype(tag)::type;
+    std::array<SumOutput<T>, N<float>::kParameters> parameter_grads;
+    for (size_t k = 0; k < sums.size(); ++k) {
+      parameter_grads[k] = sums[k] != nullptr ? SumOutput<T>::of(*sums[k]) : SumOutput<T>();
+    }
+    norm_backward<T, N<acc_t<T>>, Each<T, GradSum>...>(
+        inputs, contiguous, as_parameter(weight), grad_input, parameter_grads);
+  });
+}
 
 }  // namespace detail
 
@@ -477,27 +517,31 @@ auto norm(
   return detail::as_result(outputs);
 }
 
-// The gradients of its input, weight and, if it has one, bias. `normalized` is the input, or the sum, of which a
-// gradient may be given.
+// The gradients of its input, weight and, if it has one, bias: of the parameters that are there. `normalized` is the
+// input, or the sum, of which a gradient may be given.
 template <template <class> class N, class... GradSum>
 auto norm_backward(
     const CheckedInputs& checked, const std::array<Tensor, N<float>::kSaved>& saved,
     const std::array<std::optional<Tensor>, N<float>::kParameters>& parameters, const Tensor& grad_output,
     const Tensor& normalized, const GradSum&... grad_sum) {
-  const DeviceGuard guard(normalized);
-  const std::array inputs{as_contiguous(grad_output), as_contiguous(normalized), as_contiguous(grad_sum)...};
-  const auto contiguous = detail::make_tensors<N<float>::kSaved>([&](size_t k) { return as_contiguous(saved[k]); });
   auto outputs = detail::make_tensors<1 + N<float>::kParameters>([&](size_t k) { return checked.new_output(k); });
-  dispatch_floating(normalized.scalar_type(), [&](auto tag) {
-    using T = typename decltype(tag)::type;
-    std::array<SumOutput<T>, N<float>::kParameters> parameter_grads;
-    for (size_t k = 0; k < parameters.size(); ++k) {
-      parameter_grads[k] = parameters[k].has_value() ? SumOutput<T>::of(outputs[1 + k]) : SumOutput<T>();
-    }
-    detail::norm_backward<T, N<acc_t<T>>, detail::Each<T, GradSum>...>(
-        inputs, contiguous, as_parameter(parameters[0]), outputs[0], parameter_grads);
-  });
+  std::array<Tensor*, N<float>::kParameters> sums;
+  for (size_t k = 0; k < parameters.size(); ++k) {
+    sums[k] = parameters[k].has_value() ? &outputs[1 + k] : nullptr;
+  }
+  detail::dispatch_backward<N>(saved, parameters[0], outputs[0], sums, grad_output, normalized, grad_sum...);
   return detail::as_result(outputs);
+}
+
+// That of its input alone.
+template <template <class> class N, class... GradSum>
+Tensor norm_input_backward(
+    const CheckedInputs& checked, const std::array<Tensor, N<float>::kSaved>& saved,
+    const std::optional<Tensor>& weight, const Tensor& grad_output, const Tensor& normalized,
+    const GradSum&... grad_sum) {
+  Tensor grad_input = checked.new_output(0);
+  detail::dispatch_backward<N>(saved, weight, grad_input, {}, grad_output, normalized, grad_sum...);
+  return grad_input;
 }
 
 }  // namespace extension_cpp

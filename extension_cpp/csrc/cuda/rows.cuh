@@ -760,13 +760,17 @@ bool launch_column_sums(
   return true;
 }
 
-template <class Matrices, class F, class Grid>
-void launch_spans(const Tensor& like, const F& f, const Matrices& matrices, const Grid& grid, int64_t span_cols) {
+// Which rows there are kernels for: also those that are too long for the registers of a block, or no others.
+enum class Lengths { kAll, kKept };
+
+// False, and nothing done, for rows of another length.
+template <Lengths kLengths = Lengths::kAll, class Matrices, class F, class Grid>
+bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, const Grid& grid, int64_t span_cols) {
   using T = typename Matrices::Element;
-  constexpr bool kMayShift = writes_rows<F> || Matrices::kCount > 1;
-  with_access_width<true, kMayShift, F>(matrices, grid.cols, true, [&](auto vector, auto fit, const auto& inputs) {
+  constexpr bool kShift = writes_rows<F> || Matrices::kCount > 1;
+  return with_access_width<true, kShift, F>(matrices, grid.cols, true, [&](auto width, auto fit, const auto& inputs) {
     using In = std::decay_t<decltype(inputs)>;
-    constexpr int N = decltype(vector)::value;
+    constexpr int N = decltype(width)::value;
     constexpr Fit kFit = decltype(fit)::value;
     constexpr int V = kKeptAccesses<T, N, In::kCount>;
     const int64_t accesses = ceil_div(span_cols, N);
@@ -811,7 +815,7 @@ void launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
         const int64_t threads = grid.count * lanes / multiprocessors();
         if (threads >= 512 && (sizeof(T) > 2 || threads <= 1024)) {
           launch(rows_kernel<N, kMany, Fit::kFull, kWarp, Grid, In, F>, lanes, grid);
-          return;
+          return true;
         }
       }
     }
@@ -819,7 +823,7 @@ void launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
       if (accesses <= int64_t{kMaxRowThreads} * V) {
         constexpr std::integral_constant<int, kMaxRowThreads> threads;
         launch_kept(std::integral_constant<int, V>(), threads, row_lanes(accesses, V, kMaxRowThreads));
-        return;
+        return true;
       }
     }
     // Of ragged rows that are written or may have to be shifted, and of single numbers, there are no registers for
@@ -831,30 +835,34 @@ void launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
       launch_kept(
           std::integral_constant<int, kMore>(), std::integral_constant<int, kThreads>(),
           row_lanes(accesses, kMore, kThreads, kLeastLanes<N, kFit>));
-      return;
+      return true;
     }
-    // (A functor that writes no rows mostly makes one pass.)
-    constexpr int64_t kMostShared = int64_t{kMaxClusterBlocks} * kMaxThreads * kMore;
-    if constexpr (
-        kFit != Fit::kRagged && N > 1 && writes_rows<F> && std::is_same_v<Grid, WholeRows> &&
-        kMostShared * kAccessBytes > kCachedRowBytes) {
-      const auto kernel = rows_kernel<N, kMore, Fit::kWhole, kMaxThreads, SharedRows, In, F>;
-      const int64_t blocks = ceil_div(accesses, int64_t{kMaxThreads} * kMore);
-      if (accesses * kAccessBytes > kCachedRowBytes && accesses <= kMostShared &&
-          resident_clusters(kernel, static_cast<int>(blocks), kMaxThreads, 0) > 0) {
-        const int64_t each = ceil_div(accesses, blocks);
-        const Split split = Split::of(grid.cols, each * N);
-        launch(
-            kernel, row_lanes(each, kMore, kMaxThreads), SharedRows{grid.count * split.segments, grid.cols, split},
-            static_cast<int>(split.segments));
-        return;
+    if constexpr (kLengths == Lengths::kAll) {
+      // (A functor that writes no rows mostly makes one pass.)
+      constexpr int64_t kMostShared = int64_t{kMaxClusterBlocks} * kMaxThreads * kMore;
+      if constexpr (
+          kFit != Fit::kRagged && N > 1 && writes_rows<F> && std::is_same_v<Grid, WholeRows> &&
+          kMostShared * kAccessBytes > kCachedRowBytes) {
+        const auto kernel = rows_kernel<N, kMore, Fit::kWhole, kMaxThreads, SharedRows, In, F>;
+        const int64_t blocks = ceil_div(accesses, int64_t{kMaxThreads} * kMore);
+        if (accesses * kAccessBytes > kCachedRowBytes && accesses <= kMostShared &&
+            resident_clusters(kernel, static_cast<int>(blocks), kMaxThreads, 0) > 0) {
+          const int64_t each = ceil_div(accesses, blocks);
+          const Split split = Split::of(grid.cols, each * N);
+          launch(
+              kernel, row_lanes(each, kMore, kMaxThreads), SharedRows{grid.count * split.segments, grid.cols, split},
+              static_cast<int>(split.segments));
+          return true;
+        }
       }
+      if constexpr (N > 1 || sizeof(T) == sizeof(double)) {
+        // Of several inputs one row at a time, so that the L2 cache still has what is read again.
+        constexpr int kRereading = In::kCount > 1 ? kThreads : kMaxThreads;
+        launch(rows_kernel<N, 0, kFit, kRereading, Grid, In, F>, kRereading, grid);
+      }
+      return true;
     }
-    if constexpr (N > 1 || sizeof(T) == sizeof(double)) {
-      // Of several inputs one row at a time, so that the L2 cache still has what is read again.
-      constexpr int kRereading = In::kCount > 1 ? kThreads : kMaxThreads;
-      launch(rows_kernel<N, 0, kFit, kRereading, Grid, In, F>, kRereading, grid);
-    }
+    return false;
   });
 }
 
@@ -866,6 +874,15 @@ void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& 
   if (rows > 0) {
     detail::launch_spans(like, f, detail::make_inputs(inputs), detail::WholeRows{rows, cols}, cols);
   }
+}
+
+// The same for rows that a block has registers for. False, and nothing done, for longer ones.
+template <class T, size_t K, class F>
+bool launch_kept_rows(
+    const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
+  constexpr auto kLengths = detail::Lengths::kKept;
+  return rows == 0 ||
+         detail::launch_spans<kLengths>(like, f, detail::make_inputs(inputs), detail::WholeRows{rows, cols}, cols);
 }
 
 // The same for every segment of every row. `again`: of inputs that were read a moment ago, of whose end the L2 cache

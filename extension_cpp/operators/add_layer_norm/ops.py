@@ -65,17 +65,21 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output, grad_sum, grad_mean, grad_rstd):
     sum, mean, rstd, weight, bias = ctx.saved_tensors
+    needs_input, needs_residual, needs_weight, needs_bias, _ = ctx.needs_input_grad
     grad, grad_weight, grad_bias = grad_sum, None, None
     if grad_output is not None and grad_sum is not None:
-        grad, grad_weight, grad_bias = torch.ops.extension_cpp.add_layer_norm_backward(
-            grad_output, grad_sum, sum, mean, rstd, weight, bias
-        )
+        args = grad_output, grad_sum, sum, mean, rstd, weight
+        if needs_weight or needs_bias:
+            grad, grad_weight, grad_bias = torch.ops.extension_cpp.add_layer_norm_backward(
+                *args, bias
+            )
+        else:
+            grad = torch.ops.extension_cpp.add_layer_norm_input_backward(*args)
     elif grad_output is not None:
-        grad, grad_weight, grad_bias = torch.ops.extension_cpp.fused_layer_norm_backward(
-            grad_output, sum, mean, rstd, weight, bias
+        grad, grad_weight, grad_bias = layer_norm.gradients(
+            grad_output, sum, mean, rstd, weight, bias, needs_weight, needs_bias
         )
     grad = layer_norm.add_grad_of_statistics(grad, sum, mean, rstd, grad_mean, grad_rstd)
-    needs_input, needs_residual, needs_weight, needs_bias, _ = ctx.needs_input_grad
     return (
         grad if needs_input else None,
         grad if needs_residual else None,
@@ -83,6 +87,10 @@ def _backward(ctx, grad_output, grad_sum, grad_mean, grad_rstd):
         grad_bias if needs_bias else None,
         None,
     )
+
+
+def _input_backward_in_torch(grad_output, grad_sum, sum, mean, rstd, weight):
+    return layer_norm.input_backward_in_torch(grad_output, sum, mean, rstd, weight) + grad_sum
 
 
 def _backward_in_torch(grad_output, grad_sum, sum, mean, rstd, weight, bias, columns=None):
@@ -109,17 +117,26 @@ def _vmap(info, in_dims, input, residual, weight, bias, eps):
 
 
 registration.register_fake("extension_cpp::add_layer_norm", _fake)
-registration.register_fake("extension_cpp::add_layer_norm_backward")
+registration.register_fake(
+    "extension_cpp::add_layer_norm_backward", "extension_cpp::add_layer_norm_input_backward"
+)
 registration.register_autograd(
     "extension_cpp::add_layer_norm", _backward, setup_context=_setup_context
 )
 registration.register_autograd(
     "extension_cpp::add_layer_norm_backward", reference=_backward_in_torch
 )
+registration.register_autograd(
+    "extension_cpp::add_layer_norm_input_backward", reference=_input_backward_in_torch
+)
 registration.register_vmap("extension_cpp::add_layer_norm", _vmap)
 registration.register_vmap(
     "extension_cpp::add_layer_norm_backward",
     with_columns("extension_cpp::add_layer_norm_backward", _backward_in_torch),
+)
+registration.register_vmap(
+    "extension_cpp::add_layer_norm_input_backward",
+    with_columns("extension_cpp::add_layer_norm_input_backward", _input_backward_in_torch),
 )
 # On a GPU as the norm, on the CPU, where autocast leaves that alone, as the addition.
 registration.register_autocast("extension_cpp::add_layer_norm", "float32", devices=("cuda",))

@@ -10,6 +10,11 @@ const Operator kAddRmsNormBackward{
     "add_rms_norm_backward(Tensor grad_output, Tensor? grad_sum, Tensor sum, Tensor rstd, Tensor? weight=None) -> "
     "(Tensor, Tensor)",
     "*rows n, *rows n, *rows n, *rows:sum, n:wide -> *rows n, n:weight"};
+// Where the weight has no gradient.
+const Operator kAddRmsNormInputBackward{
+    "add_rms_norm_input_backward(Tensor grad_output, Tensor? grad_sum, Tensor sum, Tensor rstd, Tensor? weight=None) "
+    "-> Tensor",
+    "*rows n, *rows n, *rows n, *rows:sum, n:wide -> *rows n"};
 
 template <class A>
 struct RmsNorm {
@@ -74,14 +79,24 @@ std::tuple<Tensor, Tensor> add_rms_norm_backward(
                               : norm_backward<RmsNorm>(checked, {rstd}, {weight}, grad_output, sum);
 }
 
+Tensor add_rms_norm_input_backward(
+    const Tensor& grad_output, const std::optional<Tensor>& grad_sum, const Tensor& sum, const Tensor& rstd,
+    const std::optional<Tensor>& weight) {
+  const CheckedInputs checked = kAddRmsNormInputBackward.check(grad_output, grad_sum, sum, rstd, weight);
+  return grad_sum.has_value() ? norm_input_backward<RmsNorm>(checked, {rstd}, weight, grad_output, sum, *grad_sum)
+                              : norm_input_backward<RmsNorm>(checked, {rstd}, weight, grad_output, sum);
+}
+
 TORCH_LIBRARY_FRAGMENT(extension_cpp, m) {
   m.def(kAddRmsNorm.schema());
   m.def(kAddRmsNormBackward.schema());
+  m.def(kAddRmsNormInputBackward.schema());
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp, BACKEND, m) {
   m.impl("add_rms_norm", TORCH_BOX(&add_rms_norm));
   m.impl("add_rms_norm_backward", TORCH_BOX(&add_rms_norm_backward));
+  m.impl("add_rms_norm_input_backward", TORCH_BOX(&add_rms_norm_input_backward));
 }
 
 }  // namespace extension_cpp::add_rms_norm

@@ -55,16 +55,18 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output, grad_sum, grad_rstd):
     sum, rstd, weight = ctx.saved_tensors
+    needs_input, needs_residual, needs_weight, _ = ctx.needs_input_grad
     grad, grad_weight = grad_sum, None
     if grad_output is not None:
-        grad, grad_weight = torch.ops.extension_cpp.add_rms_norm_backward(
-            grad_output, grad_sum, sum, rstd, weight
-        )
+        args = grad_output, grad_sum, sum, rstd, weight
+        if needs_weight:
+            grad, grad_weight = torch.ops.extension_cpp.add_rms_norm_backward(*args)
+        else:
+            grad = torch.ops.extension_cpp.add_rms_norm_input_backward(*args)
     if grad_rstd is not None:
         # d rstd / d sum = -rstd^3 sum / features
         of_rstd = ((grad_rstd * rstd**3).unsqueeze(-1) * sum / -sum.shape[-1]).to(sum.dtype)
         grad = of_rstd if grad is None else grad + of_rstd
-    needs_input, needs_residual, needs_weight, _ = ctx.needs_input_grad
     return (
         grad if needs_input else None,
         grad if needs_residual else None,
@@ -73,15 +75,20 @@ def _backward(ctx, grad_output, grad_sum, grad_rstd):
     )
 
 
-# As a function of independent tensors, whatever rstd is the statistic of.
-def _backward_in_torch(grad_output, grad_sum, sum, rstd, weight, columns=None):
+# As functions of independent tensors, whatever rstd is the statistic of.
+def _input_backward_in_torch(grad_output, grad_sum, sum, rstd, weight):
     rstd = rstd.unsqueeze(-1)
     x_hat = sum * rstd
     h = grad_output if weight is None else grad_output * weight
     grad = rstd * (h - x_hat * (h * x_hat).mean(-1, keepdim=True))
+    return grad if grad_sum is None else grad + grad_sum
+
+
+def _backward_in_torch(grad_output, grad_sum, sum, rstd, weight, columns=None):
+    terms = grad_output * (sum * rstd.unsqueeze(-1))
     return (
-        grad if grad_sum is None else grad + grad_sum,
-        None if weight is None else (grad_output * x_hat).sum_to_size(columns or sum.shape[-1:]),
+        _input_backward_in_torch(grad_output, grad_sum, sum, rstd, weight),
+        None if weight is None else terms.sum_to_size(columns or sum.shape[-1:]),
     )
 
 
@@ -101,15 +108,24 @@ def _vmap(info, in_dims, input, residual, weight, eps):
 
 
 registration.register_fake("extension_cpp::add_rms_norm", _fake)
-registration.register_fake("extension_cpp::add_rms_norm_backward")
+registration.register_fake(
+    "extension_cpp::add_rms_norm_backward", "extension_cpp::add_rms_norm_input_backward"
+)
 registration.register_autograd(
     "extension_cpp::add_rms_norm", _backward, setup_context=_setup_context
 )
 registration.register_autograd("extension_cpp::add_rms_norm_backward", reference=_backward_in_torch)
+registration.register_autograd(
+    "extension_cpp::add_rms_norm_input_backward", reference=_input_backward_in_torch
+)
 registration.register_vmap("extension_cpp::add_rms_norm", _vmap)
 registration.register_vmap(
     "extension_cpp::add_rms_norm_backward",
     with_columns("extension_cpp::add_rms_norm_backward", _backward_in_torch),
+)
+registration.register_vmap(
+    "extension_cpp::add_rms_norm_input_backward",
+    with_columns("extension_cpp::add_rms_norm_input_backward", _input_backward_in_torch),
 )
 # On a GPU as the norm, on the CPU, where autocast leaves that alone, as the addition.
 registration.register_autocast("extension_cpp::add_rms_norm", "float32", devices=("cuda",))

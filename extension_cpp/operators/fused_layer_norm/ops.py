@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from extension_cpp import checks, registration
-from extension_cpp.batching import to_front
+from extension_cpp.batching import to_front, with_columns
 from extension_cpp.shapes import batching_rule, operator, sum_dtype
 
 
@@ -59,19 +59,27 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output, grad_mean, grad_rstd):
     input, mean, rstd, weight, bias = ctx.saved_tensors
-    grad_input = grad_weight = grad_bias = None
+    needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
+    grad_input, grad_weight, grad_bias = None, None, None
     if grad_output is not None:
-        grad_input, grad_weight, grad_bias = torch.ops.extension_cpp.fused_layer_norm_backward(
-            grad_output, input, mean, rstd, weight, bias
+        grad_input, grad_weight, grad_bias = gradients(
+            grad_output, input, mean, rstd, weight, bias, needs_weight, needs_bias
         )
     grad_input = add_grad_of_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd)
-    needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
     return (
         grad_input if needs_input else None,
         grad_weight if needs_weight else None,
         grad_bias if needs_bias else None,
         None,
     )
+
+
+def gradients(grad_output, input, mean, rstd, weight, bias, needs_weight, needs_bias):
+    """Those of input, weight and bias; of parameters only what is needed is sure to be there."""
+    args = grad_output, input, mean, rstd, weight
+    if needs_weight or needs_bias:
+        return torch.ops.extension_cpp.fused_layer_norm_backward(*args, bias)
+    return torch.ops.extension_cpp.fused_layer_norm_input_backward(*args), None, None
 
 
 def add_grad_of_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd):
@@ -87,17 +95,22 @@ def add_grad_of_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd):
     return grad if grad_input is None else grad_input + grad
 
 
-# As a function of independent tensors, whatever mean and rstd are the statistics of.
-def backward_in_torch(grad_output, input, mean, rstd, weight, bias, columns=None):
+# As functions of independent tensors, whatever mean and rstd are the statistics of.
+def input_backward_in_torch(grad_output, input, mean, rstd, weight):
     def average(tensor):
         return tensor.mean(-1, keepdim=True)
 
     rstd = rstd.unsqueeze(-1)
     x_hat = (input - mean.unsqueeze(-1)) * rstd
     h = grad_output if weight is None else grad_output * weight
+    return rstd * (h - average(h) - x_hat * average(h * x_hat))
+
+
+def backward_in_torch(grad_output, input, mean, rstd, weight, bias, columns=None):
+    x_hat = (input - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
     columns = columns or input.shape[-1:]
     return (
-        rstd * (h - average(h) - x_hat * average(h * x_hat)),
+        input_backward_in_torch(grad_output, input, mean, rstd, weight),
         None if weight is None else (grad_output * x_hat).sum_to_size(columns),
         None if bias is None else grad_output.sum_to_size(columns),
     )
@@ -132,7 +145,7 @@ def vmap(info, in_dims, input, weight, bias, eps):
 
 
 def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
-    backward = torch.ops.extension_cpp.fused_layer_norm_backward
+    backward = torch.ops.extension_cpp.fused_layer_norm_input_backward
     operator("extension_cpp::fused_layer_norm_backward").check_examples(
         in_dims, grad_output, input, mean, rstd, weight, bias
     )
@@ -144,9 +157,9 @@ def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
     # One call for the gradient of the input; those of the parameters are sums over each example's
     # rows.
     if weight_dim is None:
-        grad_input, _, _ = backward(grad_output, input, mean, rstd, weight)
+        grad_input = backward(grad_output, input, mean, rstd, weight)
     else:
-        grad_input, _, _ = backward(g * _per_example(weight, weight_dim, g), x, mean, rstd)
+        grad_input = backward(g * _per_example(weight, weight_dim, g), x, mean, rstd)
         grad_input = grad_input.to(input.dtype)
     rows = tuple(range(1, g.dim() - 1))
     grad_weight = grad_bias = input.new_empty((info.batch_size, 0))
@@ -159,14 +172,23 @@ def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
 
 
 registration.register_fake("extension_cpp::fused_layer_norm", _fake)
-registration.register_fake("extension_cpp::fused_layer_norm_backward")
+registration.register_fake(
+    "extension_cpp::fused_layer_norm_backward", "extension_cpp::fused_layer_norm_input_backward"
+)
 registration.register_autograd(
     "extension_cpp::fused_layer_norm", _backward, setup_context=_setup_context
 )
 registration.register_autograd(
     "extension_cpp::fused_layer_norm_backward", reference=backward_in_torch
 )
+registration.register_autograd(
+    "extension_cpp::fused_layer_norm_input_backward", reference=input_backward_in_torch
+)
 registration.register_vmap("extension_cpp::fused_layer_norm", vmap)
 registration.register_vmap("extension_cpp::fused_layer_norm_backward", _vmap_backward)
+registration.register_vmap(
+    "extension_cpp::fused_layer_norm_input_backward",
+    with_columns("extension_cpp::fused_layer_norm_input_backward", input_backward_in_torch),
+)
 # As torch.nn.functional.layer_norm, which autocast leaves alone on the CPU.
 registration.register_autocast("extension_cpp::fused_layer_norm", "float32", devices=("cuda",))

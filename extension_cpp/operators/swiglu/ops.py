@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from extension_cpp import registration
+from extension_cpp.layout import same_shape
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
@@ -34,6 +35,9 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     gate, up = ctx.saved_tensors
+    needs_gate, _ = ctx.needs_input_grad
+    if not needs_gate and same_shape(up.shape, grad_output.shape):
+        return None, swiglu(gate, grad_output)  # the derivative by `up` is silu(gate)
     return torch.ops.extension_cpp.swiglu_backward(grad_output, gate, up)
 
 
