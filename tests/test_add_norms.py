@@ -61,6 +61,8 @@ def test_what_is_normalised_is_the_sum_as_it_is_stored(device, spec, cols):
 )
 def test_odd_columns(device, spec, dtype, shape):
     torch.manual_seed(0)
+    if device == "cpu":
+        shape = (*(min(rows, 9) for rows in shape[:-1]), shape[-1])
     tensors = [torch.randn(shape), torch.randn(shape), *parameters_of(spec, shape[-1])]
     given = [t.to(device, dtype).requires_grad_() for t in tensors]
     exact = [t.detach().double().requires_grad_() for t in given]

@@ -131,6 +131,8 @@ def test_softmax_cross_entropy(device, dtype):
 )
 def test_large_rows_and_many(device, shape, dtype, offset):
     torch.manual_seed(0)
+    if device == "cpu":
+        shape = (min(shape[0], 1000), shape[1])
     x = placed(torch.randn(shape, device=device, dtype=dtype), offset)
     weight, bias = torch.randn(2, shape[1], device=device, dtype=dtype)
     expected = F.layer_norm(x.double(), shape[1:], weight.double(), bias.double())
