@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from extension_cpp.layout import known, same_shape
+from extension_cpp.layout import is_one, same_shape
 
 
 def to_sum(grad_output: Tensor, shape: Sequence[int]) -> Tensor | None:
@@ -21,17 +21,18 @@ def to_sum(grad_output: Tensor, shape: Sequence[int]) -> Tensor | None:
     return None if same_shape(shape, grad_output.shape) else stand_in(grad_output, shape)
 
 
-def summed(grad_output: Tensor, shape: Sequence[int]) -> Tensor:
-    """`grad_output.sum_to_size(shape)`, by `reduce_sum`."""
-    if same_shape(shape, grad_output.shape):
-        return grad_output
-    before = grad_output.dim() - len(shape)
-    dims = [
-        d
-        for d, size in enumerate(grad_output.shape)
-        if d < before or not known(size == shape[d - before])
-    ]
-    return torch.ops.extension_cpp.reduce_sum(grad_output, dims, True).reshape(shape)
+def reduced_to(tensor: Tensor, shape: Sequence[int]) -> Tensor:
+    """`tensor.sum_to_size(shape)`, by `reduce_sum`.
+
+    Args:
+        tensor: of any shape.
+        shape: one that broadcasts to that of `tensor`.
+    """
+    if same_shape(shape, tensor.shape):
+        return tensor
+    before = tensor.dim() - len(shape)
+    dims = [d for d in range(tensor.dim()) if d < before or is_one(shape[d - before])]
+    return torch.ops.extension_cpp.reduce_sum(tensor, dims, True).reshape(shape)
 
 
 def stand_in(tensor: Tensor, shape: Sequence[int]) -> Tensor:

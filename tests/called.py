@@ -1,4 +1,4 @@
-"""What is called: of operators, their names."""
+"""Which operators PyTorch calls."""
 
 from typing import Any
 

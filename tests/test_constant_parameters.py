@@ -1,9 +1,12 @@
 """Norms whose parameters have no gradient: frozen, or none at all."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from called import Called
+from torch import Tensor
 
 from extension_cpp import ops
 from extension_cpp.testing import devices
@@ -25,24 +28,40 @@ NORMS = {
 }
 
 
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize("name", NORMS)
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+# Of inputs and, if there are any, parameters.
+@pytest.mark.parametrize(
+    ("dtype", "of_parameters"),
+    [
+        *zip(DTYPES, DTYPES, strict=True),
+        (torch.bfloat16, torch.float32),
+        (torch.float32, None),
+        (torch.bfloat16, None),
+    ],
+)
 # On a GPU: of a warp's part, a warp's, a block's, ragged, and too long for the registers of one.
 @pytest.mark.parametrize(
     "shape", [(7, 1), (40, 33), (700, 256), (3, 8, 1024), (9, 4095), (5, 16384), (3, 40001)]
 )
-@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize("aligned", [True, False])
 def test_the_gradient_of_inputs_is_computed_without_those_of_parameters(
-    device, name, dtype, shape, affine
+    device, name, dtype, of_parameters, shape, aligned
 ):
     inputs, parameters, reference = NORMS[name]
     torch.manual_seed(0)
-    # Every second one is misaligned: the tensors lie one behind the other.
-    memory = torch.randn(2 * inputs, *shape).to(device, dtype)
-    given, grads = memory[:inputs].unbind(), memory[inputs:].unbind()
+
+    def placed() -> Tensor:
+        memory = torch.randn(1 + math.prod(shape)).to(device, dtype)
+        return (memory[:-1] if aligned else memory[1:]).view(shape)
+
+    given, grads = ([placed() for _ in range(inputs)] for _ in range(2))
     constants = [
-        torch.randn(shape[-1]).to(device, dtype) if affine else None for _ in range(parameters)
+        None if of_parameters is None else torch.randn(shape[-1]).to(device, of_parameters)
+        for _ in range(parameters)
     ]
     given = [input.requires_grad_() for input in given]
     results = getattr(ops, name)(*given, *constants, eps=0.1)

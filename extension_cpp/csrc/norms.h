@@ -332,10 +332,10 @@ void normalize(
 
 // ----- Backward, where Carried is A for the gradient of the sum, which is added to that of the input, or nothing
 
-// Whether the gradients of the parameters are summed, besides.
-enum class Parameters { kSummed, kConstant };
+// Which gradients are computed: those of the parameters, too, or that of the input alone.
+enum class Wanted { kAll, kInput };
 
-template <class T, class Norm, Parameters kParameters, class... Carried>
+template <class T, class Norm, Wanted kWanted, class... Carried>
 struct WriteGrad {
   using A = acc_t<T>;
   using Grad = typename Norm::Grad;
@@ -348,7 +348,7 @@ struct WriteGrad {
     const auto of_input = [=](A grad, A x, Carried... carried, A w) {
       return (r.grad_input(grad, x, w) + ... + carried);
     };
-    if constexpr (kParameters == Parameters::kSummed) {
+    if constexpr (kWanted == Wanted::kAll) {
       row.write_and_add_to_columns(
           grad_input, of_input, [=](A grad, A x, Carried...) { return r.parameter_grads(grad, x); }, weight);
     } else {
@@ -357,12 +357,12 @@ struct WriteGrad {
   }
 };
 
-template <class T, class Norm, Parameters kParameters, class... Carried>
+template <class T, class Norm, Wanted kWanted, class... Carried>
 struct NormBackward {
   using A = acc_t<T>;
 
   Places<const A, Norm::kSaved> saved;  // [rows]
-  WriteGrad<T, Norm, kParameters, Carried...> write;
+  WriteGrad<T, Norm, kWanted, Carried...> write;
   A each;  // 1 / cols
 
   HOST_DEVICE Values<A, Norm::kSaved> row_values(int64_t row) const { return saved.at(row); }
@@ -418,7 +418,7 @@ struct CombineSums {
 template <class T, class Norm, class... Carried>
 struct WriteKnownGrads {
   const typename Norm::Grad* __restrict__ grads;  // [rows]
-  WriteGrad<T, Norm, Parameters::kSummed, Carried...> write;
+  WriteGrad<T, Norm, Wanted::kAll, Carried...> write;
 
   HOST_DEVICE typename Norm::Grad row_values(int64_t row) const { return grads[row]; }
   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&write.weight}}; }
@@ -451,15 +451,13 @@ void norm_backward(
   const bool constant =
       std::none_of(parameter_grads.begin(), parameter_grads.end(), [](const auto& sums) { return sums.is_wanted(); });
   if (constant) {
-    constexpr auto kConstant = Parameters::kConstant;
-    const NormBackward<T, Norm, kConstant, Carried...> f{known, {w, to}, each};
+    const NormBackward<T, Norm, Wanted::kInput, Carried...> f{known, {w, to}, each};
     if (backend::launch_kept_rows(like, f, from, rows, cols)) {
       return;
     }
   }
-  constexpr auto kSummed = Parameters::kSummed;
-  const WriteGrad<T, Norm, kSummed, Carried...> write{w, to};
-  const NormBackward<T, Norm, kSummed, Carried...> f{known, write, each};
+  const WriteGrad<T, Norm, Wanted::kAll, Carried...> write{w, to};
+  const NormBackward<T, Norm, Wanted::kAll, Carried...> f{known, write, each};
   if (backend::launch_rows_and_column_sums(like, f, from, rows, cols, parameter_grads)) {
     return;
   }
@@ -533,7 +531,7 @@ auto norm_backward(
   return detail::as_result(outputs);
 }
 
-// That of its input alone.
+// The gradient of its input alone, where its parameters are constants.
 template <template <class> class N, class... GradSum>
 Tensor norm_input_backward(
     const CheckedInputs& checked, const std::array<Tensor, N<float>::kSaved>& saved,

@@ -92,10 +92,13 @@ void launch_rows(
   }
 }
 
-// The same of rows that a GPU has registers for. Here no rows are too long: always true.
+// The same of rows that a thread takes whole. False, and nothing done, for few long ones, which threads share.
 template <class T, size_t K, class F>
 bool launch_kept_rows(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
+  if (detail::few_long_rows(rows, cols)) {
+    return false;
+  }
   launch_rows(like, f, inputs, rows, cols);
   return true;
 }

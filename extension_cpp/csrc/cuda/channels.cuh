@@ -58,7 +58,7 @@ struct ChannelGrid {
   int chunks;
   int64_t cols;      // elements of a group, of whole planes
   int tiles;         // of a group
-  Divider by_near;   // blocks that lie beside each other: the tiles of a chunk, or the chunks of a tile
+  Divider by_near;   // by the number of blocks beside each other: the tiles of a chunk, or the chunks of a tile
   int tile;          // accesses of a tile, at most
   Divider by_inner;  // elements of a plane that are some thread's first
   Divider by_channels;

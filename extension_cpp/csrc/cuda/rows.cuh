@@ -760,10 +760,10 @@ bool launch_column_sums(
   return true;
 }
 
-// Which rows there are kernels for: also those that are too long for the registers of a block, or no others.
+// Of which rows there are kernels: of any length, or no longer than the registers of a block keep.
 enum class Lengths { kAll, kKept };
 
-// False, and nothing done, for rows of another length.
+// False, and nothing done, for longer rows.
 template <Lengths kLengths = Lengths::kAll, class Matrices, class F, class Grid>
 bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, const Grid& grid, int64_t span_cols) {
   using T = typename Matrices::Element;

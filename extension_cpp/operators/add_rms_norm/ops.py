@@ -76,19 +76,22 @@ def _backward(ctx, grad_output, grad_sum, grad_rstd):
 
 
 # As functions of independent tensors, whatever rstd is the statistic of.
-def _input_backward_in_torch(grad_output, grad_sum, sum, rstd, weight):
-    rstd = rstd.unsqueeze(-1)
-    x_hat = sum * rstd
+def _grad_input(grad_output, grad_sum, x_hat, rstd, weight):
     h = grad_output if weight is None else grad_output * weight
-    grad = rstd * (h - x_hat * (h * x_hat).mean(-1, keepdim=True))
+    grad = rstd.unsqueeze(-1) * (h - x_hat * (h * x_hat).mean(-1, keepdim=True))
     return grad if grad_sum is None else grad + grad_sum
 
 
+def _input_backward_in_torch(grad_output, grad_sum, sum, rstd, weight):
+    return _grad_input(grad_output, grad_sum, sum * rstd.unsqueeze(-1), rstd, weight)
+
+
 def _backward_in_torch(grad_output, grad_sum, sum, rstd, weight, columns=None):
-    terms = grad_output * (sum * rstd.unsqueeze(-1))
+    x_hat = sum * rstd.unsqueeze(-1)
+    columns = columns or sum.shape[-1:]
     return (
-        _input_backward_in_torch(grad_output, grad_sum, sum, rstd, weight),
-        None if weight is None else terms.sum_to_size(columns or sum.shape[-1:]),
+        _grad_input(grad_output, grad_sum, x_hat, rstd, weight),
+        None if weight is None else (grad_output * x_hat).sum_to_size(columns),
     )
 
 

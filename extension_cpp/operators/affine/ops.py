@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from extension_cpp import registration
-from extension_cpp.broadcasting import summed, to_sum
+from extension_cpp.broadcasting import reduced_to, to_sum
 from extension_cpp.operators.mymul.ops import sum_of_products
 
 
@@ -48,7 +48,7 @@ def _backward(ctx, grad_output):
     return (
         None if x is None else sum_of_products(grad_output, x, shape_a),
         None if a is None else sum_of_products(grad_output, a, shape_x),
-        summed(grad_output, shape_b) if needs_b else None,
+        reduced_to(grad_output, shape_b) if needs_b else None,
     )
 
 

@@ -96,21 +96,27 @@ def add_grad_of_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd):
 
 
 # As functions of independent tensors, whatever mean and rstd are the statistics of.
-def input_backward_in_torch(grad_output, input, mean, rstd, weight):
+def _normalized(input, mean, rstd):
+    return (input - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
+
+
+def _grad_input(grad_output, x_hat, rstd, weight):
     def average(tensor):
         return tensor.mean(-1, keepdim=True)
 
-    rstd = rstd.unsqueeze(-1)
-    x_hat = (input - mean.unsqueeze(-1)) * rstd
     h = grad_output if weight is None else grad_output * weight
-    return rstd * (h - average(h) - x_hat * average(h * x_hat))
+    return rstd.unsqueeze(-1) * (h - average(h) - x_hat * average(h * x_hat))
+
+
+def input_backward_in_torch(grad_output, input, mean, rstd, weight):
+    return _grad_input(grad_output, _normalized(input, mean, rstd), rstd, weight)
 
 
 def backward_in_torch(grad_output, input, mean, rstd, weight, bias, columns=None):
-    x_hat = (input - mean.unsqueeze(-1)) * rstd.unsqueeze(-1)
+    x_hat = _normalized(input, mean, rstd)
     columns = columns or input.shape[-1:]
     return (
-        input_backward_in_torch(grad_output, input, mean, rstd, weight),
+        _grad_input(grad_output, x_hat, rstd, weight),
         None if weight is None else (grad_output * x_hat).sum_to_size(columns),
         None if bias is None else grad_output.sum_to_size(columns),
     )

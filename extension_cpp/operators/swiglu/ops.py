@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from extension_cpp import registration
+from extension_cpp.broadcasting import stand_in
 from extension_cpp.layout import same_shape
 
 
@@ -30,14 +31,17 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def _setup_context(ctx, inputs, output):
     gate, up = inputs
-    ctx.save_for_backward(gate, up)
+    needs_gate, _ = ctx.needs_input_grad
+    ctx.save_for_backward(gate, up if needs_gate else None)
+    ctx.shape_of_up = up.shape
 
 
 def _backward(ctx, grad_output):
     gate, up = ctx.saved_tensors
-    needs_gate, _ = ctx.needs_input_grad
-    if not needs_gate and same_shape(up.shape, grad_output.shape):
-        return None, swiglu(gate, grad_output)  # the derivative by `up` is silu(gate)
+    if up is None:  # the gate is a constant, and the derivative by `up` is silu(gate)
+        if same_shape(ctx.shape_of_up, grad_output.shape):
+            return None, swiglu(gate, grad_output)
+        up = stand_in(grad_output, ctx.shape_of_up)
     return torch.ops.extension_cpp.swiglu_backward(grad_output, gate, up)
 
 
