@@ -132,6 +132,37 @@ def test_large_matrices(device, shape, layout, dtype):
     check(grad, column, row, number)
 
 
+# Together they are no matrices, but for each index of one dimension, of which a CPU takes one slice
+# after the other: numbers for every example and feature, and what is one for all examples, or
+# whole in each of them.
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("layout", ["contiguous", "sliced", "transposed"])
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((3, 1, 257), (3, 1, 257)),
+        ((3, 1, 257), (257,)),
+        ((3, 1, 257), (200, 1)),
+        ((3, 1, 257), (3, 200, 1)),
+        ((3, 1, 257), ()),
+        ((3, 1, 257), (3, 1, 1)),
+        ((3, 1, 257), (200, 257)),
+        ((3, 200, 257), (3, 1, 257)),
+        ((3, 1, 257), None),
+    ],
+)
+def test_slices_that_are_matrices(device, a, b, layout, dtype):
+    generator = torch.Generator().manual_seed(0)
+
+    def make(own: tuple[int, ...]) -> Tensor:
+        values = torch.randn(own, generator=generator, dtype=torch.float64)
+        return laid_out(values.to(dtype).to(device), layout)
+
+    grad, x = make((3, 200, 257)), make((3, 200, 257))
+    check(grad, make(a), x, None if b is None else make(b))
+
+
 @on_each_device
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format])
 def test_what_is_whole_keeps_the_layout(device, memory_format):

@@ -33,6 +33,14 @@ class SumOutput {
                                               : SumOutput(tensor.mutable_data_ptr<T>());
   }
 
+  // What begins at the i-th number.
+  SumOutput from(int64_t i) const {
+    SumOutput result = *this;
+    result.narrow_ = narrow_ == nullptr ? nullptr : narrow_ + i;
+    result.wide_ = wide_ == nullptr ? nullptr : wide_ + i;
+    return result;
+  }
+
   // One of the two, or neither.
   HOST_DEVICE A* wide() const { return wide_; }
   HOST_DEVICE T* narrow() const { return narrow_; }

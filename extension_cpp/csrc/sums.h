@@ -169,6 +169,114 @@ void compute_and_sum(const F& f, const Tensor& like, const std::array<Tensor, K>
   }
 }
 
+// Matrices that follow one another along a dimension, and how far, for each of N operands: 0 of what is one for all.
+template <size_t N>
+struct Slices {
+  int64_t count = 0;  // 0: there are none
+  MatrixShape shape;
+  MatrixPlace places[N];
+  std::array<int64_t, N> steps;
+};
+
+// The slices of a dimension, if they are matrices of which no result has a number for each row.
+template <size_t K, size_t M>
+Slices<K + M> slices_of(
+    const Tensor& like, const std::vector<int64_t>& layout, const std::array<Tensor, K>& inputs,
+    const SummedResults<M>& results, int64_t dim) {
+  constexpr size_t N = 1 + K + M;
+  std::array<std::vector<int64_t>, N> sizes;
+  Geometry operands[N];
+  std::array<int64_t, N> steps{};
+  const auto take = [&](size_t n, const Geometry& whole) {
+    const int64_t own = dim - (like.dim() - whole.dim);
+    sizes[n].assign(whole.sizes, whole.sizes + whole.dim);
+    if (own >= 0 && sizes[n][own] != 1) {
+      steps[n] = whole.strides[own];
+      sizes[n][own] = 1;
+    }
+    operands[n] = {whole.dim, sizes[n].data(), whole.strides};
+  };
+  const Geometry whole{like.dim(), like.sizes().data(), layout.data()};
+  take(0, whole);
+  for (size_t k = 0; k < K; ++k) {
+    take(1 + k, geometry(inputs[k]));
+  }
+  for (size_t m = 0; m < M; ++m) {
+    take(1 + K + m, results.wanted[m] ? geometry(results.tensors[m]) : whole);
+  }
+  Slices<K + M> slices;
+  MatrixPlace places[N];
+  slices.shape = extension_cpp::view_as_matrices(operands, N, backend::kMatrixCols, places);
+  bool are = slices.shape.rows > 0;
+  for (size_t m = 0; m < M && are; ++m) {
+    const MatrixPlace& place = places[1 + K + m];
+    // What is summed over slices alone would be whole in each, and rounded there.
+    const bool is_rounded = place.is_whole(slices.shape.cols) && steps[1 + K + m] == 0;
+    are = !results.wanted[m] || !(place.is_column() || is_rounded);
+  }
+  slices.count = are ? like.size(dim) : 0;
+  std::copy_n(places + 1, K + M, slices.places);
+  std::copy_n(steps.begin() + 1, K + M, slices.steps.begin());
+  return slices;
+}
+
+// The fewest slices that are large enough for a call each.
+template <size_t K, size_t M>
+Slices<K + M> find_slices(
+    const Tensor& like, const std::vector<int64_t>& layout, const std::array<Tensor, K>& inputs,
+    const SummedResults<M>& results) {
+  Slices<K + M> best;
+  for (int64_t dim = 0; dim < like.dim(); ++dim) {
+    const int64_t size = like.size(dim);
+    const bool is_better = best.count == 0 || size < best.count;
+    if (size > 1 && is_better && like.numel() / size >= backend::kSliceElements) {
+      const auto slices = slices_of(like, layout, inputs, results, dim);
+      best = slices.count > 0 ? slices : best;
+    }
+  }
+  return best;
+}
+
+// compute_matrices() of one slice after the other.
+template <class T, class F, size_t K, size_t M>
+void compute_slices(
+    const F& f, const Tensor& like, const Slices<K + M>& slices, const std::array<Tensor, K>& inputs,
+    SummedResults<M>& results) {
+  using A = acc_t<T>;
+  const int64_t cols = slices.shape.cols;
+  std::array<std::optional<Tensor>, M> columns;  // [slices, cols], of what is summed to one number or over slices
+  for (size_t m = 0; m < M; ++m) {
+    const MatrixPlace& place = slices.places[K + m];
+    if (results.wanted[m] && (place.is_number() || (place.is_row() && slices.steps[K + m] == 0))) {
+      columns[m] = new_empty(like, {slices.count, cols}, kDtypeOf<A>);
+    }
+  }
+  backend::for_each_slice(slices.count, [&](int64_t i) {
+    std::array<PlacedInput<T>, K> from;
+    for (size_t k = 0; k < K; ++k) {
+      from[k] = {inputs[k].template const_data_ptr<T>() + i * slices.steps[k], slices.places[k]};
+    }
+    std::array<PlacedResult<T>, M> to;
+    for (size_t m = 0; m < M; ++m) {
+      const int64_t offset = i * slices.steps[K + m];
+      if (columns[m].has_value()) {
+        to[m].columns = SumOutput<T>(columns[m]->template mutable_data_ptr<A>() + i * cols);
+      } else if (results.wanted[m] && slices.places[K + m].is_row()) {
+        to[m].columns = SumOutput<T>::of(results.tensors[m]).from(offset);
+      } else if (results.wanted[m]) {
+        to[m].whole = results.tensors[m].template mutable_data_ptr<T>() + offset;
+      }
+    }
+    backend::elementwise_with_sums<T>(f, like, slices.shape.rows, cols, from, to);
+  });
+  for (size_t m = 0; m < M; ++m) {
+    if (columns[m].has_value()) {
+      const std::vector<bool> summed{slices.steps[K + m] == 0, slices.places[K + m].is_number()};
+      backend::sum_dims(*columns[m], columns[m]->sizes(), summed, results.tensors[m]);
+    }
+  }
+}
+
 template <class T, class F, size_t K, size_t M>
 void compute_with_sums(const F& f, const Tensor& like, std::array<Tensor, K> inputs, SummedResults<M>& results) {
   if (like.numel() == 0) {
@@ -202,10 +310,12 @@ void compute_with_sums(const F& f, const Tensor& like, std::array<Tensor, K> inp
     }
     shape = view_as_matrices(like, layout, inputs, results, places);
   }
-  if (shape.rows == 0) {
-    compute_and_sum<T>(f, like, inputs, results);
-  } else {
+  if (shape.rows > 0) {
     compute_matrices<T>(f, like, shape, inputs, results, places);
+  } else if (const auto slices = find_slices(like, layout, inputs, results); slices.count > 0) {
+    compute_slices<T>(f, like, slices, inputs, results);
+  } else {
+    compute_and_sum<T>(f, like, inputs, results);
   }
 }
 
@@ -219,7 +329,8 @@ inline detail::Unread unread(const std::optional<Tensor>& tensor) { return {tens
 // order. A result of the shape of an argument that is None is not computed; such are the results after the first
 // kAlways, whose arguments are unread().
 //
-// One pass over memory where in some order of the dimensions everything is a matrix, a row of it, a column or a number.
+// One pass over memory where in some order of the dimensions everything is a matrix, a row of it, a column or a number;
+// on the CPU also where all is so for each index of one dimension.
 template <template <class> class F, size_t kAlways, class... Arguments>
 auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
   constexpr size_t M = detail::counts_of<F, Arguments...>::results;

@@ -17,6 +17,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -231,6 +232,16 @@ struct WriteOrSumRows {
 
 // Columns of a matrix of which nothing says how wide it is.
 constexpr int64_t kMatrixCols = 4096;
+
+// Slices would be launched one by one: there are none.
+constexpr int64_t kSliceElements = std::numeric_limits<int64_t>::max();
+
+template <class Compute>
+void for_each_slice(int64_t count, const Compute& compute) {
+  for (int64_t i = 0; i < count; ++i) {
+    compute(i);
+  }
+}
 
 // results[m] of f(inputs[row, col]...) for every element of [rows, cols] matrices, written or summed. There are some.
 template <class T, class F, size_t K, size_t M>
