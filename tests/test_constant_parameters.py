@@ -27,7 +27,6 @@ NORMS = {
     "add_rms_norm": (2, 1, rms_norm),
 }
 
-
 DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 

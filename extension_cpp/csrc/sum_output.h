@@ -67,6 +67,9 @@ struct PlacedResult {
   T* whole = nullptr;
   SumOutput<T> columns;
   Tensor* rows = nullptr;
+
+  // What lies i elements on, of all but rows.
+  PlacedResult from(int64_t i) const { return {whole == nullptr ? nullptr : whole + i, columns.from(i), rows}; }
 };
 
 }  // namespace extension_cpp

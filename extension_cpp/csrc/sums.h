@@ -90,27 +90,98 @@ struct SummedResults {
   }
 };
 
+// What N operands are together: a matrix, or several that follow one another along a dimension.
+template <size_t N>
+struct Matrices {
+  int64_t count = 0;  // 0: they are none
+  MatrixShape shape;
+  MatrixPlace places[N];
+  int64_t steps[N] = {};  // elements from each matrix to the next; 0 of what is one for all
+};
+
+// Of the whole, or of the slices of a dimension. `layout`: strides of what is whole.
+template <size_t K, size_t M>
+Matrices<K + M> view_as_matrices(
+    const Tensor& like, const std::vector<int64_t>& layout, const std::array<Tensor, K>& inputs,
+    const SummedResults<M>& results, std::optional<int64_t> dim = std::nullopt) {
+  constexpr size_t N = 1 + K + M;
+  const Geometry whole{like.dim(), like.sizes().data(), layout.data()};
+  Geometry operands[N] = {whole};
+  std::transform(inputs.begin(), inputs.end(), operands + 1, [](const Tensor& input) { return geometry(input); });
+  for (size_t m = 0; m < M; ++m) {
+    operands[1 + K + m] = results.wanted[m] ? geometry(results.tensors[m]) : whole;
+  }
+  std::vector<int64_t> sizes[N];  // of slices
+  int64_t steps[N] = {};
+  for (size_t n = 0; n < N && dim.has_value(); ++n) {
+    Geometry& operand = operands[n];
+    const int64_t own = *dim - (like.dim() - operand.dim);
+    if (own >= 0 && operand.sizes[own] != 1) {
+      sizes[n].assign(operand.sizes, operand.sizes + operand.dim);
+      sizes[n][own] = 1;
+      steps[n] = operand.strides[own];
+      operand.sizes = sizes[n].data();
+    }
+  }
+  MatrixPlace places[N];
+  Matrices<K + M> matrices;
+  matrices.shape = extension_cpp::view_as_matrices(operands, N, backend::kMatrixCols, places);
+  std::copy_n(places + 1, K + M, matrices.places);
+  std::copy_n(steps + 1, K + M, matrices.steps);
+  bool are = matrices.shape.rows > 0;
+  for (size_t m = 0; m < M && are && dim.has_value(); ++m) {
+    // Of slices no result has a number for each row. What is summed over slices alone would be whole in each, and
+    // rounded there.
+    const MatrixPlace& place = matrices.places[K + m];
+    const bool is_rounded = place.is_whole(matrices.shape.cols) && matrices.steps[K + m] == 0;
+    are = !results.wanted[m] || !(place.is_column() || is_rounded);
+  }
+  matrices.count = !are ? 0 : dim.has_value() ? like.size(*dim) : 1;
+  return matrices;
+}
+
+// The fewest slices that are matrices and large enough for a call each.
+template <size_t K, size_t M>
+Matrices<K + M> find_slices(
+    const Tensor& like, const std::vector<int64_t>& layout, const std::array<Tensor, K>& inputs,
+    const SummedResults<M>& results) {
+  Matrices<K + M> best;
+  for (int64_t dim = 0; dim < like.dim(); ++dim) {
+    const int64_t size = like.size(dim);
+    const bool is_better = best.count == 0 || size < best.count;
+    if (size > 1 && is_better && like.numel() / size >= backend::kSliceElements) {
+      const auto slices = view_as_matrices(like, layout, inputs, results, dim);
+      best = slices.count > 0 ? slices : best;
+    }
+  }
+  return best;
+}
+
 // Results of f for every element of matrices, written or summed as their places say.
 template <class T, class F, size_t K, size_t M>
 void compute_matrices(
-    const F& f, const Tensor& like, const MatrixShape& shape, const std::array<Tensor, K>& inputs,
-    SummedResults<M>& results, const MatrixPlace* places /* [K + M] */) {
+    const F& f, const Tensor& like, const Matrices<K + M>& matrices, const std::array<Tensor, K>& inputs,
+    SummedResults<M>& results) {
   using A = acc_t<T>;
+  const int64_t cols = matrices.shape.cols;
   std::array<PlacedInput<T>, K> from;
   for (size_t k = 0; k < K; ++k) {
-    from[k] = {inputs[k].template const_data_ptr<T>(), places[k]};
+    from[k] = {inputs[k].template const_data_ptr<T>(), matrices.places[k]};
   }
   std::array<PlacedResult<T>, M> to;
-  std::array<std::optional<Tensor>, M> columns;  // of what becomes one number
+  std::array<int64_t, M> steps;
+  std::array<std::optional<Tensor>, M> columns;  // [matrices, cols], of what becomes one number, or is one for all
   for (size_t m = 0; m < M; ++m) {
-    const MatrixPlace& place = places[K + m];
+    const MatrixPlace& place = matrices.places[K + m];
+    steps[m] = matrices.steps[K + m];
     Tensor& result = results.tensors[m];
     if (!results.wanted[m]) {
       continue;
     }
-    if (place.is_number()) {
-      columns[m] = new_empty(like, {shape.cols}, kDtypeOf<A>);
+    if (place.is_number() || (place.is_row() && matrices.count > 1 && steps[m] == 0)) {
+      columns[m] = new_empty(like, {matrices.count, cols}, kDtypeOf<A>);
       to[m].columns = SumOutput<T>(columns[m]->template mutable_data_ptr<A>());
+      steps[m] = cols;
     } else if (place.is_row()) {
       to[m].columns = SumOutput<T>::of(result);
     } else if (place.is_column()) {
@@ -119,29 +190,23 @@ void compute_matrices(
       to[m].whole = result.template mutable_data_ptr<T>();
     }
   }
-  backend::elementwise_with_sums<T>(f, like, shape.rows, shape.cols, from, to);
+  backend::for_each_matrix(matrices.count, [&](int64_t i) {
+    auto from_here = from;
+    for (size_t k = 0; k < K; ++k) {
+      from_here[k].data += i * matrices.steps[k];
+    }
+    auto to_here = to;
+    for (size_t m = 0; m < M; ++m) {
+      to_here[m] = to[m].from(i * steps[m]);
+    }
+    backend::elementwise_with_sums<T>(f, like, matrices.shape.rows, cols, from_here, to_here);
+  });
   for (size_t m = 0; m < M; ++m) {
     if (columns[m].has_value()) {
-      backend::sum_dims(*columns[m], columns[m]->sizes(), {true}, results.tensors[m]);
+      const std::vector<bool> summed{matrices.steps[K + m] == 0, matrices.places[K + m].is_number()};
+      backend::sum_dims(*columns[m], columns[m]->sizes(), summed, results.tensors[m]);
     }
   }
-}
-
-// `layout`: strides of what is whole.
-template <size_t K, size_t M>
-MatrixShape view_as_matrices(
-    const Tensor& like, const std::vector<int64_t>& layout, const std::array<Tensor, K>& inputs,
-    const SummedResults<M>& results, MatrixPlace* places /* [K + M] */) {
-  const Geometry whole{like.dim(), like.sizes().data(), layout.data()};
-  Geometry operands[1 + K + M] = {whole};
-  std::transform(inputs.begin(), inputs.end(), operands + 1, [](const Tensor& input) { return geometry(input); });
-  for (size_t m = 0; m < M; ++m) {
-    operands[1 + K + m] = results.wanted[m] ? geometry(results.tensors[m]) : whole;
-  }
-  MatrixPlace all[1 + K + M];
-  const MatrixShape shape = extension_cpp::view_as_matrices(operands, 1 + K + M, backend::kMatrixCols, all);
-  std::copy_n(all + 1, K + M, places);
-  return shape;
 }
 
 // By way of whole results in the type of the arithmetic, which are summed then.
@@ -155,124 +220,17 @@ void compute_and_sum(const F& f, const Tensor& like, const std::array<Tensor, K>
   });
   auto terms = make_tensors<M>([&](size_t) { return new_empty(wide[0], like.sizes()); });
   SummedResults<M> to{terms, results.wanted};
-  const MatrixShape shape = as_matrix(like.numel(), backend::kMatrixCols);
-  MatrixPlace places[K + M];
-  std::fill_n(places, K + M, MatrixPlace{shape.cols, 1});
-  compute_matrices<A>(f, wide[0], shape, wide, to, places);
+  Matrices<K + M> whole;
+  whole.count = 1;
+  whole.shape = as_matrix(like.numel(), backend::kMatrixCols);
+  std::fill_n(whole.places, K + M, MatrixPlace{whole.shape.cols, 1});
+  compute_matrices<A>(f, wide[0], whole, wide, to);
   for (size_t m = 0; m < M; ++m) {
     Tensor& result = results.tensors[m];
     if (results.has_shape_of(like, m)) {
       copy_into(result, terms[m]);
     } else if (results.wanted[m]) {
       backend::sum_dims(terms[m], like.sizes(), summed_dims(like.sizes(), result.sizes()), result);
-    }
-  }
-}
-
-// Matrices that follow one another along a dimension, and how far, for each of N operands: 0 of what is one for all.
-template <size_t N>
-struct Slices {
-  int64_t count = 0;  // 0: there are none
-  MatrixShape shape;
-  MatrixPlace places[N];
-  std::array<int64_t, N> steps;
-};
-
-// The slices of a dimension, if they are matrices of which no result has a number for each row.
-template <size_t K, size_t M>
-Slices<K + M> slices_of(
-    const Tensor& like, const std::vector<int64_t>& layout, const std::array<Tensor, K>& inputs,
-    const SummedResults<M>& results, int64_t dim) {
-  constexpr size_t N = 1 + K + M;
-  std::array<std::vector<int64_t>, N> sizes;
-  Geometry operands[N];
-  std::array<int64_t, N> steps{};
-  const auto take = [&](size_t n, const Geometry& whole) {
-    const int64_t own = dim - (like.dim() - whole.dim);
-    sizes[n].assign(whole.sizes, whole.sizes + whole.dim);
-    if (own >= 0 && sizes[n][own] != 1) {
-      steps[n] = whole.strides[own];
-      sizes[n][own] = 1;
-    }
-    operands[n] = {whole.dim, sizes[n].data(), whole.strides};
-  };
-  const Geometry whole{like.dim(), like.sizes().data(), layout.data()};
-  take(0, whole);
-  for (size_t k = 0; k < K; ++k) {
-    take(1 + k, geometry(inputs[k]));
-  }
-  for (size_t m = 0; m < M; ++m) {
-    take(1 + K + m, results.wanted[m] ? geometry(results.tensors[m]) : whole);
-  }
-  Slices<K + M> slices;
-  MatrixPlace places[N];
-  slices.shape = extension_cpp::view_as_matrices(operands, N, backend::kMatrixCols, places);
-  bool are = slices.shape.rows > 0;
-  for (size_t m = 0; m < M && are; ++m) {
-    const MatrixPlace& place = places[1 + K + m];
-    // What is summed over slices alone would be whole in each, and rounded there.
-    const bool is_rounded = place.is_whole(slices.shape.cols) && steps[1 + K + m] == 0;
-    are = !results.wanted[m] || !(place.is_column() || is_rounded);
-  }
-  slices.count = are ? like.size(dim) : 0;
-  std::copy_n(places + 1, K + M, slices.places);
-  std::copy_n(steps.begin() + 1, K + M, slices.steps.begin());
-  return slices;
-}
-
-// The fewest slices that are large enough for a call each.
-template <size_t K, size_t M>
-Slices<K + M> find_slices(
-    const Tensor& like, const std::vector<int64_t>& layout, const std::array<Tensor, K>& inputs,
-    const SummedResults<M>& results) {
-  Slices<K + M> best;
-  for (int64_t dim = 0; dim < like.dim(); ++dim) {
-    const int64_t size = like.size(dim);
-    const bool is_better = best.count == 0 || size < best.count;
-    if (size > 1 && is_better && like.numel() / size >= backend::kSliceElements) {
-      const auto slices = slices_of(like, layout, inputs, results, dim);
-      best = slices.count > 0 ? slices : best;
-    }
-  }
-  return best;
-}
-
-// compute_matrices() of one slice after the other.
-template <class T, class F, size_t K, size_t M>
-void compute_slices(
-    const F& f, const Tensor& like, const Slices<K + M>& slices, const std::array<Tensor, K>& inputs,
-    SummedResults<M>& results) {
-  using A = acc_t<T>;
-  const int64_t cols = slices.shape.cols;
-  std::array<std::optional<Tensor>, M> columns;  // [slices, cols], of what is summed to one number or over slices
-  for (size_t m = 0; m < M; ++m) {
-    const MatrixPlace& place = slices.places[K + m];
-    if (results.wanted[m] && (place.is_number() || (place.is_row() && slices.steps[K + m] == 0))) {
-      columns[m] = new_empty(like, {slices.count, cols}, kDtypeOf<A>);
-    }
-  }
-  backend::for_each_slice(slices.count, [&](int64_t i) {
-    std::array<PlacedInput<T>, K> from;
-    for (size_t k = 0; k < K; ++k) {
-      from[k] = {inputs[k].template const_data_ptr<T>() + i * slices.steps[k], slices.places[k]};
-    }
-    std::array<PlacedResult<T>, M> to;
-    for (size_t m = 0; m < M; ++m) {
-      const int64_t offset = i * slices.steps[K + m];
-      if (columns[m].has_value()) {
-        to[m].columns = SumOutput<T>(columns[m]->template mutable_data_ptr<A>() + i * cols);
-      } else if (results.wanted[m] && slices.places[K + m].is_row()) {
-        to[m].columns = SumOutput<T>::of(results.tensors[m]).from(offset);
-      } else if (results.wanted[m]) {
-        to[m].whole = results.tensors[m].template mutable_data_ptr<T>() + offset;
-      }
-    }
-    backend::elementwise_with_sums<T>(f, like, slices.shape.rows, cols, from, to);
-  });
-  for (size_t m = 0; m < M; ++m) {
-    if (columns[m].has_value()) {
-      const std::vector<bool> summed{slices.steps[K + m] == 0, slices.places[K + m].is_number()};
-      backend::sum_dims(*columns[m], columns[m]->sizes(), summed, results.tensors[m]);
     }
   }
 }
@@ -300,20 +258,20 @@ void compute_with_sums(const F& f, const Tensor& like, std::array<Tensor, K> inp
     std::transform(inputs.begin(), inputs.end(), operands, [](const Tensor& input) { return geometry(input); });
     layout = elementwise_strides(like.dim(), like.sizes().data(), operands, K);
   }
-  MatrixPlace places[K + M];
-  MatrixShape shape = view_as_matrices(like, layout, inputs, results, places);
-  if (shape.rows == 0) {
+  auto matrices = view_as_matrices(like, layout, inputs, results);
+  if (matrices.count == 0) {
     const Tensor whole = empty_with_strides(like, like.sizes(), layout);
     for (Tensor& input : inputs) {
       const bool is_whole = equal_sizes(input.sizes(), like.sizes());
       input = is_whole ? with_layout_of(whole, input) : as_contiguous(input);
     }
-    shape = view_as_matrices(like, layout, inputs, results, places);
+    matrices = view_as_matrices(like, layout, inputs, results);
   }
-  if (shape.rows > 0) {
-    compute_matrices<T>(f, like, shape, inputs, results, places);
-  } else if (const auto slices = find_slices(like, layout, inputs, results); slices.count > 0) {
-    compute_slices<T>(f, like, slices, inputs, results);
+  if (matrices.count == 0) {
+    matrices = find_slices(like, layout, inputs, results);
+  }
+  if (matrices.count > 0) {
+    compute_matrices<T>(f, like, matrices, inputs, results);
   } else {
     compute_and_sum<T>(f, like, inputs, results);
   }

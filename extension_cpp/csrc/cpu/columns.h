@@ -149,15 +149,19 @@ constexpr int64_t kMatrixCols = 1024;
 // Of a slice of something that is no matrix, at least, for which a call of its own is worth it.
 constexpr int64_t kSliceElements = kGrain;
 
-// compute(i) for every slice: by threads that have slices of their own, or share each of fewer.
+// compute(i) for every matrix: by threads that have matrices of their own, or share each of fewer.
 template <class Compute>
-void for_each_slice(int64_t count, const Compute& compute) {
-  const int64_t together = count >= int64_t{get_num_threads()} ? 1 : count;
-  parallel_for(0, count, together, [&](int64_t begin, int64_t end) {
+void for_each_matrix(int64_t count, const Compute& compute) {
+  const auto compute_some = [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       compute(i);
     }
-  });
+  };
+  if (count > 1 && count >= int64_t{get_num_threads()}) {
+    parallel_for(0, count, 1, compute_some);
+  } else {
+    compute_some(0, count);
+  }
 }
 
 // An input of [rows, cols], or of one row for all.

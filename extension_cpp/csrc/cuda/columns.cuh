@@ -237,7 +237,7 @@ constexpr int64_t kMatrixCols = 4096;
 constexpr int64_t kSliceElements = std::numeric_limits<int64_t>::max();
 
 template <class Compute>
-void for_each_slice(int64_t count, const Compute& compute) {
+void for_each_matrix(int64_t count, const Compute& compute) {
   for (int64_t i = 0; i < count; ++i) {
     compute(i);
   }

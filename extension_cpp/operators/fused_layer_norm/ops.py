@@ -60,7 +60,7 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, grad_output, grad_mean, grad_rstd):
     input, mean, rstd, weight, bias = ctx.saved_tensors
     needs_input, needs_weight, needs_bias, _ = ctx.needs_input_grad
-    grad_input, grad_weight, grad_bias = None, None, None
+    grad_input = grad_weight = grad_bias = None
     if grad_output is not None:
         grad_input, grad_weight, grad_bias = gradients(
             grad_output, input, mean, rstd, weight, bias, needs_weight, needs_bias
