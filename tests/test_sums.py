@@ -132,35 +132,67 @@ def test_large_matrices(device, shape, layout, dtype):
     check(grad, column, row, number)
 
 
-# Together they are no matrices, but for each index of one dimension, of which a CPU takes one slice
-# after the other: numbers for every example and feature, and what is one for all examples, or
-# whole in each of them.
+# Of several matrices that follow one another: rows that each has for itself, or all have; numbers
+# for rows of each or of all, for which operands are expanded and sums summed on; axes of which some
+# count the rows and some the matrices; what is one for some of these; what is whole in each matrix
+# and one for all, which as a result is no sum of matrices.
+B, R, C = 5, 200, 257
+MATRICES = [
+    ((B, R, C), (B, 1, C), (B, 1, C)),
+    ((B, R, C), (B, 1, C), (C,)),
+    ((B, R, C), (B, 1, C), (R, 1)),
+    ((B, R, C), (B, 1, C), (B, R, 1)),
+    ((B, R, C), (B, 1, C), ()),
+    ((B, R, C), (B, 1, C), (B, 1, 1)),
+    ((B, R, C), (B, 1, C), (R, C)),
+    ((B, R, C), (B, R, C), (B, 1, C)),
+    ((B, R, C), (B, 1, C), None),
+    ((B, R, C), (R, 1), (R, 1)),  # channels of images
+    ((B, R, C), (R, 1), (C,)),
+    ((B, R, C), (B, 1, 1), (R, 1)),
+    ((B, R, C), (R, 1), None),
+    ((3, 7, 33, 70), (7, 1, 70), (3, 1, 1, 70)),  # heads
+    ((3, 7, 33, 70), (7, 1, 1), (3, 7, 1, 70)),
+    ((3, 7, 33, 70), (3, 1, 33, 1), (3, 1, 1, 70)),
+    ((3, 7, 33, 70), (3, 1, 33, 70), (7, 1, 1)),
+    ((3, 5, 2, 3, 90), (3, 1, 2, 1, 90), (5, 1, 3, 1)),
+    ((1000, 4, 64), (1000, 1, 64), (64,)),  # many small ones
+    ((1000, 4, 5), (1000, 1, 5), (4, 1)),
+    ((70, 300, 3), (70, 1, 3), (300, 1)),
+    # Of sizes that csrc/cuda/matrix_sums.cuh takes.
+    ((4, 513, 256), (4, 1, 256), (4, 1, 256)),
+    ((4, 513, 256), (4, 1, 256), (513, 1)),
+    ((4, 130, 1030), (4, 1, 1030), (4, 1, 1)),
+    ((4, 130, 1030), (4, 130, 1), (4, 1, 1030)),
+    ((3, 515, 517), (3, 1, 517), (517,)),
+    ((3, 515, 517), (515, 1), (3, 1, 517)),
+]
+
+
 @on_each_device
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("layout", ["contiguous", "sliced", "transposed"])
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [
-        ((3, 1, 257), (3, 1, 257)),
-        ((3, 1, 257), (257,)),
-        ((3, 1, 257), (200, 1)),
-        ((3, 1, 257), (3, 200, 1)),
-        ((3, 1, 257), ()),
-        ((3, 1, 257), (3, 1, 1)),
-        ((3, 1, 257), (200, 257)),
-        ((3, 200, 257), (3, 1, 257)),
-        ((3, 1, 257), None),
-    ],
-)
-def test_slices_that_are_matrices(device, a, b, layout, dtype):
+@pytest.mark.parametrize("layout", ["contiguous", "sliced", "transposed", "misaligned"])
+@pytest.mark.parametrize(("shape", "a", "b"), MATRICES, ids=str)
+def test_several_matrices(device, shape, a, b, layout, dtype):
     generator = torch.Generator().manual_seed(0)
 
     def make(own: tuple[int, ...]) -> Tensor:
         values = torch.randn(own, generator=generator, dtype=torch.float64)
         return laid_out(values.to(dtype).to(device), layout)
 
-    grad, x = make((3, 200, 257)), make((3, 200, 257))
-    check(grad, make(a), x, None if b is None else make(b))
+    b = None if b is None else make(b)
+    check(make(shape), make(a), make(shape), b)
+    check(make(shape), make(a), make(a), b)
+
+
+# Such a copy has the dimensions that it is expanded along, too.
+@on_each_device
+def test_expanded_operands_of_several_matrices(device):
+    grad, x = torch.randn(2, 6, 40, 50, device=device)
+    row, column = torch.randn(6, 1, 50, device=device), torch.randn(40, 1, device=device)
+    for whole in (column.expand(6, 40, 50), column.expand(40, 50), row.expand(6, 40, 50)):
+        check(grad, row, whole, column)
+        check(whole.expand_as(grad), row, x, column)
 
 
 @on_each_device

@@ -6,6 +6,7 @@
 #include "torch_abi.h"
 
 #include <type_traits>
+#include <vector>
 
 namespace extension_cpp {
 
@@ -60,16 +61,20 @@ class SumOutput {
   A* wide_ = nullptr;
 };
 
-// Where a result for each element of a matrix goes: to a matrix, or what it adds up to in the columns, in the rows, or
-// nowhere.
+// Where sums of rows go that are seen as of these sizes: they are summed on over some of their dimensions.
+struct RowsOutput {
+  Tensor* tensor = nullptr;  // none: nowhere
+  std::vector<int64_t> sizes;
+  std::vector<bool> summed;
+};
+
+// Where a result for each element of matrices goes: to matrices, or what it adds up to in the columns of each, in the
+// rows of all, or nowhere.
 template <class T>
 struct PlacedResult {
   T* whole = nullptr;
   SumOutput<T> columns;
-  Tensor* rows = nullptr;
-
-  // What lies i elements on, of all but rows.
-  PlacedResult from(int64_t i) const { return {whole == nullptr ? nullptr : whole + i, columns.from(i), rows}; }
+  RowsOutput rows;
 };
 
 }  // namespace extension_cpp

@@ -90,123 +90,75 @@ struct SummedResults {
   }
 };
 
-// What N operands are together: a matrix, or several that follow one another along a dimension.
-template <size_t N>
-struct Matrices {
-  int64_t count = 0;  // 0: they are none
-  MatrixShape shape;
-  MatrixPlace places[N];
-  int64_t steps[N] = {};  // elements from each matrix to the next; 0 of what is one for all
-};
-
-// Of the whole, or of the slices of a dimension. `layout`: strides of what is whole.
-template <size_t K, size_t M>
-Matrices<K + M> view_as_matrices(
-    const Tensor& like, const std::vector<int64_t>& layout, const std::array<Tensor, K>& inputs,
-    const SummedResults<M>& results, std::optional<int64_t> dim = std::nullopt) {
-  constexpr size_t N = 1 + K + M;
-  const Geometry whole{like.dim(), like.sizes().data(), layout.data()};
-  Geometry operands[N] = {whole};
-  std::transform(inputs.begin(), inputs.end(), operands + 1, [](const Tensor& input) { return geometry(input); });
-  for (size_t m = 0; m < M; ++m) {
-    operands[1 + K + m] = results.wanted[m] ? geometry(results.tensors[m]) : whole;
-  }
-  std::vector<int64_t> sizes[N];  // of slices
-  int64_t steps[N] = {};
-  for (size_t n = 0; n < N && dim.has_value(); ++n) {
-    Geometry& operand = operands[n];
-    const int64_t own = *dim - (like.dim() - operand.dim);
-    if (own >= 0 && operand.sizes[own] != 1) {
-      sizes[n].assign(operand.sizes, operand.sizes + operand.dim);
-      sizes[n][own] = 1;
-      steps[n] = operand.strides[own];
-      operand.sizes = sizes[n].data();
-    }
-  }
-  MatrixPlace places[N];
-  Matrices<K + M> matrices;
-  matrices.shape = extension_cpp::view_as_matrices(operands, N, backend::kMatrixCols, places);
-  std::copy_n(places + 1, K + M, matrices.places);
-  std::copy_n(steps + 1, K + M, matrices.steps);
-  bool are = matrices.shape.rows > 0;
-  for (size_t m = 0; m < M && are && dim.has_value(); ++m) {
-    // Of slices no result has a number for each row. What is summed over slices alone would be whole in each, and
-    // rounded there.
-    const MatrixPlace& place = matrices.places[K + m];
-    const bool is_rounded = place.is_whole(matrices.shape.cols) && matrices.steps[K + m] == 0;
-    are = !results.wanted[m] || !(place.is_column() || is_rounded);
-  }
-  matrices.count = !are ? 0 : dim.has_value() ? like.size(*dim) : 1;
-  return matrices;
-}
-
-// The fewest slices that are matrices and large enough for a call each.
-template <size_t K, size_t M>
-Matrices<K + M> find_slices(
-    const Tensor& like, const std::vector<int64_t>& layout, const std::array<Tensor, K>& inputs,
-    const SummedResults<M>& results) {
-  Matrices<K + M> best;
-  for (int64_t dim = 0; dim < like.dim(); ++dim) {
-    const int64_t size = like.size(dim);
-    const bool is_better = best.count == 0 || size < best.count;
-    if (size > 1 && is_better && like.numel() / size >= backend::kSliceElements) {
-      const auto slices = view_as_matrices(like, layout, inputs, results, dim);
-      best = slices.count > 0 ? slices : best;
-    }
-  }
-  return best;
-}
-
-// Results of f for every element of matrices, written or summed as their places say.
+// Results of f for every element, written or summed: in one pass where everything has a place in matrices. False, and
+// nothing done, where a result has none, or matrices are too small.
 template <class T, class F, size_t K, size_t M>
-void compute_matrices(
-    const F& f, const Tensor& like, const Matrices<K + M>& matrices, const std::array<Tensor, K>& inputs,
+bool compute_matrices(
+    const F& f, const Tensor& like, IntArrayRef layout, const std::array<Tensor, K>& inputs,
     SummedResults<M>& results) {
   using A = acc_t<T>;
-  const int64_t cols = matrices.shape.cols;
+  const Geometry whole{like.dim(), like.sizes().data(), layout.data()};
+  Geometry operands[K + M];
+  std::transform(inputs.begin(), inputs.end(), operands, [](const Tensor& input) { return geometry(input); });
+  for (size_t m = 0; m < M; ++m) {
+    operands[K + m] = results.wanted[m] ? geometry(results.tensors[m]) : whole;
+  }
+  const MatrixView view(whole, operands, K + M, backend::kMatrixCols);
+  const Matrices& matrices = view.matrices();
+  if (matrices.count > 1 && matrices.rows * matrices.cols < backend::kLeastMatrix) {
+    return false;
+  }
+  for (size_t k = K; k < K + M; ++k) {
+    // What is whole in some of its axes would be summed over the others, of numbers that are rounded.
+    const bool is_rounded = view.is_whole(view.axes_in_place(k)) && !view.is_whole(view.axes_of(k));
+    if (!view.is_in_order(k) || is_rounded) {
+      return false;
+    }
+  }
+
+  std::array<Tensor, K> in_place = inputs;
   std::array<PlacedInput<T>, K> from;
   for (size_t k = 0; k < K; ++k) {
-    from[k] = {inputs[k].template const_data_ptr<T>(), matrices.places[k]};
+    const AxisSet axes = view.axes_in_place(k);
+    if (!view.is_in_order(k) || axes != view.axes_of(k)) {
+      const auto [sizes, strides] = view.layout_of(axes);
+      in_place[k] = empty_with_strides(like, sizes, strides);
+      copy_into(in_place[k], inputs[k]);
+    }
+    from[k] = {in_place[k].template const_data_ptr<T>(), view.place(axes)};
   }
   std::array<PlacedResult<T>, M> to;
-  std::array<int64_t, M> steps;
-  std::array<std::optional<Tensor>, M> columns;  // [matrices, cols], of what becomes one number, or is one for all
+  std::array<std::optional<Tensor>, M> columns;  // of matrices, of what is summed on
   for (size_t m = 0; m < M; ++m) {
-    const MatrixPlace& place = matrices.places[K + m];
-    steps[m] = matrices.steps[K + m];
     Tensor& result = results.tensors[m];
+    const AxisSet axes = view.axes_of(K + m);
     if (!results.wanted[m]) {
       continue;
     }
-    if (place.is_number() || (place.is_row() && matrices.count > 1 && steps[m] == 0)) {
-      columns[m] = new_empty(like, {matrices.count, cols}, kDtypeOf<A>);
-      to[m].columns = SumOutput<T>(columns[m]->template mutable_data_ptr<A>());
-      steps[m] = cols;
-    } else if (place.is_row()) {
-      to[m].columns = SumOutput<T>::of(result);
-    } else if (place.is_column()) {
-      to[m].rows = &result;
-    } else {
+    if (view.is_whole(axes)) {
       to[m].whole = result.template mutable_data_ptr<T>();
+    } else if (view.is_row(axes) && view.axes_in_place(K + m) == axes && !view.is_one_for_matrices(axes)) {
+      to[m].columns = SumOutput<T>::of(result);
+    } else if (view.is_row(axes) || (axes & view.row_axes()) == 0) {
+      columns[m] = new_empty(like, {matrices.count, matrices.cols}, kDtypeOf<A>);
+      to[m].columns = SumOutput<T>(columns[m]->template mutable_data_ptr<A>());
+    } else {
+      const AxisSet rows = view.matrix_axes() | view.row_axes();
+      to[m].rows = {&result, view.sizes_of(rows), view.summed_of(rows, axes)};
     }
   }
-  backend::for_each_matrix(matrices.count, [&](int64_t i) {
-    auto from_here = from;
-    for (size_t k = 0; k < K; ++k) {
-      from_here[k].data += i * matrices.steps[k];
-    }
-    auto to_here = to;
-    for (size_t m = 0; m < M; ++m) {
-      to_here[m] = to[m].from(i * steps[m]);
-    }
-    backend::elementwise_with_sums<T>(f, like, matrices.shape.rows, cols, from_here, to_here);
-  });
+  backend::elementwise_with_sums<T>(f, like, matrices, from, to);
   for (size_t m = 0; m < M; ++m) {
     if (columns[m].has_value()) {
-      const std::vector<bool> summed{matrices.steps[K + m] == 0, matrices.places[K + m].is_number()};
-      backend::sum_dims(*columns[m], columns[m]->sizes(), summed, results.tensors[m]);
+      const AxisSet axes = view.axes_of(K + m);
+      std::vector<int64_t> sizes = view.sizes_of(view.matrix_axes());
+      std::vector<bool> summed = view.summed_of(view.matrix_axes(), axes);
+      sizes.push_back(matrices.cols);
+      summed.push_back(!view.is_row(axes));
+      backend::sum_dims(*columns[m], sizes, summed, results.tensors[m]);
     }
   }
+  return true;
 }
 
 // By way of whole results in the type of the arithmetic, which are summed then.
@@ -220,11 +172,7 @@ void compute_and_sum(const F& f, const Tensor& like, const std::array<Tensor, K>
   });
   auto terms = make_tensors<M>([&](size_t) { return new_empty(wide[0], like.sizes()); });
   SummedResults<M> to{terms, results.wanted};
-  Matrices<K + M> whole;
-  whole.count = 1;
-  whole.shape = as_matrix(like.numel(), backend::kMatrixCols);
-  std::fill_n(whole.places, K + M, MatrixPlace{whole.shape.cols, 1});
-  compute_matrices<A>(f, wide[0], whole, wide, to);
+  compute_matrices<A>(f, wide[0], wide[0].strides(), wide, to);
   for (size_t m = 0; m < M; ++m) {
     Tensor& result = results.tensors[m];
     if (results.has_shape_of(like, m)) {
@@ -236,7 +184,7 @@ void compute_and_sum(const F& f, const Tensor& like, const std::array<Tensor, K>
 }
 
 template <class T, class F, size_t K, size_t M>
-void compute_with_sums(const F& f, const Tensor& like, std::array<Tensor, K> inputs, SummedResults<M>& results) {
+void compute_with_sums(const F& f, const Tensor& like, const std::array<Tensor, K>& inputs, SummedResults<M>& results) {
   if (like.numel() == 0) {
     for (size_t m = 0; m < M; ++m) {
       if (results.wanted[m]) {
@@ -258,21 +206,7 @@ void compute_with_sums(const F& f, const Tensor& like, std::array<Tensor, K> inp
     std::transform(inputs.begin(), inputs.end(), operands, [](const Tensor& input) { return geometry(input); });
     layout = elementwise_strides(like.dim(), like.sizes().data(), operands, K);
   }
-  auto matrices = view_as_matrices(like, layout, inputs, results);
-  if (matrices.count == 0) {
-    const Tensor whole = empty_with_strides(like, like.sizes(), layout);
-    for (Tensor& input : inputs) {
-      const bool is_whole = equal_sizes(input.sizes(), like.sizes());
-      input = is_whole ? with_layout_of(whole, input) : as_contiguous(input);
-    }
-    matrices = view_as_matrices(like, layout, inputs, results);
-  }
-  if (matrices.count == 0) {
-    matrices = find_slices(like, layout, inputs, results);
-  }
-  if (matrices.count > 0) {
-    compute_matrices<T>(f, like, matrices, inputs, results);
-  } else {
+  if (!compute_matrices<T>(f, like, layout, inputs, results)) {
     compute_and_sum<T>(f, like, inputs, results);
   }
 }
@@ -287,8 +221,8 @@ inline detail::Unread unread(const std::optional<Tensor>& tensor) { return {tens
 // order. A result of the shape of an argument that is None is not computed; such are the results after the first
 // kAlways, whose arguments are unread().
 //
-// One pass over memory where in some order of the dimensions everything is a matrix, a row of it, a column or a number;
-// on the CPU also where all is so for each index of one dimension.
+// One pass over memory, but for results that lack an outer dimension, have an inner one, and lie beside others that
+// lack an inner one.
 template <template <class> class F, size_t kAlways, class... Arguments>
 auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
   constexpr size_t M = detail::counts_of<F, Arguments...>::results;

@@ -146,23 +146,9 @@ void launch_column_sums(
 // one after another. Where tiles are parts of rows, the processor does not read on to the next one.
 constexpr int64_t kMatrixCols = 1024;
 
-// Of a slice of something that is no matrix, at least, for which a call of its own is worth it.
-constexpr int64_t kSliceElements = kGrain;
-
-// compute(i) for every matrix: by threads that have matrices of their own, or share each of fewer.
-template <class Compute>
-void for_each_matrix(int64_t count, const Compute& compute) {
-  const auto compute_some = [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      compute(i);
-    }
-  };
-  if (count > 1 && count >= int64_t{get_num_threads()}) {
-    parallel_for(0, count, 1, compute_some);
-  } else {
-    compute_some(0, count);
-  }
-}
+// Elements of a matrix that is one of several, at least: each has a call of its own. (Of fewer, copies of everything
+// take no longer.)
+constexpr int64_t kLeastMatrix = 512;
 
 // An input of [rows, cols], or of one row for all.
 template <class T>
@@ -491,32 +477,51 @@ void elementwise_with_column_sums(
   formula.run(rows, sums);
 }
 
-// results[m] of f(inputs[row, col]...), Values, for every element of [rows, cols] matrices, written or summed. There
-// are some.
+// results[m] of f(inputs[row, col]...), Values, for every element of matrices, written or summed. There are some.
+// Threads have matrices of their own, or share each of fewer.
 template <class T, class F, size_t K, size_t M>
 void elementwise_with_sums(
-    const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
+    const F& f, const Tensor& like, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
   using A = acc_t<T>;
-  detail::ColumnFormula<T, F, K, M, M> formula{f, cols, detail::column_tiles<T>(rows, cols), {}, {}, {}};
-  std::transform(inputs.begin(), inputs.end(), formula.inputs.begin(), [](const PlacedInput<T>& input) {
-    return detail::MatrixRows<const T>{input.data, input.place.row_stride, input.place.col_stride == 0};
-  });
-  formula.row_sums.stride = formula.tiles.count;
-  std::array<SumOutput<T>, M> columns;
+  const int64_t count = matrices.count;
+  const int64_t rows = matrices.rows;
+  const int64_t cols = matrices.cols;
+  const detail::ColumnTiles tiles = detail::column_tiles<T>(rows, cols);
   std::array<std::optional<Tensor>, M> row_sums;
+  std::array<A*, M> row_sums_data{};
   for (size_t m = 0; m < M; ++m) {
-    formula.results[m] = results[m].whole;
-    columns[m] = results[m].columns;
-    if (results[m].rows != nullptr) {
-      row_sums[m] = new_empty(like, {rows, formula.tiles.count}, kDtypeOf<A>);
-      formula.row_sums.to[m] = row_sums[m]->template mutable_data_ptr<A>();
+    if (results[m].rows.tensor != nullptr) {
+      row_sums[m] = new_empty(like, {count * rows, tiles.count}, kDtypeOf<A>);
+      row_sums_data[m] = row_sums[m]->template mutable_data_ptr<A>();
     }
   }
-  formula.run(rows, columns);
+  const auto compute = [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      detail::ColumnFormula<T, F, K, M, M> formula{f, cols, tiles, {}, {}, {}};
+      std::transform(inputs.begin(), inputs.end(), formula.inputs.begin(), [=](const PlacedInput<T>& input) {
+        const MatrixPlace& place = input.place;
+        return detail::MatrixRows<const T>{
+            input.data + i * place.matrix_stride, place.row_stride, place.col_stride == 0};
+      });
+      formula.row_sums.stride = tiles.count;
+      std::array<SumOutput<T>, M> columns;
+      for (size_t m = 0; m < M; ++m) {
+        formula.results[m] = results[m].whole == nullptr ? nullptr : results[m].whole + i * rows * cols;
+        formula.row_sums.to[m] = row_sums_data[m] == nullptr ? nullptr : row_sums_data[m] + i * rows * tiles.count;
+        columns[m] = results[m].columns.from(i * cols);
+      }
+      formula.run(rows, columns);
+    }
+  };
+  if (count > 1 && count >= int64_t{get_num_threads()}) {
+    parallel_for(0, count, 1, compute);
+  } else {
+    compute(0, count);
+  }
   for (size_t m = 0; m < M; ++m) {
     if (row_sums[m].has_value()) {
-      sum_dims(*row_sums[m], row_sums[m]->sizes(), {false, true}, *results[m].rows);
+      sum_parts_of_rows(*row_sums[m], results[m].rows);
     }
   }
 }

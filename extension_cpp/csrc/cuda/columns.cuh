@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -134,6 +133,7 @@ void elementwise_with_column_sums(
   for (size_t k = 0; k < K; ++k) {
     from.data[k] = inputs[k].data;
     from.one_row[k] = inputs[k].one_row;
+    from.step[k] = 0;
   }
   if (std::any_of(from.one_row, from.one_row + K, [](bool is) { return is; })) {
     detail::column_sums(like, same, from, {1, rows, cols}, sums);
@@ -157,7 +157,7 @@ void elementwise_with_column_sums(
     for (size_t c = 0; c < C; ++c) {
       to[R + c].columns = SumOutput<T>(sums[c]);
     }
-    if (launch_matrix_sums(like, detail::ResultsAndTerms<acc_t<T>, F, R, C>{f}, rows, cols, placed, to)) {
+    if (launch_matrix_sums(like, detail::ResultsAndTerms<acc_t<T>, F, R, C>{f}, {1, rows, cols}, placed, to)) {
       return;
     }
     // A kernel of its own, which has nothing to shift.
@@ -228,30 +228,12 @@ struct WriteOrSumRows {
   }
 };
 
-}  // namespace detail
-
-// Columns of a matrix of which nothing says how wide it is.
-constexpr int64_t kMatrixCols = 4096;
-
-// Slices would be launched one by one: there are none.
-constexpr int64_t kSliceElements = std::numeric_limits<int64_t>::max();
-
-template <class Compute>
-void for_each_matrix(int64_t count, const Compute& compute) {
-  for (int64_t i = 0; i < count; ++i) {
-    compute(i);
-  }
-}
-
-// results[m] of f(inputs[row, col]...) for every element of [rows, cols] matrices, written or summed. There are some.
-template <class T, class F, size_t K, size_t M>
-void elementwise_with_sums(
-    const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
+// elementwise_with_sums() by rows_and_column_sums_kernel, for matrices of any size.
+template <bool Several, class T, class F, size_t K, size_t M>
+void write_or_sum_rows(
+    const F& f, const Tensor& like, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
   using A = acc_t<T>;
-  if (launch_matrix_sums(like, f, rows, cols, inputs, results)) {
-    return;
-  }
   const auto of_rows = [](const PlacedInput<T>& input) { return input.place.col_stride == 0; };
   PointerArray<T, M> whole;
   std::array<SumOutput<T>, M> columns;
@@ -259,27 +241,31 @@ void elementwise_with_sums(
   for (size_t m = 0; m < M; ++m) {
     whole.data[m] = results[m].whole;
     columns[m] = results[m].columns;
-    by_rows = by_rows || results[m].rows != nullptr;
+    by_rows = by_rows || results[m].rows.tensor != nullptr;
   }
   // What is one for a row is an input in vain: it reads what another has for its first row.
   const auto other = std::find_if_not(inputs.begin(), inputs.end(), of_rows);
   std::optional<Tensor> any_row;
   if (other == inputs.end()) {
-    any_row = new_empty(like, {cols});
+    any_row = new_empty(like, {matrices.cols});
   }
   const T* const first_row = any_row.has_value() ? any_row->template const_data_ptr<T>() : other->data;
-  detail::MixedInputs<T, K> from;
+  MixedInputs<T, K, Several> from;
   for (size_t k = 0; k < K; ++k) {
     from.data[k] = of_rows(inputs[k]) ? first_row : inputs[k].data;
     from.one_row[k] = of_rows(inputs[k]) || inputs[k].place.is_row();
+    from.step[k] = of_rows(inputs[k]) ? 0 : inputs[k].place.matrix_stride;
   }
-  if (!by_rows) {
-    const auto make = [&](int64_t /*segments*/) { return detail::WriteOrSum<T, F, K, M>{f, whole}; };
-    detail::column_sums(like, make, from, {1, rows, cols}, columns);
-    return;
+  const Extent extent{matrices.count, matrices.rows, matrices.cols};
+  if constexpr (!Several) {  // of which there are kernels for both
+    if (!by_rows) {
+      const auto make = [&](int64_t /*segments*/) { return WriteOrSum<T, F, K, M>{f, whole}; };
+      column_sums(like, make, from, extent, columns);
+      return;
+    }
   }
 
-  detail::WriteOrSumRows<T, F, K, M> g{f, whole};
+  WriteOrSumRows<T, F, K, M> g{f, whole};
   for (size_t k = 0; k < K; ++k) {
     g.of_rows[k] = of_rows(inputs[k]) ? inputs[k].data : nullptr;
     g.step[k] = inputs[k].place.row_stride;
@@ -287,18 +273,41 @@ void elementwise_with_sums(
   std::array<std::optional<Tensor>, M> row_sums;
   const auto make = [&](int64_t segments) {
     for (size_t m = 0; m < M; ++m) {
-      if (results[m].rows != nullptr) {
-        row_sums[m] = new_empty(like, {rows, segments}, kDtypeOf<A>);
+      if (results[m].rows.tensor != nullptr) {
+        row_sums[m] = new_empty(like, {matrices.count * matrices.rows, segments}, kDtypeOf<A>);
       }
       g.row_sums[m] = row_sums[m].has_value() ? row_sums[m]->template mutable_data_ptr<A>() : nullptr;
     }
     return g;
   };
-  detail::column_sums(like, make, from, {1, rows, cols}, columns);
+  column_sums(like, make, from, extent, columns);
   for (size_t m = 0; m < M; ++m) {
     if (row_sums[m].has_value()) {
-      sum_dims(*row_sums[m], row_sums[m]->sizes(), {false, true}, *results[m].rows);
+      sum_parts_of_rows(*row_sums[m], results[m].rows);
     }
+  }
+}
+
+}  // namespace detail
+
+// Columns of a matrix of which nothing says how wide it is.
+constexpr int64_t kMatrixCols = 4096;
+
+// Elements of a matrix that is one of several: one launch is for all.
+constexpr int64_t kLeastMatrix = 1;
+
+// results[m] of f(inputs[row, col]...) for every element of matrices, written or summed. There are some.
+template <class T, class F, size_t K, size_t M>
+void elementwise_with_sums(
+    const F& f, const Tensor& like, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
+    const std::array<PlacedResult<T>, M>& results) {
+  if (launch_matrix_sums<true>(like, f, matrices, inputs, results)) {
+    return;
+  }
+  if (matrices.count > 1) {
+    detail::write_or_sum_rows<true>(f, like, matrices, inputs, results);
+  } else {
+    detail::write_or_sum_rows<false>(f, like, matrices, inputs, results);
   }
 }
 

@@ -75,6 +75,13 @@ struct StripOperands {
   StripResult<T> results[M];
 };
 
+// How far it is from matrix to matrix in what is kept of each of K inputs. (The last parameter of the kernel: among the
+// others it would move them off the boundaries from which several are read at once.)
+template <size_t K>
+struct StripSteps {
+  int64_t of[K];
+};
+
 // Rows every 2^class_bits-th of which begins at the same place between two boundaries, the first one `misaligned`
 // elements behind one.
 struct StripRows {
@@ -85,6 +92,28 @@ struct StripRows {
   int strips;        // of whole accesses
   int strip_groups;  // of blocks that share the rows of a class in a strip
   int end_groups;    // and what lies at the ends of rows; 0: nothing
+};
+
+// Where what belongs to the matrix of a block lies, blockIdx.y, if there are Several that follow one another. (What
+// knows of one alone has registers for it.)
+template <bool Several>
+struct OfMatrix {
+  __device__ static auto rows_before(const StripRows& grid) {
+    if constexpr (Several) {
+      return int64_t{blockIdx.y} * grid.rows;
+    } else {
+      return 0;
+    }
+  }
+  // Elements of what has so many for each.
+  __device__ static int64_t elements_before(int64_t of_each) { return Several ? blockIdx.y * of_each : 0; }
+
+  // In [parts, M, matrices, cols].
+  template <size_t M>
+  __device__ static int64_t partial_sum_at(const StripRows& grid, int64_t part, size_t m, int64_t col) {
+    const int64_t cols = Several ? gridDim.y * grid.cols : grid.cols;
+    return detail::partial_sum_at<M>(part, m, cols, elements_before(grid.cols) + col);
+  }
 };
 
 // Those of a block: of a class, every `groups`th batch.
@@ -100,13 +129,15 @@ struct RowsOfClass {
   int64_t accesses;
 
   // `share`: of classes x groups.
-  __device__ RowsOfClass(const StripRows& grid, int share, int groups)
+  // `rows_before`: of other matrices.
+  template <class Rows>
+  __device__ RowsOfClass(const StripRows& grid, int share, int groups, Rows rows_before)
       : bits(grid.class_bits),
         first(share & ((1 << bits) - 1)),
         count((grid.rows - first + (1 << bits) - 1) >> bits),
         group(share >> bits),
         groups(groups),
-        head(static_cast<int>(-(grid.misaligned + first * (grid.cols % N)) & (N - 1))),
+        head(static_cast<int>(-(grid.misaligned + (rows_before + first) * (grid.cols % N)) & (N - 1))),
         tail(static_cast<int>((grid.cols - head) & (N - 1))),
         accesses((grid.cols - head) / N) {}
 
@@ -164,8 +195,10 @@ __device__ A sum_of_rows(A (&numbers)[R], int lane) {
 }
 
 // What a lane has of inputs that are the same in every row: its columns, or one number in all of them.
-template <int N, class T, size_t K, size_t M>
-__device__ void load_kept(Chunk<T, N> (&kept)[K], const StripOperands<T, K, M>& operands, int64_t col, bool exists) {
+template <bool Several, int N, class T, size_t K, size_t M>
+__device__ void load_kept(
+    Chunk<T, N> (&kept)[K], const StripOperands<T, K, M>& operands, const StripSteps<K>& steps, int64_t col,
+    bool exists) {
 #pragma unroll
   for (size_t k = 0; k < K; ++k) {
     const StripInput<T>& input = operands.inputs[k];
@@ -173,7 +206,7 @@ __device__ void load_kept(Chunk<T, N> (&kept)[K], const StripOperands<T, K, M>& 
     if (input.reads == Reads::kKept && exists) {
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        elements[n] = input.data[input.one_number ? 0 : col + n];
+        elements[n] = input.data[OfMatrix<Several>::elements_before(steps.of[k]) + (input.one_number ? 0 : col + n)];
       }
     }
     memcpy(&kept[k].word, elements, sizeof(kept[k].word));
@@ -181,10 +214,10 @@ __device__ void load_kept(Chunk<T, N> (&kept)[K], const StripOperands<T, K, M>& 
 }
 
 // The whole accesses of a strip.
-template <class T, class F, size_t K, size_t M>
+template <bool Several, class T, class F, size_t K, size_t M>
 __device__ void sum_strip(
-    const F& f, const StripOperands<T, K, M>& operands, const StripRows& grid,
-    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */, SumsOfWarps<T, M>& of_warps) {
+    const F& f, const StripOperands<T, K, M>& operands, const StripSteps<K>& steps, const StripRows& grid,
+    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, matrices * cols] */, SumsOfWarps<T, M>& of_warps) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
   constexpr int kRows = kRowsAtOnce<T, K>;
@@ -192,17 +225,18 @@ __device__ void sum_strip(
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const auto share = static_cast<int>(blockIdx.x) / grid.strips;
   const int strip = static_cast<int>(blockIdx.x) - share * grid.strips;
-  const RowsOfClass<N> rows(grid, share, grid.strip_groups);
+  const auto rows_before = OfMatrix<Several>::rows_before(grid);
+  const RowsOfClass<N> rows(grid, share, grid.strip_groups, rows_before);
   const int shares_of_row = grid.strips + (grid.end_groups > 0 ? 1 : 0);
   const int64_t access = int64_t{strip} * kWarp + lane;
   const bool exists = access < rows.accesses;
   const int64_t first_col = rows.head + access * N;
   Chunk<T, N> kept[K];
-  load_kept(kept, operands, first_col, exists);
+  load_kept<Several>(kept, operands, steps, first_col, exists);
   Values<A, N> sums[M] = {};
   const auto on_rows = [&](int index, auto count) {
     constexpr int R = decltype(count)::value;
-    const int first_row = rows.row(index);
+    const auto first_row = rows_before + rows.row(index);
     const int64_t at = int64_t{first_row} * grid.cols + first_col;
     const int64_t step = grid.cols << rows.bits;
     Chunk<T, N> chunks[R][K];
@@ -257,7 +291,8 @@ __device__ void sum_strip(
         const A sum = sum_of_rows(of_rows[m], lane);
         constexpr int kLanes = kWarp / R;
         if (lane % kLanes == 0) {
-          operands.results[m].row_sums[int64_t{rows.row(index + lane / kLanes)} * shares_of_row + strip] = sum;
+          operands.results[m].row_sums[int64_t{rows_before + rows.row(index + lane / kLanes)} * shares_of_row + strip] =
+              sum;
         }
       }
     }
@@ -294,7 +329,7 @@ __device__ void sum_strip(
           for (int w = 0; w < kSumWarps; ++w) {
             total += of_warps[m][w][c];
           }
-          partials[partial_sum_at<M>(share, m, grid.cols, rows.head + strip_col + c)] = total;
+          partials[OfMatrix<Several>::template partial_sum_at<M>(grid, share, m, rows.head + strip_col + c)] = total;
         }
       }
     }
@@ -302,10 +337,10 @@ __device__ void sum_strip(
 }
 
 // The elements before the first whole access of each row, and behind the last one: a lane for each.
-template <class T, class F, size_t K, size_t M>
+template <bool Several, class T, class F, size_t K, size_t M>
 __device__ void sum_ends(
-    const F& f, const StripOperands<T, K, M>& operands, const StripRows& grid, int share,
-    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */, SumsOfWarps<T, M>& of_warps) {
+    const F& f, const StripOperands<T, K, M>& operands, const StripSteps<K>& steps, const StripRows& grid, int share,
+    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, matrices * cols] */, SumsOfWarps<T, M>& of_warps) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
   constexpr int kLanes = 2 * N;  // for a row
@@ -313,7 +348,8 @@ __device__ void sum_ends(
   constexpr int kTurns = kEndTurns;  // that are loaded for at once
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const RowsOfClass<N> rows(grid, share, grid.end_groups);
+  const auto rows_before = OfMatrix<Several>::rows_before(grid);
+  const RowsOfClass<N> rows(grid, share, grid.end_groups, rows_before);
   const int place = lane % N;
   const bool behind = (lane & N) != 0;
   const bool exists = place < (behind ? rows.tail : rows.head);
@@ -326,12 +362,12 @@ __device__ void sum_ends(
 #pragma unroll
     for (int turn = 0; turn < kTurns; ++turn) {
       const int index = begin + turn * kRows + lane / kLanes;
-      const int64_t row = rows.row(index);
+      const int64_t row = rows_before + rows.row(index);
       if (exists && index < rows.count) {
 #pragma unroll
         for (size_t k = 0; k < K; ++k) {
           const StripInput<T>& input = operands.inputs[k];
-          const int64_t kept = input.one_number ? 0 : col;
+          const int64_t kept = OfMatrix<Several>::elements_before(steps.of[k]) + (input.one_number ? 0 : col);
           elements[turn][k] = input.data
                                   [input.reads == Reads::kAccess   ? row * grid.cols + col
                                    : input.reads == Reads::kNumber ? row
@@ -356,7 +392,7 @@ __device__ void sum_ends(
         A of_row = here ? made[m][0] : A(0);
         sums[static_cast<int>(m)] += of_row;
         if (here && result.whole != nullptr) {
-          result.whole[int64_t{rows.row(index)} * grid.cols + col] = static_cast<T>(of_row);
+          result.whole[int64_t{rows_before + rows.row(index)} * grid.cols + col] = static_cast<T>(of_row);
         }
         if (result.row_sums != nullptr) {
 #pragma unroll
@@ -364,7 +400,7 @@ __device__ void sum_ends(
             of_row += shuffle_xor(of_row, mask);
           }
           if (lane % kLanes == 0 && index < rows.count) {
-            result.row_sums[int64_t{rows.row(index)} * (grid.strips + 1) + grid.strips] = of_row;
+            result.row_sums[int64_t{rows_before + rows.row(index)} * (grid.strips + 1) + grid.strips] = of_row;
           }
         }
       }
@@ -388,39 +424,41 @@ __device__ void sum_ends(
         }
       }
       for (int other = rows.group; other < grid.strip_groups; other += rows.groups) {
-        partials[partial_sum_at<M>(rows.share_of(other), m, grid.cols, col)] = other == rows.group ? total : A(0);
+        const int64_t at = OfMatrix<Several>::template partial_sum_at<M>(grid, rows.share_of(other), m, col);
+        partials[at] = other == rows.group ? total : A(0);
       }
     }
   }
 }
 
 // Blocks for every strip and share of the rows, and then for the ends.
-template <class T, class F, size_t K, size_t M>
+template <bool Several, class T, class F, size_t K, size_t M>
 __global__ void __launch_bounds__(kMatrixSumThreads, kMatrixSumBlocks<T>) matrix_sums_kernel(
     F f, StripOperands<T, K, M> operands, StripRows grid,
-    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, cols] */) {
+    acc_t<T>* __restrict__ partials /* [classes * strip_groups, M, matrices * cols] */, StripSteps<K> steps) {
   __shared__ SumsOfWarps<T, M> of_warps;
   may_begin_next();
   wait_for_previous();
   const int of_strips = (grid.strips * grid.strip_groups) << grid.class_bits;
   const auto block = static_cast<int>(blockIdx.x);
   if (block < of_strips) {
-    sum_strip(f, operands, grid, partials, of_warps);
+    sum_strip<Several>(f, operands, steps, grid, partials, of_warps);
   } else if constexpr (kTakesEnds<T, K>) {
-    sum_ends(f, operands, grid, block - of_strips, partials, of_warps);
+    sum_ends<Several>(f, operands, steps, grid, block - of_strips, partials, of_warps);
   }
 }
 
-template <class T, class F, size_t K, size_t M>
+template <bool Several, class T, class F, size_t K, size_t M>
 bool launch_strips_and_ends(
-    const Tensor& like, const F& f, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
+    const Tensor& like, const F& f, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
+  const auto [count, rows, cols] = matrices;
   constexpr int64_t kLeastCols = kSumStripCols<T> / 2;
   constexpr int64_t kLeastRows = 128;
   constexpr int64_t kLeastElements = int64_t{1} << 18;
-  if (cols < kLeastCols || rows < kLeastRows || rows * cols < kLeastElements) {
+  if (cols < kLeastCols || rows < kLeastRows || count * rows * cols < kLeastElements || count > kMaxGridY) {
     return false;
   }
   const void* first = nullptr;
@@ -430,6 +468,7 @@ bool launch_strips_and_ends(
     alike = alike && misalignment(data) == misalignment(first);
   };
   StripOperands<T, K, M> operands{};
+  StripSteps<K> steps{};
   for (size_t k = 0; k < K; ++k) {
     const PlacedInput<T>& input = inputs[k];
     const bool whole = input.place.is_whole(cols);
@@ -442,6 +481,7 @@ bool launch_strips_and_ends(
         : input.place.is_column() ? Reads::kNumber
                                   : Reads::kKept,
         input.place.is_number()};
+    steps.of[k] = input.place.matrix_stride;
   }
   for (const PlacedResult<T>& result : results) {
     if (result.whole != nullptr) {
@@ -458,14 +498,14 @@ bool launch_strips_and_ends(
   if (ragged && !kTakesEnds<T, K>) {
     return false;
   }
-  const auto kernel = matrix_sums_kernel<T, F, K, M>;
+  const auto kernel = matrix_sums_kernel<Several, T, F, K, M>;
   const int64_t resident = resident_blocks(kernel, kMatrixSumThreads, 0);
   const int64_t rows_of_class = ceil_div(rows, classes);
   const int64_t strips = ceil_div(cols / N, kWarp);
   // As many turns for what lies at the ends as for the strips.
   constexpr int64_t kBatch = int64_t{kRowsAtOnce<T, K>} * kSumWarps;
   constexpr int64_t kEndBatch = int64_t{kEndTurns * kWarp / (2 * N)} * kSumWarps;
-  const int64_t for_class = resident / classes;
+  const int64_t for_class = resident / (classes * count);  // of a matrix
   // Wider types lose where blocks for every strip of every class are more than run at once.
   if (ragged && sizeof(T) > 2 && strips > for_class) {
     return false;
@@ -488,27 +528,27 @@ bool launch_strips_and_ends(
     result.whole = results[m].whole;
     result.sums_columns = columns[m].is_wanted();
     sums_columns = sums_columns || result.sums_columns;
-    if (results[m].rows != nullptr) {
-      row_sums[m] = new_empty(like, {rows, strips + (ragged ? 1 : 0)}, kDtypeOf<A>);
+    if (results[m].rows.tensor != nullptr) {
+      row_sums[m] = new_empty(like, {count * rows, strips + (ragged ? 1 : 0)}, kDtypeOf<A>);
       result.row_sums = row_sums[m]->template mutable_data_ptr<A>();
     }
   }
   std::optional<Tensor> partials;
   if (sums_columns) {
-    partials = new_empty(like, {parts, static_cast<int64_t>(M), cols}, kDtypeOf<A>);
+    partials = new_empty(like, {parts, static_cast<int64_t>(M), count * cols}, kDtypeOf<A>);
   }
   A* const data = sums_columns ? partials->template mutable_data_ptr<A>() : nullptr;
   const StripRows grid{
       static_cast<int>(rows),      cols, bits, misaligned, static_cast<int>(strips), static_cast<int>(groups),
       static_cast<int>(end_groups)};
-  launch_overlapped(
-      kernel, static_cast<unsigned>(blocks), kMatrixSumThreads, 0, current_stream(like), f, operands, grid, data);
+  const dim3 all(static_cast<unsigned>(blocks), static_cast<unsigned>(count));
+  launch_overlapped(kernel, all, kMatrixSumThreads, 0, current_stream(like), f, operands, grid, data, steps);
   if (sums_columns) {
-    launch_add_partials<A>(like, parts, cols, data, columns);
+    launch_add_partials<A>(like, parts, count * cols, data, columns);
   }
   for (size_t m = 0; m < M; ++m) {
     if (row_sums[m].has_value()) {
-      sum_dims(*row_sums[m], row_sums[m]->sizes(), {false, true}, *results[m].rows);
+      sum_parts_of_rows(*row_sums[m], results[m].rows);
     }
   }
   return true;
@@ -516,18 +556,23 @@ bool launch_strips_and_ends(
 
 }  // namespace detail
 
-// results[m] of f(inputs[row, col]...) for every element of [rows, cols] matrices, written or summed. False, and
+// results[m] of f(inputs[row, col]...) for every element of matrices, written or summed. False, and
 // nothing done, of small matrices, of few columns or rows, where what is whole does not lie alike between the
 // boundaries of accesses, of wider types whose rows are not whole accesses, where that gains nothing, and of formulas
 // that would take more registers.
-template <class T, class F, size_t K, size_t M>
+template <bool MayBeSeveral = false, class T, class F, size_t K, size_t M>
 bool launch_matrix_sums(
-    const Tensor& like, const F& f, int64_t rows, int64_t cols, const std::array<PlacedInput<T>, K>& inputs,
+    const Tensor& like, const F& f, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
   if constexpr (K > 3 || M > 3 || extension_cpp::detail::kWorkOf<F> > 0) {
     return false;
   } else {
-    return detail::launch_strips_and_ends(like, f, rows, cols, inputs, results);
+    if constexpr (MayBeSeveral) {
+      if (matrices.count > 1) {
+        return detail::launch_strips_and_ends<true>(like, f, matrices, inputs, results);
+      }
+    }
+    return detail::launch_strips_and_ends<false>(like, f, matrices, inputs, results);
   }
 }
 

@@ -181,6 +181,7 @@ __device__ int head_of(const In& inputs, int64_t offset) {
 template <int N, Fit Rows, class F, class In, class Grid>
 __device__ Span span_at(const In& inputs, const Grid& grid, int64_t index) {
   Span span;
+  span.matrix = 0;
   span.exists = index < grid.count;
   span.row = span.exists ? index : 0;
   span.segment = 0;
@@ -373,6 +374,7 @@ __device__ Portion portion_of(
   portion.first_row = static_cast<int64_t>(blockIdx.y / classes) * row_teams * classes + blockIdx.y % classes;
   Span& span = portion.span;
   span = {};
+  span.matrix = portion.batch;
   span.segment = tile - portion.batch * split.segments;
   // Segments are cut where accesses are. (Where rows begin at different places, no place is better than another.)
   const int head = kRagged<Rows> && classes * extent.cols % N == 0

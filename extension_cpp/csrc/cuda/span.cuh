@@ -31,10 +31,11 @@ namespace detail {
 
 // Where a row, or a segment of one, lies.
 struct Span {
-  int64_t row;
+  int64_t matrix;  // of several that follow one another
+  int64_t row;     // of all
   int64_t segment;
   int64_t first_col;
-  int64_t offset;  // of its first element in the matrix
+  int64_t offset;  // of its first element in the matrices
   int64_t cols;
   // Of ragged rows, which are not whole accesses: the elements before the first 16-byte boundary of an output that
   // begins at one. They, and those that are left after the last whole access, are the edges.
@@ -57,7 +58,7 @@ struct Inputs {
 
   __device__ const T* row(size_t k, const Span& span) const { return data[k] + span.offset; }
 
-  // Whether an input is one row for all.
+  // Whether an input is one row for all of a matrix.
   HOST_DEVICE constexpr bool is_one_row(size_t /*k*/) const { return false; }
 
   Shifted shifted() const {
@@ -74,20 +75,22 @@ Inputs<T, K> make_inputs(const std::array<const T*, K>& inputs) {
   return result;
 }
 
-// Matrices of the rows, or one row for all. AtBoundaries is of the matrices.
-template <class T, size_t K, bool AtBoundaries = true>
+// Matrices of the rows, or one row for all, or, of Several matrices, for all of each. AtBoundaries is of the matrices.
+template <class T, size_t K, bool Several = false, bool AtBoundaries = true>
 struct MixedInputs {
   using Element = T;
-  using Shifted = MixedInputs<T, K, false>;
+  using Shifted = MixedInputs<T, K, Several, false>;
   static constexpr size_t kCount = K;
   static constexpr bool kAtBoundaries = AtBoundaries;
   static constexpr bool kMayShift = true;
 
   const T* data[K];
   bool one_row[K];
+  int64_t step[K];  // of what is one row, from matrix to matrix
 
   __device__ const T* row(size_t k, const Span& span) const {
-    return data[k] + (one_row[k] ? span.first_col : span.offset);
+    const int64_t before = Several ? span.matrix * step[k] : 0;
+    return data[k] + (one_row[k] ? before + span.first_col : span.offset);
   }
 
   HOST_DEVICE bool is_one_row(size_t k) const { return one_row[k]; }
@@ -96,6 +99,7 @@ struct MixedInputs {
     Shifted result;
     std::copy_n(data, K, result.data);
     std::copy_n(one_row, K, result.one_row);
+    std::copy_n(step, K, result.step);
     return result;
   }
 };

@@ -132,7 +132,7 @@ bool sum_columns_by_warps(
       PlacedResult<T> sum;
       sum.columns = output;
       return launch_matrix_sums(
-          like, Itself<acc_t<T>>{}, rows, cols, std::array{PlacedInput<T>{input, {cols, 1}}}, std::array{sum});
+          like, Itself<acc_t<T>>{}, {1, rows, cols}, std::array{PlacedInput<T>{input, {cols, 1}}}, std::array{sum});
     }
   }
   return false;
