@@ -4,6 +4,7 @@ Checked by affine's backward, and by products of which one factor alone has a gr
 """
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -183,6 +184,53 @@ def test_several_matrices(device, shape, a, b, layout, dtype):
     b = None if b is None else make(b)
     check(make(shape), make(a), make(shape), b)
     check(make(shape), make(a), make(a), b)
+
+
+def copies_in(call: Callable[[], object]) -> int:
+    with torch.profiler.profile() as profile:
+        call()
+    return sum(event.name == "aten::copy_" for event in profile.events())
+
+
+# What has no places in matrices is copied: an input that lacks some dimensions, or that is expanded
+# where a result has no place otherwise, or matrices would be very small. Where that does not help,
+# all inputs are, to the type of the arithmetic, which takes several times as long.
+@on_each_device
+@pytest.mark.parametrize(
+    ("grad", "a", "x", "copies"),
+    [
+        ((B, R, C), (B, 1, C), (B, R, C), 0),
+        ((B, R, C), (R, 1), (B, R, C), 1),
+        ((3, 7, 33, 70), (7, 1, 70), (3, 7, 33, 70), 1),
+        ((B, 1, C), (B, 1, C), (B, R, C), 0),
+        ((B, 1, C), (R, C), (B, R, C), 1),
+        ((4096, 1, 32), (32,), (4096, 8, 32), 1),
+        ((B, R, C), (R, C), (R, 1), 1),  # a product of one factor's gradient alone
+        ((B, R, C), (R, C), (B, 1, C), 1),
+        ((B, R, C), (B, 1, C), (R, C), 1),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_few_inputs_are_copied(device, grad, a, x, copies, dtype):
+    generator = torch.Generator().manual_seed(0)
+
+    def make(own: tuple[int, ...]) -> Tensor:
+        values = torch.randn(own, generator=generator, dtype=torch.float64)
+        return values.to(dtype).to(device)
+
+    whole = torch.broadcast_shapes(grad, a, x)
+    grad_output, factor, other = make(grad).expand(whole), make(a), make(x)
+
+    def compute() -> tuple[Tensor, ...]:
+        if other.shape == whole:
+            return torch.ops.extension_cpp.mymul_backward(grad_output, factor, other)
+        return (torch.ops.extension_cpp.mymul_factor_backward(grad_output, other, factor),)
+
+    assert copies_in(compute) <= copies
+    check(grad_output, factor, other, None)
+    products = (grad_output.double() * other.double()).sum_to_size(a)
+    torch.testing.assert_close(compute()[0].double(), products, rtol=EPS[dtype], atol=1e-3)
 
 
 # Such a copy has the dimensions that it is expanded along, too.

@@ -66,23 +66,25 @@ using AxisSet = uint64_t;
 // neighbours of which every operand has both or neither are one. The first axis is the columns, the next ones are the
 // rows: as many as may be for each operand that is a row for all rows of a matrix. The others count the matrices.
 //
-// An operand has an axis, or is broadcast along it. It is whole, or a row of a matrix, where it has the first axis and
-// not the second; or it has numbers for rows, or for matrices.
+// An operand has an axis, or is broadcast along it. It is whole; or a row of a matrix, where it has the first axis and
+// not the second; or it has numbers for rows, or for matrices; or it is whole in some axes alone.
 class MatrixView {
  public:
   // `whole` is dense, and has elements: it counts for its sizes and the order of its strides. Of what could have any
-  // shape rows are as as_matrix() makes them.
-  MatrixView(const Geometry& whole, const Geometry* operands, size_t num, int64_t longest)
+  // shape rows are as as_matrix() makes them. Those that `decide` say where an axis ends: operands from this one on.
+  // Others are copied whole where they have a part of an axis.
+  MatrixView(const Geometry& whole, const Geometry* operands, size_t num, size_t decide, int64_t longest)
       : whole_(whole), axis_of_(whole.dim, 0), operands_(num) {
     order_dims();
     for (size_t k = 0; k < num; ++k) {
       look_at(operands[k], operands_[k]);
     }
-    merge_dims();
+    merge_dims(decide);
     if (sizes_.size() > 1) {
       first_of_matrices_ = sizes_.size();
       for (const Operand& operand : operands_) {
-        for (size_t axis = 2; is_row(operand.axes) && axis < first_of_matrices_; ++axis) {
+        const bool is_in_matrices = !operand.in_part && is_row(operand.axes);
+        for (size_t axis = 2; is_in_matrices && axis < first_of_matrices_; ++axis) {
           first_of_matrices_ = has(operand.axes, axis) ? axis : first_of_matrices_;
         }
       }
@@ -98,7 +100,7 @@ class MatrixView {
 
   AxisSet axes_of(size_t operand) const { return operands_[operand].axes; }
   // Whether the elements of an operand lie densely, in the order of the axes.
-  bool is_in_order(size_t operand) const { return operands_[operand].in_order; }
+  bool is_in_order(size_t operand) const { return operands_[operand].in_order && !operands_[operand].in_part; }
 
   AxisSet all_axes() const { return first_axes(sizes_.size()); }
   AxisSet row_axes() const { return first_axes(first_of_matrices_) & ~AxisSet{1}; }
@@ -107,9 +109,19 @@ class MatrixView {
   bool is_whole(AxisSet axes) const { return axes == all_axes(); }
   bool is_row(AxisSet axes) const { return sizes_.size() > 1 && has(axes, 0) && !has(axes, 1); }
 
-  // The axes that an operand shall have for a place() in the matrices: its own, or those of a copy.
-  AxisSet axes_in_place(size_t operand) const {
-    const auto [axes, sized, in_order] = operands_[operand];
+  bool is_whole_in_some(AxisSet axes) const { return has(axes, 0) && !is_row(axes) && !is_whole(axes); }
+
+  // The axes that an operand shall have for a place() in the matrices: its own, or those of a copy. (A copy has also
+  // those that the operand is expanded along, for it is made of what broadcasts to it.) `one_for_all`: one matrix for
+  // all of them has a place.
+  AxisSet axes_in_place(size_t operand, bool one_for_all) const {
+    const auto [axes, sized, in_order, in_part] = operands_[operand];
+    if (in_part) {
+      return all_axes();
+    }
+    if (one_for_all && in_order && is_matrix_for_all(axes)) {
+      return axes;
+    }
     AxisSet completed = axes;
     if (is_row(axes)) {
       completed = AxisSet{1} | (is_one_for_matrices(axes) ? 0 : matrix_axes());
@@ -126,8 +138,8 @@ class MatrixView {
   // Of axes_in_place(), in order.
   MatrixPlace place(AxisSet axes) const {
     const auto [count, rows, cols] = matrices_;
-    if (is_whole(axes)) {
-      return {cols, 1, rows * cols};
+    if (is_whole(axes) || is_matrix_for_all(axes)) {
+      return {cols, 1, is_whole(axes) ? rows * cols : 0};
     }
     if (is_row(axes)) {
       return {0, 1, is_one_for_matrices(axes) ? 0 : cols};
@@ -177,7 +189,10 @@ class MatrixView {
     AxisSet axes = 0;
     AxisSet sized = 0;  // those, and what it is expanded along
     bool in_order = true;
+    bool in_part = false;  // has some dimensions of an axis, and some not
   };
+
+  bool is_matrix_for_all(AxisSet axes) const { return axes == (AxisSet{1} | row_axes()) && is_one_for_matrices(axes); }
 
   // Fewer than 64, for all are larger than 1.
   static bool has(AxisSet axes, size_t axis) { return (axes >> axis & 1) != 0; }
@@ -220,7 +235,7 @@ class MatrixView {
     operand.axes = operand.in_order ? operand.axes : operand.sized;
   }
 
-  void merge_dims() {
+  void merge_dims(size_t decide) {
     const std::vector<Operand> of_dims = operands_;
     for (Operand& operand : operands_) {
       operand.axes = 0;
@@ -228,9 +243,10 @@ class MatrixView {
     }
     for (size_t at = 0; at < order_.size(); ++at) {
       const int64_t size = whole_.sizes[order_[at]];
-      const bool merges = at > 0 && std::all_of(of_dims.begin(), of_dims.end(), [&](const Operand& operand) {
-                            return has(operand.axes, at) == has(operand.axes, at - 1);
-                          });
+      const auto merges_for = [&](const Operand& operand) {
+        return has(operand.axes, at) == has(operand.axes, at - 1);
+      };
+      const bool merges = at > 0 && std::all_of(of_dims.begin() + decide, of_dims.end(), merges_for);
       if (merges) {
         sizes_.back() *= size;
       } else {
@@ -239,6 +255,7 @@ class MatrixView {
       const size_t axis = sizes_.size() - 1;
       axis_of_[order_[at]] = axis;
       for (size_t k = 0; k < operands_.size(); ++k) {
+        operands_[k].in_part = operands_[k].in_part || (merges && !merges_for(of_dims[k]));
         operands_[k].axes |= AxisSet{has(of_dims[k].axes, at)} << axis;
         operands_[k].sized |= AxisSet{has(of_dims[k].sized, at)} << axis;
       }
@@ -247,7 +264,7 @@ class MatrixView {
 
   Geometry whole_;
   std::vector<int64_t> order_;   // of dimensions, the innermost in memory first, without those of one element
-  std::vector<size_t> axis_of_;  // of each of these
+  std::vector<size_t> axis_of_;  // of a dimension that is one of these
   std::vector<int64_t> sizes_;   // of axes
   std::vector<Operand> operands_;
   size_t first_of_matrices_ = 0;  // axis

@@ -103,23 +103,29 @@ bool compute_matrices(
   for (size_t m = 0; m < M; ++m) {
     operands[K + m] = results.wanted[m] ? geometry(results.tensors[m]) : whole;
   }
-  const MatrixView view(whole, operands, K + M, backend::kMatrixCols);
-  const Matrices& matrices = view.matrices();
-  if (matrices.count > 1 && matrices.rows * matrices.cols < backend::kLeastMatrix) {
+  const auto has_places = [](const MatrixView& view) {
+    const Matrices& matrices = view.matrices();
+    bool has = matrices.count == 1 || matrices.rows * matrices.cols >= backend::kLeastMatrix;
+    for (size_t k = K; k < K + M; ++k) {
+      // What is whole in some axes would be summed over the others, of numbers that are rounded.
+      has = has && view.is_in_order(k) && !view.is_whole_in_some(view.axes_of(k));
+    }
+    return has;
+  };
+  // If not as the inputs are, then as they are for the results' sake.
+  MatrixView view(whole, operands, K + M, 0, backend::kMatrixCols);
+  if (!has_places(view)) {
+    view = MatrixView(whole, operands, K + M, K, backend::kMatrixCols);
+  }
+  if (!has_places(view)) {
     return false;
   }
-  for (size_t k = K; k < K + M; ++k) {
-    // What is whole in some of its axes would be summed over the others, of numbers that are rounded.
-    const bool is_rounded = view.is_whole(view.axes_in_place(k)) && !view.is_whole(view.axes_of(k));
-    if (!view.is_in_order(k) || is_rounded) {
-      return false;
-    }
-  }
+  const Matrices& matrices = view.matrices();
 
   std::array<Tensor, K> in_place = inputs;
   std::array<PlacedInput<T>, K> from;
   for (size_t k = 0; k < K; ++k) {
-    const AxisSet axes = view.axes_in_place(k);
+    const AxisSet axes = view.axes_in_place(k, backend::kOneMatrixForAll);
     if (!view.is_in_order(k) || axes != view.axes_of(k)) {
       const auto [sizes, strides] = view.layout_of(axes);
       in_place[k] = empty_with_strides(like, sizes, strides);
@@ -137,7 +143,7 @@ bool compute_matrices(
     }
     if (view.is_whole(axes)) {
       to[m].whole = result.template mutable_data_ptr<T>();
-    } else if (view.is_row(axes) && view.axes_in_place(K + m) == axes && !view.is_one_for_matrices(axes)) {
+    } else if (view.is_row(axes) && view.axes_in_place(K + m, false) == axes && !view.is_one_for_matrices(axes)) {
       to[m].columns = SumOutput<T>::of(result);
     } else if (view.is_row(axes) || (axes & view.row_axes()) == 0) {
       columns[m] = new_empty(like, {matrices.count, matrices.cols}, kDtypeOf<A>);
@@ -221,8 +227,9 @@ inline detail::Unread unread(const std::optional<Tensor>& tensor) { return {tens
 // order. A result of the shape of an argument that is None is not computed; such are the results after the first
 // kAlways, whose arguments are unread().
 //
-// One pass over memory, but for results that lack an outer dimension, have an inner one, and lie beside others that
-// lack an inner one.
+// One pass over memory, for which an input that lacks some dimensions may be copied first; but for results that lack an
+// outer dimension and have inner ones of which another result lacks some, or that lie in another order than what is
+// whole, and, on the CPU, of many matrices that are very small.
 template <template <class> class F, size_t kAlways, class... Arguments>
 auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
   constexpr size_t M = detail::counts_of<F, Arguments...>::results;

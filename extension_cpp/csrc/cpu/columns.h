@@ -150,6 +150,9 @@ constexpr int64_t kMatrixCols = 1024;
 // take no longer.)
 constexpr int64_t kLeastMatrix = 512;
 
+// Whether an input may be one matrix for all.
+constexpr bool kOneMatrixForAll = true;
+
 // An input of [rows, cols], or of one row for all.
 template <class T>
 struct ColumnInput {

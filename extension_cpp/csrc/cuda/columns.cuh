@@ -171,7 +171,7 @@ namespace detail {
 template <class T, class F, size_t K, size_t M>
 struct WriteOrSum {
   F f;
-  PointerArray<T, M> whole;  // [rows, cols], or null
+  PointerArray<T, M> whole;  // [rows of all matrices, cols], or null
 
   template <class Row>
   __device__ void operator()(Row& row) const {
@@ -189,7 +189,7 @@ struct WriteOrSumRows {
   PointerArray<T, M> whole;
   const T* of_rows[K];  // null of what is an input
   int64_t step[K];      // from row to row of those, 1 or 0
-  A* row_sums[M];       // [rows, segments], or null
+  A* row_sums[M];       // [rows of all matrices, segments], or null
 
   __device__ Values<A, kInputs> row_values(int64_t row) const {
     Values<A, kInputs> values{};
@@ -295,6 +295,9 @@ constexpr int64_t kMatrixCols = 4096;
 
 // Elements of a matrix that is one of several: one launch is for all.
 constexpr int64_t kLeastMatrix = 1;
+
+// Whether an input may be one matrix for all: what is whole lies as what is written.
+constexpr bool kOneMatrixForAll = false;
 
 // results[m] of f(inputs[row, col]...) for every element of matrices, written or summed. There are some.
 template <class T, class F, size_t K, size_t M>

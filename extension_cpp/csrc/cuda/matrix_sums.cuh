@@ -64,8 +64,8 @@ struct StripInput {
 
 template <class T>
 struct StripResult {
-  T* whole;            // [rows, cols], or null
-  acc_t<T>* row_sums;  // [rows, strips, and one for the ends of rows], or null
+  T* whole;            // [rows of all matrices, cols], or null
+  acc_t<T>* row_sums;  // [rows of all matrices, strips, and one for the ends of rows], or null
   bool sums_columns;
 };
 
@@ -128,8 +128,7 @@ struct RowsOfClass {
   int tail;  // and behind the last one
   int64_t accesses;
 
-  // `share`: of classes x groups.
-  // `rows_before`: of other matrices.
+  // `share`: of classes x groups; `rows_before`: of other matrices.
   template <class Rows>
   __device__ RowsOfClass(const StripRows& grid, int share, int groups, Rows rows_before)
       : bits(grid.class_bits),
@@ -556,10 +555,10 @@ bool launch_strips_and_ends(
 
 }  // namespace detail
 
-// results[m] of f(inputs[row, col]...) for every element of matrices, written or summed. False, and
-// nothing done, of small matrices, of few columns or rows, where what is whole does not lie alike between the
-// boundaries of accesses, of wider types whose rows are not whole accesses, where that gains nothing, and of formulas
-// that would take more registers.
+// results[m] of f(inputs[row, col]...) for every element of matrices, of which there is one unless there MayBeSeveral,
+// written or summed. False, and nothing done, of small matrices, of few columns or rows, where what is whole does not
+// lie alike between the boundaries of accesses, of wider types whose rows are not whole accesses, where that gains
+// nothing, and of formulas that would take more registers.
 template <bool MayBeSeveral = false, class T, class F, size_t K, size_t M>
 bool launch_matrix_sums(
     const Tensor& like, const F& f, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
