@@ -179,8 +179,9 @@ struct WriteOrSum {
   }
 };
 
-// The same where inputs are one for a row, which come with the row's values, or results are summed to rows.
-template <class T, class F, size_t K, size_t M>
+// The same where inputs are one for a row, which come with the row's values, or results are summed to rows: a pointer
+// or a SumOutput, or nowhere.
+template <class T, class F, size_t K, size_t M, class Out>
 struct WriteOrSumRows {
   using A = acc_t<T>;
   static constexpr int kInputs = static_cast<int>(K);
@@ -189,7 +190,7 @@ struct WriteOrSumRows {
   PointerArray<T, M> whole;
   const T* of_rows[K];  // null of what is an input
   int64_t step[K];      // from row to row of those, 1 or 0
-  A* row_sums[M];       // [rows of all matrices, segments], or null
+  Out row_sums[M];      // [rows of all matrices, segments]
 
   __device__ Values<A, kInputs> row_values(int64_t row) const {
     Values<A, kInputs> values{};
@@ -211,6 +212,9 @@ struct WriteOrSumRows {
   template <size_t>
   using Number = A;
 
+  __device__ static bool is_somewhere(const A* output) { return output != nullptr; }
+  __device__ static bool is_somewhere(const SumOutput<T>& output) { return output.is_wanted(); }
+
   template <class Row, size_t... I>
   __device__ void write_and_sum(Row& row, const Values<A, kInputs>& values, std::index_sequence<I...>) const {
     const auto total = row.write_and_sum(whole, [&](Number<I>... inputs) {
@@ -218,10 +222,10 @@ struct WriteOrSumRows {
     });
 #pragma unroll
     for (size_t m = 0; m < M; ++m) {
-      if (row_sums[m] != nullptr) {
+      if (is_somewhere(row_sums[m])) {
         const A sum = row.sum_of_threads(total[static_cast<int>(m)]);
         if (row.leader()) {
-          row_sums[m][row.segment_index()] = sum;
+          store_sum(row_sums[m], row.segment_index(), sum);
         }
       }
     }
@@ -265,7 +269,7 @@ void write_or_sum_rows(
     }
   }
 
-  WriteOrSumRows<T, F, K, M> g{f, whole};
+  WriteOrSumRows<T, F, K, M, A*> g{f, whole};
   for (size_t k = 0; k < K; ++k) {
     g.of_rows[k] = of_rows(inputs[k]) ? inputs[k].data : nullptr;
     g.step[k] = inputs[k].place.row_stride;
@@ -288,6 +292,78 @@ void write_or_sum_rows(
   }
 }
 
+// Of half types, columns from which on strips (matrix_sums.cuh) write rows sooner that are not whole accesses.
+constexpr int64_t kWideRaggedCols = 2048;
+
+// elementwise_with_sums() by rows_kernel, whose teams have a row each: where nothing is summed to columns, and no input
+// is a row for all rows. False, and nothing done, elsewhere, of wide ragged rows, and where rows are longer than a
+// block has registers for.
+template <class T, class F, size_t K, size_t M>
+bool write_and_sum_rows(
+    const F& f, const Tensor& like, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
+    const std::array<PlacedResult<T>, M>& results) {
+  using A = acc_t<T>;
+  const int64_t rows = matrices.count * matrices.rows;
+  WriteOrSumRows<T, F, K, M, SumOutput<T>> g{f};
+  std::array<std::optional<Tensor>, M> row_sums;  // of what is summed on
+  bool sums_rows = false;
+  bool writes = false;
+  bool are_accesses = matrices.cols % kVector<T> == 0;
+  for (size_t m = 0; m < M; ++m) {
+    const RowsOutput& to = results[m].rows;
+    g.whole.data[m] = results[m].whole;
+    writes = writes || results[m].whole != nullptr;
+    if (results[m].columns.is_wanted()) {
+      return false;
+    }
+    sums_rows = sums_rows || to.tensor != nullptr;
+  }
+  const T* any_whole = nullptr;
+  for (const PlacedInput<T>& input : inputs) {
+    const bool is_whole = input.place.is_whole(matrices.cols);
+    if (!is_whole && input.place.col_stride != 0) {
+      return false;
+    }
+    any_whole = is_whole ? input.data : any_whole;
+    are_accesses = are_accesses && (!is_whole || misalignment(input.data) == 0);
+  }
+  if (sizeof(T) == 2 && writes && !are_accesses && matrices.cols >= kWideRaggedCols) {
+    return false;
+  }
+  if (!sums_rows || any_whole == nullptr) {
+    return false;
+  }
+  // What is one for a row is an input in vain: it reads what another has.
+  std::array<const T*, K> from;
+  for (size_t k = 0; k < K; ++k) {
+    const bool is_whole = inputs[k].place.is_whole(matrices.cols);
+    from[k] = is_whole ? inputs[k].data : any_whole;
+    g.of_rows[k] = is_whole ? nullptr : inputs[k].data;
+    g.step[k] = inputs[k].place.row_stride;
+  }
+  for (size_t m = 0; m < M; ++m) {
+    const RowsOutput& to = results[m].rows;
+    if (to.tensor == nullptr) {
+      continue;
+    }
+    if (std::any_of(to.summed.begin(), to.summed.end(), [](bool is) { return is; })) {
+      row_sums[m] = new_empty(like, {rows, 1}, kDtypeOf<A>);
+      g.row_sums[m] = SumOutput<T>(row_sums[m]->template mutable_data_ptr<A>());
+    } else {
+      g.row_sums[m] = SumOutput<T>::of(*to.tensor);
+    }
+  }
+  if (!launch_kept_rows(like, g, from, rows, matrices.cols)) {
+    return false;
+  }
+  for (size_t m = 0; m < M; ++m) {
+    if (row_sums[m].has_value()) {
+      sum_parts_of_rows(*row_sums[m], results[m].rows);
+    }
+  }
+  return true;
+}
+
 }  // namespace detail
 
 // Columns of a matrix of which nothing says how wide it is.
@@ -304,7 +380,8 @@ template <class T, class F, size_t K, size_t M>
 void elementwise_with_sums(
     const F& f, const Tensor& like, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
-  if (launch_matrix_sums<true>(like, f, matrices, inputs, results)) {
+  if (detail::write_and_sum_rows(f, like, matrices, inputs, results) ||
+      launch_matrix_sums<true>(like, f, matrices, inputs, results)) {
     return;
   }
   if (matrices.count > 1) {

@@ -228,8 +228,9 @@ class Row {
         });
   }
 
-  // outputs[m][row, col] = result m of f(inputs...), Values, where there is such an output; all results are added to
-  // the sums of the element's column. Returns what they add up to in this thread's elements of the row.
+  // outputs[m][row, col] = result m of f(inputs...), Values, where there is such an output; where columns are summed,
+  // all results are added to the sums of the element's. Returns what they add up to in this thread's elements of the
+  // row.
   template <class F, size_t M>
   __device__ Values<A, static_cast<int>(M)> write_and_sum(const PointerArray<T, M>& outputs, const F& f) {
     Values<A, N> results[M];
@@ -242,7 +243,9 @@ class Row {
             results[m][n] = values[static_cast<int>(m)];
             total[static_cast<int>(m)] += values[static_cast<int>(m)];
           }
-          add(v, n, values);
+          if constexpr (C > 0) {
+            add(v, n, values);
+          }
         },
         [&](auto count, auto col) {
 #pragma unroll
