@@ -59,6 +59,17 @@ inline MatrixShape as_matrix(int64_t numel, int64_t longest) {
   return shape;
 }
 
+// Sizes, the outermost first, and which of them are summed over.
+struct SummedSizes {
+  std::vector<int64_t> sizes;
+  std::vector<bool> summed;
+
+  void add(int64_t size, bool is_summed) {
+    sizes.push_back(size);
+    summed.push_back(is_summed);
+  }
+};
+
 // A bit for each axis of a MatrixView.
 using AxisSet = uint64_t;
 
@@ -147,26 +158,15 @@ class MatrixView {
     return axes == 0 ? MatrixPlace{0, 0, 0} : MatrixPlace{1, 0, rows};
   }
 
-  // The sizes of axes, the outermost first.
-  std::vector<int64_t> sizes_of(AxisSet axes) const {
-    std::vector<int64_t> sizes;
+  // Those axes, of which others than `kept` are summed over.
+  SummedSizes summed(AxisSet axes, AxisSet kept) const {
+    SummedSizes result;
     for (size_t axis = sizes_.size(); axis-- > 0;) {
       if (has(axes, axis)) {
-        sizes.push_back(sizes_[axis]);
+        result.add(sizes_[axis], !has(kept, axis));
       }
     }
-    return sizes;
-  }
-
-  // Which of them are not `kept`, in that order.
-  std::vector<bool> summed_of(AxisSet axes, AxisSet kept) const {
-    std::vector<bool> summed;
-    for (size_t axis = sizes_.size(); axis-- > 0;) {
-      if (has(axes, axis)) {
-        summed.push_back(!has(kept, axis));
-      }
-    }
-    return summed;
+    return result;
   }
 
   // Sizes and strides of what has these axes, in order, with the dimensions of the whole.
@@ -207,13 +207,13 @@ class MatrixView {
   }
 
   void order_dims() {
+    order_.reserve(whole_.dim);
     for (int64_t d = whole_.dim - 1; d >= 0; --d) {
       if (whole_.sizes[d] != 1) {
-        order_.push_back(d);
+        const auto is_before = [&](int64_t a, int64_t b) { return whole_.strides[a] < whole_.strides[b]; };
+        order_.insert(std::upper_bound(order_.begin(), order_.end(), d, is_before), d);
       }
     }
-    std::stable_sort(
-        order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return whole_.strides[a] < whole_.strides[b]; });
   }
 
   // Before dimensions are merged there is an axis for each. What is expanded along some has one number there, unless it
@@ -237,6 +237,7 @@ class MatrixView {
 
   void merge_dims(size_t decide) {
     const std::vector<Operand> of_dims = operands_;
+    sizes_.reserve(order_.size());
     for (Operand& operand : operands_) {
       operand.axes = 0;
       operand.sized = 0;

@@ -4,6 +4,8 @@
 #include "sum_output.h"
 #include "torch_abi.h"
 
+#include <array>
+#include <optional>
 #include <vector>
 
 namespace extension_cpp {
@@ -19,13 +21,17 @@ namespace cpu {
 // floating. What lies between is kept in the type of the arithmetic. The tensor's device is the current one.
 void sum_dims(const Tensor& input, IntArrayRef sizes, const std::vector<bool>& reduced, Tensor& output);
 
-// What rows add up to, from sums of their parts, [rows, parts].
-inline void sum_parts_of_rows(const Tensor& parts, const RowsOutput& output) {
-  std::vector<int64_t> sizes = output.sizes;
-  std::vector<bool> summed = output.summed;
-  sizes.push_back(parts.size(1));
-  summed.push_back(true);
-  sum_dims(parts, sizes, summed, *output.tensor);
+// What rows add up to, from sums of their parts, [rows, parts], of those results that have any.
+template <class T, size_t M>
+void sum_parts_of_rows(
+    const std::array<std::optional<Tensor>, M>& parts, const std::array<PlacedResult<T>, M>& results) {
+  for (size_t m = 0; m < M; ++m) {
+    if (parts[m].has_value()) {
+      SummedSizes rows = results[m].rows.rows;
+      rows.add(parts[m]->size(1), true);
+      sum_dims(*parts[m], rows.sizes, rows.summed, *results[m].rows.tensor);
+    }
+  }
 }
 
 }  // namespace cpu or cuda

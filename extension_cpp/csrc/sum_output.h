@@ -3,10 +3,10 @@
 
 #include "dispatch.h"
 #include "host_device.h"
+#include "matrix_view.h"
 #include "torch_abi.h"
 
 #include <type_traits>
-#include <vector>
 
 namespace extension_cpp {
 
@@ -61,11 +61,10 @@ class SumOutput {
   A* wide_ = nullptr;
 };
 
-// Where sums of rows go that are seen as of these sizes: they are summed on over some of their dimensions.
+// Where sums of rows go, which are seen as of these sizes and summed on.
 struct RowsOutput {
   Tensor* tensor = nullptr;  // none: nowhere
-  std::vector<int64_t> sizes;
-  std::vector<bool> summed;
+  SummedSizes rows;
 };
 
 // Where a result for each element of matrices goes: to matrices, or what it adds up to in the columns of each, in the

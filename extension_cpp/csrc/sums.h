@@ -112,13 +112,13 @@ bool compute_matrices(
     }
     return has;
   };
-  // If not as the inputs are, then as they are for the results' sake.
+  // Where a result has no place, for the inputs say where axes end, too, results alone say it.
   MatrixView view(whole, operands, K + M, 0, backend::kMatrixCols);
   if (!has_places(view)) {
     view = MatrixView(whole, operands, K + M, K, backend::kMatrixCols);
-  }
-  if (!has_places(view)) {
-    return false;
+    if (!has_places(view)) {
+      return false;
+    }
   }
   const Matrices& matrices = view.matrices();
 
@@ -143,25 +143,23 @@ bool compute_matrices(
     }
     if (view.is_whole(axes)) {
       to[m].whole = result.template mutable_data_ptr<T>();
-    } else if (view.is_row(axes) && view.axes_in_place(K + m, false) == axes && !view.is_one_for_matrices(axes)) {
+    } else if (view.is_row(axes) && (axes & view.matrix_axes()) == view.matrix_axes()) {
       to[m].columns = SumOutput<T>::of(result);
     } else if (view.is_row(axes) || (axes & view.row_axes()) == 0) {
       columns[m] = new_empty(like, {matrices.count, matrices.cols}, kDtypeOf<A>);
       to[m].columns = SumOutput<T>(columns[m]->template mutable_data_ptr<A>());
     } else {
       const AxisSet rows = view.matrix_axes() | view.row_axes();
-      to[m].rows = {&result, view.sizes_of(rows), view.summed_of(rows, axes)};
+      to[m].rows = {&result, view.summed(rows, axes)};
     }
   }
   backend::elementwise_with_sums<T>(f, like, matrices, from, to);
   for (size_t m = 0; m < M; ++m) {
     if (columns[m].has_value()) {
       const AxisSet axes = view.axes_of(K + m);
-      std::vector<int64_t> sizes = view.sizes_of(view.matrix_axes());
-      std::vector<bool> summed = view.summed_of(view.matrix_axes(), axes);
-      sizes.push_back(matrices.cols);
-      summed.push_back(!view.is_row(axes));
-      backend::sum_dims(*columns[m], sizes, summed, results.tensors[m]);
+      SummedSizes dims = view.summed(view.matrix_axes(), axes);
+      dims.add(matrices.cols, !view.is_row(axes));
+      backend::sum_dims(*columns[m], dims.sizes, dims.summed, results.tensors[m]);
     }
   }
   return true;

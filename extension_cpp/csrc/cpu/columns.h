@@ -522,11 +522,7 @@ void elementwise_with_sums(
   } else {
     compute(0, count);
   }
-  for (size_t m = 0; m < M; ++m) {
-    if (row_sums[m].has_value()) {
-      sum_parts_of_rows(*row_sums[m], results[m].rows);
-    }
-  }
+  sum_parts_of_rows(row_sums, results);
 }
 
 }  // namespace extension_cpp::cpu

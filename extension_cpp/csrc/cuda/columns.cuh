@@ -133,7 +133,6 @@ void elementwise_with_column_sums(
   for (size_t k = 0; k < K; ++k) {
     from.data[k] = inputs[k].data;
     from.one_row[k] = inputs[k].one_row;
-    from.step[k] = 0;
   }
   if (std::any_of(from.one_row, from.one_row + K, [](bool is) { return is; })) {
     detail::column_sums(like, same, from, {1, rows, cols}, sums);
@@ -171,7 +170,7 @@ namespace detail {
 template <class T, class F, size_t K, size_t M>
 struct WriteOrSum {
   F f;
-  PointerArray<T, M> whole;  // [rows of all matrices, cols], or null
+  PointerArray<T, M> whole;  // [rows, cols], or null
 
   template <class Row>
   __device__ void operator()(Row& row) const {
@@ -187,10 +186,10 @@ struct WriteOrSumRows {
   static constexpr int kInputs = static_cast<int>(K);
 
   F f;
-  PointerArray<T, M> whole;
-  const T* of_rows[K];  // null of what is an input
-  int64_t step[K];      // from row to row of those, 1 or 0
-  Out row_sums[M];      // [rows of all matrices, segments]
+  PointerArray<T, M> whole;  // [rows of all matrices, cols], or null
+  const T* of_rows[K];       // null of what is an input
+  int64_t step[K];           // from row to row of those, 1 or 0
+  Out row_sums[M];           // [rows of all matrices, segments]
 
   __device__ Values<A, kInputs> row_values(int64_t row) const {
     Values<A, kInputs> values{};
@@ -234,7 +233,7 @@ struct WriteOrSumRows {
 
 // elementwise_with_sums() by rows_and_column_sums_kernel, for matrices of any size.
 template <bool Several, class T, class F, size_t K, size_t M>
-void write_or_sum_rows(
+void launch_tile_sums(
     const F& f, const Tensor& like, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
   using A = acc_t<T>;
@@ -285,11 +284,7 @@ void write_or_sum_rows(
     return g;
   };
   column_sums(like, make, from, extent, columns);
-  for (size_t m = 0; m < M; ++m) {
-    if (row_sums[m].has_value()) {
-      sum_parts_of_rows(*row_sums[m], results[m].rows);
-    }
-  }
+  sum_parts_of_rows(row_sums, results);
 }
 
 // Of half types, columns from which on strips (matrix_sums.cuh) write rows sooner that are not whole accesses.
@@ -299,7 +294,7 @@ constexpr int64_t kWideRaggedCols = 2048;
 // is a row for all rows. False, and nothing done, elsewhere, of wide ragged rows, and where rows are longer than a
 // block has registers for.
 template <class T, class F, size_t K, size_t M>
-bool write_and_sum_rows(
+bool launch_row_sums(
     const F& f, const Tensor& like, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
   using A = acc_t<T>;
@@ -327,10 +322,8 @@ bool write_and_sum_rows(
     any_whole = is_whole ? input.data : any_whole;
     are_accesses = are_accesses && (!is_whole || misalignment(input.data) == 0);
   }
-  if (sizeof(T) == 2 && writes && !are_accesses && matrices.cols >= kWideRaggedCols) {
-    return false;
-  }
-  if (!sums_rows || any_whole == nullptr) {
+  const bool is_ragged = sizeof(T) == 2 && writes && !are_accesses && matrices.cols >= kWideRaggedCols;
+  if (!sums_rows || any_whole == nullptr || is_ragged) {
     return false;
   }
   // What is one for a row is an input in vain: it reads what another has.
@@ -346,7 +339,7 @@ bool write_and_sum_rows(
     if (to.tensor == nullptr) {
       continue;
     }
-    if (std::any_of(to.summed.begin(), to.summed.end(), [](bool is) { return is; })) {
+    if (std::any_of(to.rows.summed.begin(), to.rows.summed.end(), [](bool is) { return is; })) {
       row_sums[m] = new_empty(like, {rows, 1}, kDtypeOf<A>);
       g.row_sums[m] = SumOutput<T>(row_sums[m]->template mutable_data_ptr<A>());
     } else {
@@ -356,11 +349,7 @@ bool write_and_sum_rows(
   if (!launch_kept_rows(like, g, from, rows, matrices.cols)) {
     return false;
   }
-  for (size_t m = 0; m < M; ++m) {
-    if (row_sums[m].has_value()) {
-      sum_parts_of_rows(*row_sums[m], results[m].rows);
-    }
-  }
+  sum_parts_of_rows(row_sums, results);
   return true;
 }
 
@@ -380,14 +369,14 @@ template <class T, class F, size_t K, size_t M>
 void elementwise_with_sums(
     const F& f, const Tensor& like, const Matrices& matrices, const std::array<PlacedInput<T>, K>& inputs,
     const std::array<PlacedResult<T>, M>& results) {
-  if (detail::write_and_sum_rows(f, like, matrices, inputs, results) ||
+  if (detail::launch_row_sums(f, like, matrices, inputs, results) ||
       launch_matrix_sums<true>(like, f, matrices, inputs, results)) {
     return;
   }
   if (matrices.count > 1) {
-    detail::write_or_sum_rows<true>(f, like, matrices, inputs, results);
+    detail::launch_tile_sums<true>(f, like, matrices, inputs, results);
   } else {
-    detail::write_or_sum_rows<false>(f, like, matrices, inputs, results);
+    detail::launch_tile_sums<false>(f, like, matrices, inputs, results);
   }
 }
 

@@ -545,11 +545,7 @@ bool launch_strips_and_ends(
   if (sums_columns) {
     launch_add_partials<A>(like, parts, count * cols, data, columns);
   }
-  for (size_t m = 0; m < M; ++m) {
-    if (row_sums[m].has_value()) {
-      sum_parts_of_rows(*row_sums[m], results[m].rows);
-    }
-  }
+  sum_parts_of_rows(row_sums, results);
   return true;
 }
 

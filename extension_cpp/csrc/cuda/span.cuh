@@ -86,7 +86,7 @@ struct MixedInputs {
 
   const T* data[K];
   bool one_row[K];
-  int64_t step[K];  // of what is one row, from matrix to matrix
+  int64_t step[K] = {};  // of what is one row, from matrix to matrix
 
   __device__ const T* row(size_t k, const Span& span) const {
     const int64_t before = Several ? span.matrix * step[k] : 0;
