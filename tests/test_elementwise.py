@@ -146,6 +146,21 @@ def test_many_rows_that_are_not_whole_accesses(device, dtype, shape):
     assert memory[8 + numel :].isnan().all()
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("rows", "more"), [(9, 0), (5, 3)])
+@pytest.mark.parametrize("offset", [0, 1])
+def test_long_rows(device, dtype, rows, more, offset):
+    """Where a cache has no room for one row for all, a GPU goes through them in another order."""
+    generator = torch.Generator().manual_seed(0)
+    cols = (1 << (21 if device == "cuda" else 15)) + more
+    row, x = (small_numbers(size, device, dtype, generator) for size in ((cols,), (rows, cols)))
+    row = strided(row, [0], [1], offset)
+    number = small_numbers((), device, dtype, generator)
+    assert torch.equal(ops.affine(row, x, number), row * x + number)
+    assert torch.equal(ops.affine(number, row, x), number * row + x)
+
+
 SHAPES_OF_BATCHES = [
     (5, 33, 70),
     (15, 33, 70),

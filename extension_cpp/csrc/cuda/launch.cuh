@@ -121,6 +121,13 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
+// Whether so many bytes do not stay in the L2 cache while as many and as many more pass through it, on the current
+// device. None that kernels are compiled for has less than `kLeast` of it.
+inline bool leave_the_cache(int64_t bytes) {
+  constexpr int64_t kLeast = int64_t{1} << 20;
+  return 4 * bytes >= kLeast && 4 * bytes >= device_attribute(cudaDevAttrL2CacheSize);
+}
+
 inline int multiprocessors() { return device_attribute(cudaDevAttrMultiProcessorCount); }
 
 // How many blocks the device runs at once.

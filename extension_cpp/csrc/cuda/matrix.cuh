@@ -27,7 +27,7 @@ struct MatrixInput {
            static_cast<unsigned>(row) * row_bytes;
   }
 
-  __device__ bool is_one_row() const { return row_bytes == 0 && col_bytes != 0; }
+  HOST_DEVICE bool is_one_row() const { return row_bytes == 0 && col_bytes != 0; }
 };
 
 template <size_t K>
@@ -59,6 +59,9 @@ __device__ Packed gather(const MatrixInput& input, int row, int col, int cols, i
   });
 }
 
+// Which part of the outputs a block has: see in_order().
+__device__ inline int own_part() { return static_cast<int>(blockIdx.x * gridDim.y + blockIdx.y); }
+
 // Outputs that lie in a row, as a [rows, cols] matrix of at most kMost elements. The loads of all inputs go out
 // together: to wait for one after the other costs a tenth of the time.
 template <class F, class T, size_t M, size_t K>
@@ -66,7 +69,7 @@ __global__ void __launch_bounds__(kBlock)
     matrix_kernel(F f, int numel, Divider by_cols, int before, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
   wait_for_previous();
   constexpr int N = kVector<T>;
-  const int i = (static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x)) * N - before;
+  const int i = (own_part() * kBlock + static_cast<int>(threadIdx.x)) * N - before;
   if (i >= numel) {
     return;
   }
@@ -102,7 +105,7 @@ __global__ void __launch_bounds__(kBlock)
     aligned_matrix_kernel(F f, int numel, Divider by_cols, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
   wait_for_previous();
   constexpr int N = kVector<T>;
-  const int i = (static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x)) * N;
+  const int i = (own_part() * kBlock + static_cast<int>(threadIdx.x)) * N;
   if (i >= numel) {
     return;
   }
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(kBlock)
   constexpr int kSize = sizeof(T);
   constexpr int kRows = Turns::kRows;
 
-  const int thread = static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x);
+  const int thread = own_part() * kBlock + static_cast<int>(threadIdx.x);
   const int turn = turns.by_accesses.divide_small(thread);
   const int access = thread - turn * static_cast<int>(turns.by_accesses.divisor());
   const int period = turns.period();
@@ -265,26 +268,45 @@ bool is_matrix(const Indexing<K>& indexing) {
   return is;
 }
 
+// The grid of so many blocks for a matrix that they go through in some turns, one part of its columns after the other
+// within each. Where rows are so long that what is one row for all has left the L2 cache before the next row wants it,
+// blocks of the same columns run one after the other: x counts the turns, y the parts.
+template <class T, size_t M, size_t K>
+dim3 in_order(int64_t blocks, int64_t turns, int64_t cols, const MatrixInputs<K>& inputs) {
+  const bool shared =
+      std::any_of(inputs.inputs, inputs.inputs + K, [](const MatrixInput& input) { return input.is_one_row(); });
+  const int64_t row_bytes = cols * static_cast<int64_t>((M + K) * sizeof(T));
+  if (!shared || turns == 1 || !leave_the_cache(row_bytes)) {
+    return static_cast<unsigned>(blocks);
+  }
+  const int64_t parts = std::min(ceil_div(blocks, turns), kMaxGridY);
+  return {static_cast<unsigned>(ceil_div(blocks, parts)), static_cast<unsigned>(parts)};
+}
+
 // `aligned`: all accesses are, and whole. `alike`: inputs are as in_turns_kernel wants them.
 template <class T, size_t M, class F, size_t K>
 void launch_part(
     const F& f, int64_t rows, int64_t cols, bool aligned, bool alike, const PointerArray<T, M>& outputs,
     const MatrixInputs<K>& inputs, cudaStream_t stream) {
   constexpr int N = kVector<T>;
-  const auto blocks_of = [](int64_t threads) { return static_cast<unsigned>(ceil_div(threads, kBlock)); };
+  const auto grid = [&](int64_t threads, int64_t turns) {
+    return in_order<T, M>(ceil_div(threads, kBlock), turns, cols, inputs);
+  };
   if constexpr (kGainsByTurns<T, M, K>) {
     if (!aligned && alike && cols >= 2 * N) {
       const Turns turns(rows, cols, N);
       if (rows >= Turns::kRows * turns.period()) {
+        const int64_t threads = turns.threads();
         launch_overlapped(
-            in_turns_kernel<F, T, M, K>, blocks_of(turns.threads()), kBlock, 0, stream, f, turns, outputs, inputs);
+            in_turns_kernel<F, T, M, K>, grid(threads, threads / turns.by_accesses.divisor()), kBlock, 0, stream, f,
+            turns, outputs, inputs);
         return;
       }
     }
   }
   const auto numel = static_cast<int>(rows * cols);
   const int before = elements_before(outputs.data[0]);
-  const unsigned blocks = blocks_of(ceil_div(before + numel, N));
+  const dim3 blocks = grid(ceil_div(before + numel, N), rows);
   if (aligned) {
     launch_overlapped(
         aligned_matrix_kernel<F, T, M, K>, blocks, kBlock, 0, stream, f, numel, Divider(cols), outputs, inputs);
