@@ -185,22 +185,31 @@ def test_every_dimension_and_layout(shape, device):
 @in_each_dtype
 def test_storage_offsets(dtype, device):
     """Rows and channels that begin anywhere, though accesses are of several elements."""
-    for size, shape, dim in (
-        (3 * 999, (3, 999), 1),
-        (300 * 6, (300, 6), 0),
-        (4 * 512, (4, 512), 1),
-    ):
-        for offset in range(1, 4):
-            decay, input = (
-                torch.rand(size + offset, device=device).to(dtype)[offset:].view(shape)
-                for _ in range(2)
-            )
-            torch.testing.assert_close(
-                linear_scan(decay, input, None, dim).double(),
-                reference(decay.double(), input.double(), None, dim),
-                rtol=TOLERANCES[dtype],
-                atol=TOLERANCES[dtype],
-            )
+    for shape, dim in (((3, 999), 1), ((300, 6), 0), ((4, 512), 1), ((2, 9003), 1), ((5, 3), 1)):
+        values = tensors(shape, dim, device, dtype, low=0.0)
+        grad_output = torch.randn(shape).to(values[0])
+        wanted = with_gradients(grad_output.double(), *(t.double() for t in values), dim)
+        for offsets in ((1, 1, 1, 1), (2, 2, 0, 2), (3, 0, 1, 2), (0, 5, 2, 1), (4, 7, 3, 0)):
+            moved = [
+                between_nans(t, n) for t, n in zip((grad_output, *values), offsets, strict=True)
+            ]
+            for actual, right in zip(with_gradients(*moved, dim), wanted, strict=True):
+                tolerance = 5 * TOLERANCES[dtype]
+                torch.testing.assert_close(actual.double(), right, rtol=tolerance, atol=tolerance)
+
+
+def with_gradients(grad_output: Tensor, *arguments) -> list[Tensor]:
+    *inputs, dim = arguments
+    inputs = [t.detach().requires_grad_() for t in inputs]
+    output = linear_scan(*inputs, dim)
+    return [output, *torch.autograd.grad(output, inputs, grad_output)]
+
+
+def between_nans(tensor: Tensor, offset: int) -> Tensor:
+    """The same, beginning so many elements behind an aligned address."""
+    memory = tensor.new_full((offset + tensor.numel() + 8,), torch.nan)
+    view = memory[offset:][: tensor.numel()].view(tensor.shape)
+    return view.copy_(tensor)
 
 
 @on_each_device

@@ -67,12 +67,20 @@ __device__ Piece<A> from_lane(const Piece<A>& piece, int lane) {
   return {__shfl_sync(kAllLanes, piece.factor, lane), __shfl_sync(kAllLanes, piece.term, lane)};
 }
 
-// Whether all arrays of all steps begin at a multiple of so many bytes.
+// Whether all arrays of all steps begin so many bytes after a multiple of `boundary`.
+template <class T, size_t K, size_t R>
+bool begin_after(int64_t bytes, int64_t boundary, const ScanArrays<T, K, R>& arrays) {
+  const auto begins = [=](const T* data) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) % boundary == bytes;
+  };
+  return (arrays.lagged == nullptr || begins(arrays.lagged)) && std::all_of(arrays.inputs, arrays.inputs + K, begins) &&
+         std::all_of(arrays.outputs, arrays.outputs + R, begins);
+}
+
+// Whether they begin at a multiple of so many bytes.
 template <class T, size_t K, size_t R>
 bool begin_at(int64_t bytes, const ScanArrays<T, K, R>& arrays) {
-  const auto begins = [=](const T* data) { return reinterpret_cast<uintptr_t>(data) % bytes == 0; };
-  return begins(arrays.lagged) && std::all_of(arrays.inputs, arrays.inputs + K, begins) &&
-         std::all_of(arrays.outputs, arrays.outputs + R, begins);
+  return begin_after(0, bytes, arrays);
 }
 
 }  // namespace detail

@@ -121,23 +121,30 @@ struct ScanShared {
   A state;
 };
 
-// N neighbouring steps of a row as they are in memory; fewer at its end, unless rows are Whole.
-template <class T, size_t K, int N, bool Lagged, bool Whole>
+// How rows lie: in whole aligned accesses; or all arrays as the outputs, whose accesses begin at boundaries while the
+// ends of a row need not; or inputs otherwise than these.
+enum class RowsLie { kWhole, kAlike, kApart };
+
+// N neighbouring steps of a row as they are in memory. At its ends some are steps of others, or of nobody.
+template <class T, size_t K, int N, bool Lagged, RowsLie Lie>
 class ScanAccess {
   using A = acc_t<T>;
+  static constexpr bool kWhole = Lie == RowsLie::kWhole;
 
  public:
+  // From column `start` on, which is before the row where its first access is not whole.
   template <size_t R>
   __device__ void read(const ScanArrays<T, K, R>& arrays, int64_t row, int64_t cols, int64_t start) {
-    count_ = static_cast<int>(min(cols - start, static_cast<int64_t>(N)));
-    const int64_t offset = row * cols + start;
+    begin_ = static_cast<int>(max(-start, int64_t{0}));
+    end_ = static_cast<int>(min(cols - start, static_cast<int64_t>(N)));
+    const int64_t offset = row * cols;
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
-      chunks_[k] = read_chunk(arrays.inputs[k] + offset);
+      chunks_[k] = read_chunk(arrays.inputs[k] + offset, cols, start);
     }
     if constexpr (Lagged) {
-      chunks_[K] = read_chunk(arrays.lagged + offset);
-      const T* const before = start > 0                         ? arrays.lagged + (offset - 1)
+      chunks_[K] = read_chunk(arrays.lagged + offset, cols, start);
+      const T* const before = start > 0                         ? arrays.lagged + (offset + start - 1)
                               : arrays.before_lagged == nullptr ? nullptr
                                                                 : arrays.before_lagged + row;
       before_ = before == nullptr ? Chunk<T, 1>{} : load_chunk<1>(before);
@@ -159,14 +166,15 @@ class ScanAccess {
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const int n = Reverse ? N - 1 - i : i;
-      if (Whole || n < count_) {
+      if (kWhole || (n >= begin_ && n < end_)) {
         ScanElements<A, K> elements;
 #pragma unroll
         for (size_t k = 0; k < K; ++k) {
           elements.inputs[k] = inputs[k][n];
         }
         if constexpr (Lagged) {
-          elements.lagged = n > 0 ? lagged[n > 0 ? n - 1 : 0] : to_values(before_)[0];
+          const bool is_first = n == 0 || (!kWhole && n == begin_);
+          elements.lagged = is_first ? to_values(before_)[0] : lagged[n > 0 ? n - 1 : 0];
         }
         visit(n, elements);
       }
@@ -182,13 +190,14 @@ class ScanAccess {
     }
   }
 
+  // To where the access begins in an output.
   __device__ void write(T* address, const Values<A, N>& values) const {
-    if (Whole || (count_ == N && is_aligned(address))) {
+    if (kWhole || (end_ - begin_ == N && is_aligned(address))) {
       store(address, values);
     } else {
 #pragma unroll
       for (int n = 0; n < N; ++n) {
-        if (n < count_) {
+        if (n >= begin_ && n < end_) {
           address[n] = static_cast<T>(values[n]);
         }
       }
@@ -196,28 +205,34 @@ class ScanAccess {
   }
 
  private:
-  __device__ Chunk<T, N> read_chunk(const T* address) const {
-    if constexpr (Whole) {
-      return load_chunk<N>(address);
+  // Of aligned pieces that hold an element of the row each, without a branch: all loads are to be under way at once.
+  static __device__ Chunk<T, N> read_chunk(const T* row, int64_t cols, int64_t start) {
+    if constexpr (Lie == RowsLie::kApart) {
+      const auto piece_of = [](const T* element) {
+        return reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(element) - misalignment(element));
+      };
+      const uint4* const piece = piece_of(row + start);
+      const uint4* const first = piece_of(row);
+      const uint4* const last = piece_of(row + (cols - 1));
+      const uint4 low = __ldg(piece < first ? first : piece);
+      const uint4 high = __ldg(piece < last ? piece + 1 : last);
+      return {taken_from<sizeof(T)>(low, high, misalignment(row + start))};
     } else {
-      if (count_ == N) {
-        return load_chunk_unaligned<N>(address);
-      }
-      T elements[N];
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        elements[n] = n < count_ ? address[n] : T();
-      }
-      Chunk<T, N> chunk;
-      memcpy(&chunk, elements, sizeof(chunk));
-      return chunk;
+      return load_chunk<N>(row + start);
     }
   }
 
   Chunk<T, N> chunks_[K + (Lagged ? 1 : 0)];
   Chunk<T, 1> before_;
-  int count_ = 0;
+  int begin_ = 0;  // of the row's own steps
+  int end_ = 0;
 };
+
+// Columns of the accesses to a row, at most.
+template <class T, RowsLie Lie>
+int64_t cols_of_accesses(int64_t cols) {
+  return Lie == RowsLie::kWhole ? cols : cols + kVector<T> - 1;
+}
 
 // The state that a tile begins with. `tiles` are those of its row.
 template <class A, int Warps>
@@ -260,7 +275,7 @@ __device__ A state_before_tile(const ToldOfTile<A>* tiles, int64_t tile, A initi
 
 // V accesses a thread, one behind the other for a warp, and `warps` of these: a tile of a row. A block has one, or a
 // warp each of several rows.
-template <class T, class F, size_t K, size_t R, class Tile, int V, bool Whole>
+template <class T, class F, size_t K, size_t R, class Tile, int V, RowsLie Lie>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kernel(
     F f, ScanArrays<T, K, R> arrays, int64_t rows, int64_t cols, int warps, int64_t tiles,
     ToldOfTile<acc_t<T>>* told /* [rows, tiles] */) {
@@ -286,10 +301,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kerne
     }
   }
 
-  const int64_t accesses = (cols + N - 1) / N;
+  // Columns of the first access that are before the row.
+  const int head =
+      Lie == RowsLie::kWhole ? 0 : static_cast<int>(misalignment(arrays.outputs[0] + row * cols) / sizeof(T));
+  const int64_t accesses = (head + cols + N - 1) / N;
   const int64_t first_access = ((tile * warps + warp) * V) * kWarp + lane;
-  const auto start_of = [&](int64_t access) { return (kReverse ? accesses - 1 - access : access) * N; };
-  ScanAccess<T, K, N, kLaggedOf<F>, Whole> here[V];
+  const auto start_of = [&](int64_t access) { return (kReverse ? accesses - 1 - access : access) * N - head; };
+  ScanAccess<T, K, N, kLaggedOf<F>, Lie> here[V];
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     const int64_t access = first_access + v * kWarp;
@@ -417,12 +435,13 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kerne
   }
 }
 
-template <class T, class F, size_t K, size_t R, class Tile, int V, bool Whole>
+template <class T, class F, size_t K, size_t R, class Tile, int V, RowsLie Lie>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
   using Told = ToldOfTile<acc_t<T>>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T> * V;
-  const int64_t warps = std::min<int64_t>(ceil_div(cols, kPerWarp), Tile::kWarps);
-  const int64_t tiles = ceil_div(cols, warps * kPerWarp);
+  const int64_t most = cols_of_accesses<T, Lie>(cols);
+  const int64_t warps = std::min<int64_t>(ceil_div(most, kPerWarp), Tile::kWarps);
+  const int64_t tiles = ceil_div(most, warps * kPerWarp);
   const cudaStream_t stream = current_stream(like);
   std::optional<Tensor> scratch;
   Told* told = nullptr;
@@ -434,31 +453,34 @@ void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols
   }
   const int64_t blocks = warps == 1 ? ceil_div(rows, kScanTeams) : rows * tiles;
   const int64_t threads = kWarp * (warps == 1 ? kScanTeams : warps);
-  scan_rows_kernel<T, F, K, R, Tile, V, Whole>
+  scan_rows_kernel<T, F, K, R, Tile, V, Lie>
       <<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(
           f, arrays, rows, cols, static_cast<int>(warps), tiles, told);
   CUDA_LAUNCH_CHECK();
 }
 
-template <class T, class F, size_t K, size_t R, bool Whole>
+template <class T, class F, size_t K, size_t R, RowsLie Lie>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
   using Tile = ScanTile<T, std::clamp<size_t>(K + (kLaggedOf<F> ? 1 : 0), 2, 3)>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T>;
-  if (cols <= kPerWarp) {
-    launch_scan_rows<T, F, K, R, Tile, 1, Whole>(like, f, rows, cols, arrays);
-  } else if (Tile::kAccesses == 2 || cols <= 2 * kPerWarp) {
-    launch_scan_rows<T, F, K, R, Tile, 2, Whole>(like, f, rows, cols, arrays);
+  const int64_t most = cols_of_accesses<T, Lie>(cols);
+  if (most <= kPerWarp) {
+    launch_scan_rows<T, F, K, R, Tile, 1, Lie>(like, f, rows, cols, arrays);
+  } else if (Tile::kAccesses == 2 || most <= 2 * kPerWarp) {
+    launch_scan_rows<T, F, K, R, Tile, 2, Lie>(like, f, rows, cols, arrays);
   } else {
-    launch_scan_rows<T, F, K, R, Tile, Tile::kAccesses, Whole>(like, f, rows, cols, arrays);
+    launch_scan_rows<T, F, K, R, Tile, Tile::kAccesses, Lie>(like, f, rows, cols, arrays);
   }
 }
 
 template <class T, class F, size_t K, size_t R>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
   if (cols % kVector<T> == 0 && begin_at(kAccessBytes, arrays)) {
-    launch_scan_rows<T, F, K, R, true>(like, f, rows, cols, arrays);
+    launch_scan_rows<T, F, K, R, RowsLie::kWhole>(like, f, rows, cols, arrays);
+  } else if (begin_after(misalignment(arrays.outputs[0]), kAccessBytes, arrays)) {
+    launch_scan_rows<T, F, K, R, RowsLie::kAlike>(like, f, rows, cols, arrays);
   } else {
-    launch_scan_rows<T, F, K, R, false>(like, f, rows, cols, arrays);
+    launch_scan_rows<T, F, K, R, RowsLie::kApart>(like, f, rows, cols, arrays);
   }
 }
 
