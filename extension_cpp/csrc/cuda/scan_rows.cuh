@@ -48,6 +48,10 @@ struct ScanTile<BFloat16, 2> : ScanTileOf<4, 4, 6> {};
 template <>
 struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4> {};
 
+// That of a functor. What is lagged is read, too.
+template <class T, class F, size_t K>
+using ScanTileFor = ScanTile<T, std::clamp<size_t>(K + (kLaggedOf<F> ? 1 : 0), 2, 3)>;
+
 // A number for blocks that wait for it: each word of 64 bits holds 32 of its bits and whether they are there, so
 // that it is told, and read, without a fence. All bits are 0 before.
 template <class A>
@@ -121,8 +125,8 @@ struct ScanShared {
   A state;
 };
 
-// How rows lie: in whole aligned accesses; or all arrays as the outputs, whose accesses begin at boundaries while the
-// ends of a row need not; or inputs otherwise than these.
+// How accesses to rows lie: whole and aligned; aligned, of which the first and the last of a row hold others' steps as
+// well, where all arrays lie alike; or from the first step of a row on, wherever that is.
 enum class RowsLie { kWhole, kAlike, kApart };
 
 // N neighbouring steps of a row as they are in memory. At its ends some are steps of others, or of nobody.
@@ -135,16 +139,16 @@ class ScanAccess {
   // From column `start` on, which is before the row where its first access is not whole.
   template <size_t R>
   __device__ void read(const ScanArrays<T, K, R>& arrays, int64_t row, int64_t cols, int64_t start) {
-    begin_ = static_cast<int>(max(-start, int64_t{0}));
+    begin_ = Lie == RowsLie::kAlike ? static_cast<int>(max(-start, int64_t{0})) : 0;
     end_ = static_cast<int>(min(cols - start, static_cast<int64_t>(N)));
-    const int64_t offset = row * cols;
+    const int64_t offset = row * cols + start;
 #pragma unroll
     for (size_t k = 0; k < K; ++k) {
-      chunks_[k] = read_chunk(arrays.inputs[k] + offset, cols, start);
+      chunks_[k] = read_chunk(arrays.inputs[k] + offset);
     }
     if constexpr (Lagged) {
-      chunks_[K] = read_chunk(arrays.lagged + offset, cols, start);
-      const T* const before = start > 0                         ? arrays.lagged + (offset + start - 1)
+      chunks_[K] = read_chunk(arrays.lagged + offset);
+      const T* const before = start > 0                         ? arrays.lagged + (offset - 1)
                               : arrays.before_lagged == nullptr ? nullptr
                                                                 : arrays.before_lagged + row;
       before_ = before == nullptr ? Chunk<T, 1>{} : load_chunk<1>(before);
@@ -205,20 +209,21 @@ class ScanAccess {
   }
 
  private:
-  // Of aligned pieces that hold an element of the row each, without a branch: all loads are to be under way at once.
-  static __device__ Chunk<T, N> read_chunk(const T* row, int64_t cols, int64_t start) {
+  __device__ Chunk<T, N> read_chunk(const T* address) const {
     if constexpr (Lie == RowsLie::kApart) {
-      const auto piece_of = [](const T* element) {
-        return reinterpret_cast<const uint4*>(reinterpret_cast<uintptr_t>(element) - misalignment(element));
-      };
-      const uint4* const piece = piece_of(row + start);
-      const uint4* const first = piece_of(row);
-      const uint4* const last = piece_of(row + (cols - 1));
-      const uint4 low = __ldg(piece < first ? first : piece);
-      const uint4 high = __ldg(piece < last ? piece + 1 : last);
-      return {taken_from<sizeof(T)>(low, high, misalignment(row + start))};
+      if (end_ == N) {
+        return load_chunk_unaligned<N>(address);
+      }
+      T elements[N];
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        elements[n] = n < end_ ? address[n] : T();
+      }
+      Chunk<T, N> chunk;
+      memcpy(&chunk, elements, sizeof(chunk));
+      return chunk;
     } else {
-      return load_chunk<N>(row + start);
+      return load_chunk<N>(address);  // which holds a step of the row at least, and so is of the tensor's pages
     }
   }
 
@@ -231,7 +236,7 @@ class ScanAccess {
 // Columns of the accesses to a row, at most.
 template <class T, RowsLie Lie>
 int64_t cols_of_accesses(int64_t cols) {
-  return Lie == RowsLie::kWhole ? cols : cols + kVector<T> - 1;
+  return Lie == RowsLie::kAlike ? cols + kVector<T> - 1 : cols;
 }
 
 // The state that a tile begins with. `tiles` are those of its row.
@@ -301,9 +306,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kerne
     }
   }
 
-  // Columns of the first access that are before the row.
+  // Steps of the first access that are not the row's.
   const int head =
-      Lie == RowsLie::kWhole ? 0 : static_cast<int>(misalignment(arrays.outputs[0] + row * cols) / sizeof(T));
+      Lie == RowsLie::kAlike ? static_cast<int>(misalignment(arrays.outputs[0] + row * cols) / sizeof(T)) : 0;
   const int64_t accesses = (head + cols + N - 1) / N;
   const int64_t first_access = ((tile * warps + warp) * V) * kWarp + lane;
   const auto start_of = [&](int64_t access) { return (kReverse ? accesses - 1 - access : access) * N - head; };
@@ -461,7 +466,7 @@ void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols
 
 template <class T, class F, size_t K, size_t R, RowsLie Lie>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
-  using Tile = ScanTile<T, std::clamp<size_t>(K + (kLaggedOf<F> ? 1 : 0), 2, 3)>;
+  using Tile = ScanTileFor<T, F, K>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T>;
   const int64_t most = cols_of_accesses<T, Lie>(cols);
   if (most <= kPerWarp) {
@@ -475,9 +480,13 @@ void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols
 
 template <class T, class F, size_t K, size_t R>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
+  using Tile = ScanTileFor<T, F, K>;
+  constexpr int64_t kTile = int64_t{Tile::kThreads} * Tile::kAccesses * kVector<T>;
+  // Rows for which a tile has just room, and then no longer, take two. For half types that is faster nonetheless.
+  const bool same_tiles = sizeof(T) == 2 || cols > kTile || cols_of_accesses<T, RowsLie::kAlike>(cols) <= kTile;
   if (cols % kVector<T> == 0 && begin_at(kAccessBytes, arrays)) {
     launch_scan_rows<T, F, K, R, RowsLie::kWhole>(like, f, rows, cols, arrays);
-  } else if (begin_after(misalignment(arrays.outputs[0]), kAccessBytes, arrays)) {
+  } else if (same_tiles && begin_after(misalignment(arrays.outputs[0]), kAccessBytes, arrays)) {
     launch_scan_rows<T, F, K, R, RowsLie::kAlike>(like, f, rows, cols, arrays);
   } else {
     launch_scan_rows<T, F, K, R, RowsLie::kApart>(like, f, rows, cols, arrays);
