@@ -145,3 +145,8 @@ def quick_compiler(folder: Path) -> Path:
         script.write_text(_QUICK.format(python=sys.executable, header=str(header)))
         script.chmod(0o755)
     return script
+
+
+if __name__ == "__main__":
+    # For .ci/run.
+    print(quick_compiler(ROOT / "build" / "quick"))

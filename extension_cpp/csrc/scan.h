@@ -13,8 +13,8 @@
 // infinities and NaN in the inputs spread as in a loop.) With `static constexpr bool kReverse = true;`, time runs
 // backwards. With kLagged, results() gets one more argument: of a tensor, the entry of the step before in memory.
 //
-// The arithmetic is in A, float32 for half types, the state too. What is added to what depends on the shape and the
-// device alone.
+// The arithmetic is in A, float32 for half types, the state too. What is added to what depends on the shape, on
+// where in memory rows begin, and on the device.
 #pragma once
 
 #include "backend.h"

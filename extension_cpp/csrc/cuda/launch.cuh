@@ -121,8 +121,9 @@ inline int device_attribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Whether so many bytes do not stay in the L2 cache while as many and as many more pass through it, on the current
-// device. None that kernels are compiled for has less than `kLeast` of it.
+// Whether so many bytes, read or written one after the other, are likely to have left the L2 cache of the current
+// device when the first of them is read again: from a quarter of it on, for blocks do not run in step, and halves of
+// the cache may hold the same. (No GPU has less than `kLeast` of it.)
 inline bool leave_the_cache(int64_t bytes) {
   constexpr int64_t kLeast = int64_t{1} << 20;
   return 4 * bytes >= kLeast && 4 * bytes >= device_attribute(cudaDevAttrL2CacheSize);

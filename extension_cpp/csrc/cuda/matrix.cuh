@@ -59,8 +59,8 @@ __device__ Packed gather(const MatrixInput& input, int row, int col, int cols, i
   });
 }
 
-// Which part of the outputs a block has: see in_order().
-__device__ inline int own_part() { return static_cast<int>(blockIdx.x * gridDim.y + blockIdx.y); }
+// The place of a block in the order of the outputs: see in_order().
+__device__ inline int own_block() { return static_cast<int>(blockIdx.x * gridDim.y + blockIdx.y); }
 
 // Outputs that lie in a row, as a [rows, cols] matrix of at most kMost elements. The loads of all inputs go out
 // together: to wait for one after the other costs a tenth of the time.
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kBlock)
     matrix_kernel(F f, int numel, Divider by_cols, int before, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
   wait_for_previous();
   constexpr int N = kVector<T>;
-  const int i = (own_part() * kBlock + static_cast<int>(threadIdx.x)) * N - before;
+  const int i = (own_block() * kBlock + static_cast<int>(threadIdx.x)) * N - before;
   if (i >= numel) {
     return;
   }
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kBlock)
     aligned_matrix_kernel(F f, int numel, Divider by_cols, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
   wait_for_previous();
   constexpr int N = kVector<T>;
-  const int i = (own_part() * kBlock + static_cast<int>(threadIdx.x)) * N;
+  const int i = (own_block() * kBlock + static_cast<int>(threadIdx.x)) * N;
   if (i >= numel) {
     return;
   }
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(kBlock)
   constexpr int kSize = sizeof(T);
   constexpr int kRows = Turns::kRows;
 
-  const int thread = own_part() * kBlock + static_cast<int>(threadIdx.x);
+  const int thread = own_block() * kBlock + static_cast<int>(threadIdx.x);
   const int turn = turns.by_accesses.divide_small(thread);
   const int access = thread - turn * static_cast<int>(turns.by_accesses.divisor());
   const int period = turns.period();
@@ -268,19 +268,20 @@ bool is_matrix(const Indexing<K>& indexing) {
   return is;
 }
 
-// The grid of so many blocks for a matrix that they go through in some turns, one part of its columns after the other
-// within each. Where rows are so long that what is one row for all has left the L2 cache before the next row wants it,
-// blocks of the same columns run one after the other: x counts the turns, y the parts.
+// The grid of so many blocks, in the order of the outputs, which go through all columns `turns` times. Where rows are
+// so long that what is one row for all has left the L2 cache before the next row wants it, blocks of the same columns
+// run one after the other: those of a turn are along y, or a whole part of them where they are too many.
 template <class T, size_t M, size_t K>
 dim3 in_order(int64_t blocks, int64_t turns, int64_t cols, const MatrixInputs<K>& inputs) {
   const bool shared =
       std::any_of(inputs.inputs, inputs.inputs + K, [](const MatrixInput& input) { return input.is_one_row(); });
-  const int64_t row_bytes = cols * static_cast<int64_t>((M + K) * sizeof(T));
+  const int64_t row_bytes = cols * static_cast<int64_t>((M + K) * sizeof(T));  // or less, of single numbers
   if (!shared || turns == 1 || !leave_the_cache(row_bytes)) {
     return static_cast<unsigned>(blocks);
   }
-  const int64_t parts = std::min(ceil_div(blocks, turns), kMaxGridY);
-  return {static_cast<unsigned>(ceil_div(blocks, parts)), static_cast<unsigned>(parts)};
+  const int64_t of_turn = ceil_div(blocks, turns);
+  const int64_t along_y = ceil_div(of_turn, ceil_div(of_turn, kMaxGridY));
+  return {static_cast<unsigned>(ceil_div(blocks, along_y)), static_cast<unsigned>(along_y)};
 }
 
 // `aligned`: all accesses are, and whole. `alike`: inputs are as in_turns_kernel wants them.

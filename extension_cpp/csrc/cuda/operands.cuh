@@ -10,7 +10,7 @@
 
 namespace extension_cpp::cuda::detail {
 
-// Kernels count so many elements in 32 bits, with room for those of a block that are not there.
+// Kernels count so many elements in 32 bits, with room for those of blocks that are not there.
 constexpr int64_t kMost = int64_t{1} << 30;
 
 // Elements from the 16-byte boundary below an output to its first.

@@ -10,6 +10,7 @@
 #include "vector.cuh"
 
 #include <algorithm>
+#include <numeric>
 
 namespace extension_cpp::cuda {
 
@@ -136,7 +137,7 @@ class ScanAccess {
   static constexpr bool kWhole = Lie == RowsLie::kWhole;
 
  public:
-  // From column `start` on, which is before the row where its first access is not whole.
+  // From column `start` on: a negative one where the first access begins before the row.
   template <size_t R>
   __device__ void read(const ScanArrays<T, K, R>& arrays, int64_t row, int64_t cols, int64_t start) {
     begin_ = Lie == RowsLie::kAlike ? static_cast<int>(max(-start, int64_t{0})) : 0;
@@ -233,10 +234,16 @@ class ScanAccess {
   int end_ = 0;
 };
 
-// Columns of the accesses to a row, at most.
+// Columns of the accesses to a row, at most, from where the first begins. The first row begins `misaligned` bytes after
+// a boundary.
 template <class T, RowsLie Lie>
-int64_t cols_of_accesses(int64_t cols) {
-  return Lie == RowsLie::kAlike ? cols + kVector<T> - 1 : cols;
+int64_t cols_of_accesses(int64_t cols, int64_t misaligned) {
+  if (Lie != RowsLie::kAlike) {
+    return cols;
+  }
+  const int64_t apart = std::gcd<int64_t>(cols, kVector<T>);  // places where rows begin
+  const int64_t most = kVector<T> - apart + misaligned / static_cast<int64_t>(sizeof(T)) % apart;
+  return most + cols;
 }
 
 // The state that a tile begins with. `tiles` are those of its row.
@@ -444,7 +451,7 @@ template <class T, class F, size_t K, size_t R, class Tile, int V, RowsLie Lie>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
   using Told = ToldOfTile<acc_t<T>>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T> * V;
-  const int64_t most = cols_of_accesses<T, Lie>(cols);
+  const int64_t most = cols_of_accesses<T, Lie>(cols, misalignment(arrays.outputs[0]));
   const int64_t warps = std::min<int64_t>(ceil_div(most, kPerWarp), Tile::kWarps);
   const int64_t tiles = ceil_div(most, warps * kPerWarp);
   const cudaStream_t stream = current_stream(like);
@@ -468,7 +475,7 @@ template <class T, class F, size_t K, size_t R, RowsLie Lie>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
   using Tile = ScanTileFor<T, F, K>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T>;
-  const int64_t most = cols_of_accesses<T, Lie>(cols);
+  const int64_t most = cols_of_accesses<T, Lie>(cols, misalignment(arrays.outputs[0]));
   if (most <= kPerWarp) {
     launch_scan_rows<T, F, K, R, Tile, 1, Lie>(like, f, rows, cols, arrays);
   } else if (Tile::kAccesses == 2 || most <= 2 * kPerWarp) {
@@ -482,11 +489,12 @@ template <class T, class F, size_t K, size_t R>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
   using Tile = ScanTileFor<T, F, K>;
   constexpr int64_t kTile = int64_t{Tile::kThreads} * Tile::kAccesses * kVector<T>;
-  // Rows for which a tile has just room, and then no longer, take two. For half types that is faster nonetheless.
-  const bool same_tiles = sizeof(T) == 2 || cols > kTile || cols_of_accesses<T, RowsLie::kAlike>(cols) <= kTile;
+  // Rows for which a tile has just room would take two. For half types that is faster nonetheless.
+  const int64_t misaligned = misalignment(arrays.outputs[0]);
+  const bool fit = cols > kTile || cols_of_accesses<T, RowsLie::kAlike>(cols, misaligned) <= kTile;
   if (cols % kVector<T> == 0 && begin_at(kAccessBytes, arrays)) {
     launch_scan_rows<T, F, K, R, RowsLie::kWhole>(like, f, rows, cols, arrays);
-  } else if (same_tiles && begin_after(misalignment(arrays.outputs[0]), kAccessBytes, arrays)) {
+  } else if ((fit || sizeof(T) == 2) && begin_after(misaligned, kAccessBytes, arrays)) {
     launch_scan_rows<T, F, K, R, RowsLie::kAlike>(like, f, rows, cols, arrays);
   } else {
     launch_scan_rows<T, F, K, R, RowsLie::kApart>(like, f, rows, cols, arrays);

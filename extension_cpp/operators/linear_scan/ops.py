@@ -16,8 +16,8 @@ def linear_scan(
     (float64 for float64), and rounded to half types where it is written. The GPU shares the steps
     of a row, and of few channels, between threads: a parallel prefix over pairs of a factor and a
     term (Blelloch, "Prefix Sums and Their Applications", 1990). What is added to what depends on
-    the shape, on how tensors are aligned and on the device: equal bits from run to run. Infinities
-    and NaN in the inputs spread as in a loop over time.
+    the shape, on where in memory rows begin and on the device: equal bits from run to run.
+    Infinities and NaN in the inputs spread as in a loop over time.
 
     Args:
         decay: of one dimension or more and any layout, float64, float32, float16 or bfloat16, on
