@@ -234,13 +234,10 @@ class ScanAccess {
   int end_ = 0;
 };
 
-// Columns of the accesses to a row, at most, from where the first begins. The first row begins `misaligned` bytes after
-// a boundary.
-template <class T, RowsLie Lie>
-int64_t cols_of_accesses(int64_t cols, int64_t misaligned) {
-  if (Lie != RowsLie::kAlike) {
-    return cols;
-  }
+// Columns of the accesses to a row that begin at boundaries, at most. The first row begins `misaligned` bytes after
+// one.
+template <class T>
+int64_t cols_from_boundaries(int64_t cols, int64_t misaligned) {
   const int64_t apart = std::gcd<int64_t>(cols, kVector<T>);  // places where rows begin
   const int64_t most = kVector<T> - apart + misaligned / static_cast<int64_t>(sizeof(T)) % apart;
   return most + cols;
@@ -447,11 +444,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kerne
   }
 }
 
+// `most`: columns of the accesses to a row, at most.
 template <class T, class F, size_t K, size_t R, class Tile, int V, RowsLie Lie>
-void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
+void launch_scan_rows(
+    const Tensor& like, const F& f, int64_t rows, int64_t cols, int64_t most, const ScanArrays<T, K, R>& arrays) {
   using Told = ToldOfTile<acc_t<T>>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T> * V;
-  const int64_t most = cols_of_accesses<T, Lie>(cols, misalignment(arrays.outputs[0]));
   const int64_t warps = std::min<int64_t>(ceil_div(most, kPerWarp), Tile::kWarps);
   const int64_t tiles = ceil_div(most, warps * kPerWarp);
   const cudaStream_t stream = current_stream(like);
@@ -472,16 +470,16 @@ void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols
 }
 
 template <class T, class F, size_t K, size_t R, RowsLie Lie>
-void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
+void launch_scan_rows(
+    const Tensor& like, const F& f, int64_t rows, int64_t cols, int64_t most, const ScanArrays<T, K, R>& arrays) {
   using Tile = ScanTileFor<T, F, K>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T>;
-  const int64_t most = cols_of_accesses<T, Lie>(cols, misalignment(arrays.outputs[0]));
   if (most <= kPerWarp) {
-    launch_scan_rows<T, F, K, R, Tile, 1, Lie>(like, f, rows, cols, arrays);
+    launch_scan_rows<T, F, K, R, Tile, 1, Lie>(like, f, rows, cols, most, arrays);
   } else if (Tile::kAccesses == 2 || most <= 2 * kPerWarp) {
-    launch_scan_rows<T, F, K, R, Tile, 2, Lie>(like, f, rows, cols, arrays);
+    launch_scan_rows<T, F, K, R, Tile, 2, Lie>(like, f, rows, cols, most, arrays);
   } else {
-    launch_scan_rows<T, F, K, R, Tile, Tile::kAccesses, Lie>(like, f, rows, cols, arrays);
+    launch_scan_rows<T, F, K, R, Tile, Tile::kAccesses, Lie>(like, f, rows, cols, most, arrays);
   }
 }
 
@@ -491,13 +489,14 @@ void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols
   constexpr int64_t kTile = int64_t{Tile::kThreads} * Tile::kAccesses * kVector<T>;
   // Rows for which a tile has just room would take two. For half types that is faster nonetheless.
   const int64_t misaligned = misalignment(arrays.outputs[0]);
-  const bool fit = cols > kTile || cols_of_accesses<T, RowsLie::kAlike>(cols, misaligned) <= kTile;
+  const int64_t most = cols_from_boundaries<T>(cols, misaligned);
+  const bool fit = cols > kTile || most <= kTile;
   if (cols % kVector<T> == 0 && begin_at(kAccessBytes, arrays)) {
-    launch_scan_rows<T, F, K, R, RowsLie::kWhole>(like, f, rows, cols, arrays);
+    launch_scan_rows<T, F, K, R, RowsLie::kWhole>(like, f, rows, cols, cols, arrays);
   } else if ((fit || sizeof(T) == 2) && begin_after(misaligned, kAccessBytes, arrays)) {
-    launch_scan_rows<T, F, K, R, RowsLie::kAlike>(like, f, rows, cols, arrays);
+    launch_scan_rows<T, F, K, R, RowsLie::kAlike>(like, f, rows, cols, most, arrays);
   } else {
-    launch_scan_rows<T, F, K, R, RowsLie::kApart>(like, f, rows, cols, arrays);
+    launch_scan_rows<T, F, K, R, RowsLie::kApart>(like, f, rows, cols, cols, arrays);
   }
 }
 
