@@ -1,73 +1,48 @@
-// Scans with channels inside: a thread for each word of channels, which goes through time while later steps are on
-// their way. Of few channels, time is cut into segments: their pieces first, then the states between them, then the
-// results.
+// Scans with many channels inside: a thread for each word of channels, which goes through time while later steps are on
+// their way. Few channels, and those that are not whole accesses: scan_column_tiles.cuh.
 #pragma once
 
 #include "launch.cuh"
 #include "queue.cuh"
+#include "scan_path.cuh"
 #include "scan_piece.cuh"
 #include "vector.cuh"
 
 #include <algorithm>
-#include <type_traits>
 
 namespace extension_cpp::cuda {
 
 namespace detail {
 
-// How a thread goes through time: it has C neighbouring channels. Wide: the channels of a warp are sent for in accesses
-// of 16 bytes, each for several threads.
-template <int C, bool Wide>
-struct ScanWalk {
-  static constexpr int kChannels = C;
-  static constexpr bool kWide = Wide;
-};
+// Neighbouring channels of a thread.
+template <class T>
+constexpr int kScanChannels = sizeof(T) == 2 ? 2 : 1;
 
 constexpr int kScanColumnsBlock = 64;
 
 // What a thread has on its way, in bytes: of 32768 words of channels a multiprocessor has 250.
 constexpr int kScanBytes = 768;
 
-// Which steps a thread goes through, of neighbouring channels.
-template <class F>
-struct ScanPath {
-  int64_t channel;  // the first, of [outer, inner]
-  int64_t first;    // in the order of the scan
-  int64_t count;
-  int64_t stride;  // from step to step
-  int64_t offset;  // of the first step, in [outer, steps, inner]
-
-  __device__ ScanPath(const ScanExtent& extent, int64_t first_channel, int64_t first_step, int64_t steps)
-      : channel(first_channel),
-        first(first_step),
-        count(min(steps, extent.steps - first_step)),
-        stride(kReverseOf<F> ? -extent.inner : extent.inner) {
-    const int64_t outer = channel / extent.inner;
-    const int64_t t = kReverseOf<F> ? extent.steps - 1 - first : first;
-    offset = (outer * extent.steps + t) * extent.inner + (channel - outer * extent.inner);
-  }
-};
-
 // Steps on their way to the threads of a block, in shared memory. (In registers every wait for a word would be one for
 // all words, of which there are more than the six things that a warp can tell apart when it waits.)
-template <class T, size_t Arrays, class Walk>
+template <class T, size_t Arrays>
 struct ScanRing {
-  using Word = Chunk<T, Walk::kChannels>;
-  static constexpr int kSteps = kScanBytes / static_cast<int>(Arrays * std::max(sizeof(Word), sizeof(unsigned)));
+  using Word = Chunk<T, kScanChannels<T>>;
+  static constexpr int kSteps = kScanBytes / static_cast<int>(Arrays * sizeof(Word));
   static constexpr int kBatch = kSteps >= 32 ? 8 : 4;  // that are sent for together
   static constexpr int kBatches = kSteps / kBatch;
 
   Word words[kBatches][kBatch][Arrays][kScanColumnsBlock];
 };
 
-// Sends for steps: each thread for its own words or, in a Wide walk, for 16 bytes of a step of its warp, which are the
-// words of several threads; the warp then sends for as many steps at once.
-template <class T, class F, size_t K, size_t R, class Walk, bool Lagged>
+// Sends for steps: each thread for its own words or, in accesses of several, for those of as many threads of its warp,
+// which then sends for as many steps at once.
+template <class T, class F, size_t K, size_t R, class Access>
 class ScanSender {
-  using Ring = ScanRing<T, K + (Lagged ? 1 : 0), Walk>;
-  using Word = std::conditional_t<Walk::kWide, uint4, decltype(Ring::Word::word)>;
-  static constexpr int kThreadsOfWord = static_cast<int>(sizeof(Word) / sizeof(typename Ring::Word));
-  static constexpr int kWordsOfStep = kWarp / kThreadsOfWord;
+  static constexpr bool kLagged = kLaggedOf<F>;
+  using Ring = ScanRing<T, K + (kLagged ? 1 : 0)>;
+  static constexpr int kThreadsOfAccess = sizeof(Access) / sizeof(typename Ring::Word);
+  static constexpr int kAccessesOfStep = kWarp / kThreadsOfAccess;
 
  public:
   __device__ ScanSender(
@@ -75,18 +50,18 @@ class ScanSender {
       : arrays_(arrays),
         extent_(extent),
         ring_(ring),
-        step_(static_cast<int>(threadIdx.x) % kWarp / kWordsOfStep),
+        step_(static_cast<int>(threadIdx.x) % kWarp / kAccessesOfStep),
         thread_(
             static_cast<int>(threadIdx.x) / kWarp * kWarp +
-            static_cast<int>(threadIdx.x) % kWordsOfStep * kThreadsOfWord),
+            static_cast<int>(threadIdx.x) % kAccessesOfStep * kThreadsOfAccess),
         path_(
-            extent, path_of_thread.channel + (thread_ - static_cast<int64_t>(threadIdx.x)) * Walk::kChannels,
+            extent, path_of_thread.channel + (thread_ - static_cast<int64_t>(threadIdx.x)) * kScanChannels<T>,
             path_of_thread.first, path_of_thread.count) {}
 
-  // For a batch, from a step of the path on.
+  // For a batch, from a step on.
   __device__ void operator()(int batch, int64_t first) const {
 #pragma unroll
-    for (int k = 0; k < Ring::kBatch; k += kThreadsOfWord) {
+    for (int k = 0; k < Ring::kBatch; k += kThreadsOfAccess) {
       const int64_t step = first + k + step_;
       if (step < path_.count) {
         const int64_t offset = path_.offset + step * path_.stride;
@@ -95,7 +70,7 @@ class ScanSender {
         for (size_t input = 0; input < K; ++input) {
           send(words[input], arrays_.inputs[input] + offset);
         }
-        if constexpr (Lagged) {
+        if constexpr (kLagged) {
           send_lagged(words[K], step, offset);
         }
       }
@@ -105,22 +80,16 @@ class ScanSender {
 
  private:
   __device__ void send(typename Ring::Word* words, const T* from) const {
-    auto* const to = reinterpret_cast<Word*>(words + thread_);
-    if constexpr (sizeof(Word) < sizeof(unsigned)) {
-      *to = load_chunk<Walk::kChannels>(from).word;
-    } else {
-      copy_async<Word>(shared_address(to), from);
-    }
+    copy_async<Access>(shared_address(words + thread_), from);
   }
 
   __device__ void send_lagged(typename Ring::Word* words, int64_t step, int64_t offset) const {
-    const int64_t in_order = path_.first + step;
-    if ((kReverseOf<F> ? extent_.steps - 1 - in_order : in_order) > 0) {
+    if ((kReverseOf<F> ? extent_.steps - 1 - step : step) > 0) {
       send(words, arrays_.lagged + (offset - extent_.inner));
     } else if (arrays_.before_lagged != nullptr) {
       send(words, arrays_.before_lagged + path_.channel);
     } else {
-      *reinterpret_cast<Word*>(words + thread_) = Word{};
+      *reinterpret_cast<Access*>(words + thread_) = Access{};
     }
   }
 
@@ -132,18 +101,19 @@ class ScanSender {
   ScanPath<F> path_;
 };
 
-// visit(offset, elements of the channels) for each step of a path.
-template <class Walk, bool Lagged, class T, class F, size_t K, size_t R, class Visit>
+// visit(offset, elements of the channels) for each step.
+template <class Access, class T, class F, size_t K, size_t R, class Visit>
 __device__ void walk(
     const ScanArrays<T, K, R>& arrays, const ScanExtent& extent, const ScanPath<F>& path, const Visit& visit) {
   using A = acc_t<T>;
-  constexpr int C = Walk::kChannels;
-  constexpr size_t kArrays = K + (Lagged ? 1 : 0);
-  using Ring = ScanRing<T, kArrays, Walk>;
+  constexpr int C = kScanChannels<T>;
+  constexpr size_t kArrays = K + (kLaggedOf<F> ? 1 : 0);
+  using Ring = ScanRing<T, kArrays>;
+  constexpr bool kForOthers = sizeof(Access) > sizeof(typename Ring::Word);
   constexpr int kBatch = Ring::kBatch;
   constexpr int kBatches = Ring::kBatches;
   __shared__ alignas(kAccessBytes) Ring ring;
-  const ScanSender<T, F, K, R, Walk, Lagged> send(arrays, extent, path, ring);
+  const ScanSender<T, F, K, R, Access> send(arrays, extent, path, ring);
 #pragma unroll 1
   for (int batch = 0; batch < kBatches - 1; ++batch) {
     send(batch, batch * kBatch);
@@ -164,12 +134,12 @@ __device__ void walk(
   };
   int batch = 0;
   for (int64_t first = 0; first < path.count; first += kBatch) {
-    if constexpr (Walk::kWide) {
+    if constexpr (kForOthers) {
       __syncwarp();  // all have taken what was where the next batch comes
     }
     send(batch == 0 ? kBatches - 1 : batch - 1, first + (kBatches - 1) * kBatch);
     __pipeline_wait_prior(kBatches - 1);
-    if constexpr (Walk::kWide) {
+    if constexpr (kForOthers) {
       __syncwarp();  // what others sent for has come, too
     }
     if (path.count - first >= kBatch) {
@@ -187,34 +157,23 @@ __device__ void walk(
   }
 }
 
-// Of those that a thread has; -1 where there are none.
-template <int C>
-__device__ int64_t first_channel(const ScanExtent& extent) {
-  const int64_t channel = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * C;
-  return channel < extent.outer * extent.inner ? channel : -1;
-}
-
-// blockIdx.y: the segment. `starts`, if it is not null, has the states that segments begin with.
-template <class T, class F, size_t K, size_t R, class Walk>
-__global__ void __launch_bounds__(kScanColumnsBlock) scan_columns_kernel(
-    F f, ScanArrays<T, K, R> arrays, ScanExtent extent, int64_t segment_steps,
-    const acc_t<T>* __restrict__ starts /* [segments, outer, inner] */) {
+template <class T, class F, size_t K, size_t R, class Access>
+__global__ void __launch_bounds__(kScanColumnsBlock)
+    scan_columns_kernel(F f, ScanArrays<T, K, R> arrays, ScanExtent extent) {
   using A = acc_t<T>;
-  constexpr int C = Walk::kChannels;
+  constexpr int C = kScanChannels<T>;
   constexpr std::make_index_sequence<K> kInputs;
-  const int64_t channel = first_channel<C>(extent);
-  if (channel < 0) {
+  const int64_t channel = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * C;
+  if (channel >= extent.outer * extent.inner) {
     return;
   }
-  const ScanPath<F> path(extent, channel, blockIdx.y * segment_steps, segment_steps);
   A states[C];
 #pragma unroll
   for (int c = 0; c < C; ++c) {
-    states[c] = starts != nullptr           ? starts[blockIdx.y * (extent.outer * extent.inner) + channel + c]
-                : arrays.initial != nullptr ? static_cast<A>(arrays.initial[channel + c])
-                                            : A(0);
+    states[c] = arrays.initial == nullptr ? A(0) : static_cast<A>(arrays.initial[channel + c]);
   }
-  walk<Walk, kLaggedOf<F>>(arrays, extent, path, [&](int64_t offset, const ScanElements<A, K>(&elements)[C]) {
+  const ScanPath<F> path(extent, channel, 0, extent.steps);
+  walk<Access>(arrays, extent, path, [&](int64_t offset, const ScanElements<A, K>(&elements)[C]) {
     Values<A, C> outputs[R];
 #pragma unroll
     for (int c = 0; c < C; ++c) {
@@ -231,7 +190,7 @@ __global__ void __launch_bounds__(kScanColumnsBlock) scan_columns_kernel(
       store(arrays.outputs[r] + offset, outputs[r]);
     }
   });
-  if (arrays.last != nullptr && path.first + path.count == extent.steps) {
+  if (arrays.last != nullptr) {
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       arrays.last[channel + c] = static_cast<T>(states[c]);
@@ -239,135 +198,38 @@ __global__ void __launch_bounds__(kScanColumnsBlock) scan_columns_kernel(
   }
 }
 
-// The pieces of all segments but the last.
-template <class T, class F, size_t K, size_t R, class Walk>
-__global__ void __launch_bounds__(kScanColumnsBlock) scan_segments_kernel(
-    F f, ScanArrays<T, K, R> arrays, ScanExtent extent, int64_t segment_steps,
-    Piece<acc_t<T>>* __restrict__ pieces /* [segments - 1, outer, inner] */) {
-  using A = acc_t<T>;
-  constexpr int C = Walk::kChannels;
-  const int64_t channel = first_channel<C>(extent);
-  if (channel < 0) {
-    return;
-  }
-  Piece<A> own[C];
-#pragma unroll
-  for (int c = 0; c < C; ++c) {
-    own[c] = Piece<A>::none();
-  }
-  walk<Walk, false>(
-      arrays, extent, ScanPath<F>(extent, channel, blockIdx.y * segment_steps, segment_steps),
-      [&](int64_t, const ScanElements<A, K>(&elements)[C]) {
-#pragma unroll
-        for (int c = 0; c < C; ++c) {
-          own[c].append(f, elements[c]);
-        }
-      });
-#pragma unroll
-  for (int c = 0; c < C; ++c) {
-    pieces[blockIdx.y * (extent.outer * extent.inner) + channel + c] = own[c];
-  }
-}
-
-// The states between segments.
-template <class T, class F, size_t K, size_t R>
-__global__ void __launch_bounds__(kScanColumnsBlock) scan_starts_kernel(
-    F f, ScanArrays<T, K, R> arrays, ScanExtent extent, int64_t segments, int64_t segment_steps,
-    const Piece<acc_t<T>>* __restrict__ pieces, acc_t<T>* __restrict__ starts) {
-  using A = acc_t<T>;
-  constexpr std::make_index_sequence<K> kInputs;
-  const int64_t channel = first_channel<1>(extent);
-  if (channel < 0) {
-    return;
-  }
-  const int64_t channels = extent.outer * extent.inner;
-  A state = arrays.initial == nullptr ? A(0) : static_cast<A>(arrays.initial[channel]);
-  starts[channel] = state;
-#pragma unroll 8
-  for (int64_t segment = 0; segment + 1 < segments; ++segment) {
-    const Piece<A> piece = pieces[segment * channels + channel];
-    if (piece.holds_for(state)) {
-      state = piece(state);
-    } else {
-      const ScanPath<F> path(extent, channel, segment * segment_steps, segment_steps);
-      for (int64_t i = 0; i < path.count; ++i) {
-        ScanElements<A, K> elements;
-#pragma unroll
-        for (size_t k = 0; k < K; ++k) {
-          elements.inputs[k] = static_cast<A>(arrays.inputs[k][path.offset + i * path.stride]);
-        }
-        state = scan_next(f, state, elements, kInputs);
-      }
-    }
-    starts[(segment + 1) * channels + channel] = state;
-  }
-}
-
-// How many segments time is cut into: enough for all multiprocessors where there are few threads, but long ones.
-inline int64_t scan_segments(int64_t threads, int64_t steps) {
-  constexpr int64_t kEnough = 48;  // on a multiprocessor
-  constexpr int64_t kWanted = 512;
-  constexpr int64_t kShortest = 64;
-  constexpr int64_t kMost = 32768;
-  if (threads >= kEnough * multiprocessors()) {
-    return 1;
-  }
-  const int64_t wanted = ceil_div(kWanted * multiprocessors(), std::max<int64_t>(1, threads));
-  return std::clamp<int64_t>(steps / kShortest, 1, std::min(wanted, kMost));
-}
-
-template <class T, class F, size_t K, size_t R, int C, bool Wide>
+template <class T, class F, size_t K, size_t R, class Access>
 void launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
-  using A = acc_t<T>;
-  using Walk = ScanWalk<C, Wide>;
-  const int64_t channels = extent.outer * extent.inner;
-  const int64_t threads = channels / C;
-  const int64_t most_segments = scan_segments(threads, extent.steps);
-  const int64_t segment_steps = ceil_div(extent.steps, most_segments);
-  const int64_t segments = most_segments == 1 ? 1 : ceil_div(extent.steps, segment_steps);
-  const cudaStream_t stream = current_stream(like);
-  const auto grid = [](int64_t threads, int64_t segments) {
-    return dim3(static_cast<unsigned>(ceil_div(threads, kScanColumnsBlock)), static_cast<unsigned>(segments));
-  };
-  std::optional<Tensor> pieces;
-  std::optional<Tensor> starts;
-  A* states = nullptr;
-  if (segments > 1) {
-    pieces = new_empty(like, {(segments - 1) * channels * 2}, kDtypeOf<A>);
-    starts = new_empty(like, {segments * channels}, kDtypeOf<A>);
-    auto* const data = reinterpret_cast<Piece<A>*>(pieces->mutable_data_ptr<A>());
-    states = starts->mutable_data_ptr<A>();
-    scan_segments_kernel<T, F, K, R, Walk>
-        <<<grid(threads, segments - 1), kScanColumnsBlock, 0, stream>>>(f, arrays, extent, segment_steps, data);
-    CUDA_LAUNCH_CHECK();
-    scan_starts_kernel<<<grid(channels, 1), kScanColumnsBlock, 0, stream>>>(
-        f, arrays, extent, segments, segment_steps, static_cast<const Piece<A>*>(data), states);
-    CUDA_LAUNCH_CHECK();
-  }
-  scan_columns_kernel<T, F, K, R, Walk><<<grid(threads, segments), kScanColumnsBlock, 0, stream>>>(
-      f, arrays, extent, segment_steps, static_cast<const A*>(states));
+  const int64_t threads = extent.outer * extent.inner / kScanChannels<T>;
+  const int64_t blocks = ceil_div(threads, int64_t{kScanColumnsBlock});
+  scan_columns_kernel<T, F, K, R, Access>
+      <<<static_cast<unsigned>(blocks), kScanColumnsBlock, 0, current_stream(like)>>>(f, arrays, extent);
   CUDA_LAUNCH_CHECK();
 }
 
-// Whether neighbours lie in one aligned word of so many bytes.
-template <class T, size_t K, size_t R>
-bool in_words(const ScanArrays<T, K, R>& arrays, int64_t inner, int64_t bytes) {
-  return inner % (bytes / static_cast<int64_t>(sizeof(T))) == 0 && begin_at(bytes, arrays) &&
-         reinterpret_cast<uintptr_t>(arrays.before_lagged) % bytes == 0;
-}
-
-// Picks how words are read.
+// Returns false where tiles are faster: of channels too few for what each thread has on its way to suffice, and where
+// a step of a block shares lines of the cache with others, which are not gone through at the same time. (Of half types
+// that do not share sectors, and of others that are pairs, tiles are slower nonetheless.)
 template <class T, class F, size_t K, size_t R>
-void launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
-  constexpr int kWordChannels = sizeof(T) == 2 ? 2 : 1;
-  const bool in_warps = extent.outer * extent.inner % (int64_t{kWarp} * kWordChannels) == 0;
-  if (in_warps && in_words(arrays, extent.inner, kAccessBytes)) {
-    launch_scan_columns<T, F, K, R, kWordChannels, true>(like, f, extent, arrays);
-  } else if (in_words(arrays, extent.inner, kWordChannels * sizeof(T))) {
-    launch_scan_columns<T, F, K, R, kWordChannels, false>(like, f, extent, arrays);
-  } else {
-    launch_scan_columns<T, F, K, R, 1, false>(like, f, extent, arrays);
+bool launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
+  constexpr int64_t kEnough = 48;  // threads on a multiprocessor
+  constexpr int64_t kWholeBytes = sizeof(T) == 2 ? 32 : 128;
+  const int64_t channels = extent.outer * extent.inner;
+  if (channels / kScanChannels<T> < kEnough * multiprocessors()) {
+    return false;
   }
+  const bool whole_warps = channels % (int64_t{kWarp} * kScanChannels<T>) == 0;
+  if (whole_warps && channels_in_words(arrays, extent.inner, kWholeBytes)) {
+    launch_scan_columns<T, F, K, R, uint4>(like, f, extent, arrays);
+    return true;
+  }
+  if constexpr (sizeof(T) == 2) {
+    if (channels_in_words(arrays, extent.inner, sizeof(unsigned))) {
+      launch_scan_columns<T, F, K, R, unsigned>(like, f, extent, arrays);
+      return true;
+    }
+  }
+  return false;
 }
 
 }  // namespace detail

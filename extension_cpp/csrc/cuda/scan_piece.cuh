@@ -83,6 +83,16 @@ bool begin_at(int64_t bytes, const ScanArrays<T, K, R>& arrays) {
   return begin_after(0, bytes, arrays);
 }
 
+// Whether neighbouring channels lie in one aligned word of so many bytes.
+template <class T, size_t K, size_t R>
+bool channels_in_words(const ScanArrays<T, K, R>& arrays, int64_t inner, int64_t bytes) {
+  const auto is_whole = [=](const T* data) {
+    return static_cast<int64_t>(reinterpret_cast<uintptr_t>(data)) % bytes == 0;
+  };
+  return inner % (bytes / static_cast<int64_t>(sizeof(T))) == 0 && begin_at(bytes, arrays) &&
+         is_whole(arrays.before_lagged) && is_whole(arrays.initial) && is_whole(arrays.last);
+}
+
 }  // namespace detail
 
 }  // namespace extension_cpp::cuda

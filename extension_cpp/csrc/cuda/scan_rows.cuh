@@ -7,6 +7,7 @@
 
 #include "launch.cuh"
 #include "scan_piece.cuh"
+#include "scan_told.cuh"
 #include "vector.cuh"
 
 #include <algorithm>
@@ -53,71 +54,11 @@ struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4> {};
 template <class T, class F, size_t K>
 using ScanTileFor = ScanTile<T, std::clamp<size_t>(K + (kLaggedOf<F> ? 1 : 0), 2, 3)>;
 
-// A number for blocks that wait for it: each word of 64 bits holds 32 of its bits and whether they are there, so
-// that it is told, and read, without a fence. All bits are 0 before.
-template <class A>
-class Told {
-  static constexpr int kParts = sizeof(A) / sizeof(unsigned);
-
- public:
-  __device__ void tell(A value) {
-    unsigned parts[kParts];
-    memcpy(parts, &value, sizeof(value));
-#pragma unroll
-    for (int k = 0; k < kParts; ++k) {
-      asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(words_ + k), "l"(kThere | parts[k]) : "memory");
-    }
-  }
-
-  // Whether it is there.
-  __device__ bool read(A& value) const {
-    unsigned parts[kParts];
-    bool there = true;
-#pragma unroll
-    for (int k = 0; k < kParts; ++k) {
-      unsigned long long word;
-      asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(word) : "l"(words_ + k) : "memory");
-      there = there && (word & kThere) != 0;
-      parts[k] = static_cast<unsigned>(word);
-    }
-    memcpy(&value, parts, sizeof(value));
-    return there;
-  }
-
- private:
-  static constexpr unsigned long long kThere = 1ull << 32;
-
-  unsigned long long words_[kParts];
-};
-
 // What a tile tells those that come after it.
 template <class A>
 struct ToldOfTile {
-  Told<A> factor;
-  Told<A> term;
+  Told<Piece<A>> piece;
   Told<A> state;  // after it
-
-  __device__ void tell_piece(const Piece<A>& piece) {
-    factor.tell(piece.factor);
-    term.tell(piece.term);
-  }
-
-  __device__ Piece<A> wait_for_piece() const {
-    Piece<A> piece;
-    while (true) {
-      const bool there = factor.read(piece.factor);
-      if (term.read(piece.term) && there) {
-        return piece;
-      }
-    }
-  }
-
-  __device__ A wait_for_state() const {
-    A value;
-    while (!state.read(value)) {
-    }
-    return value;
-  }
 };
 
 template <class A, int Warps>
@@ -255,9 +196,9 @@ __device__ A state_before_tile(const ToldOfTile<A>* tiles, int64_t tile, A initi
   const int thread = static_cast<int>(threadIdx.x);
   Piece<A> piece = Piece<A>::none();
   if (group + thread < tile) {
-    piece = tiles[group + thread].wait_for_piece();
+    piece = tiles[group + thread].piece.wait();
   } else if (thread == kThreads - 1) {
-    shared.state = group == 0 ? initial : tiles[group - 1].wait_for_state();
+    shared.state = group == 0 ? initial : tiles[group - 1].state.wait();
   }
   __syncwarp();
   piece = scan_warp(piece, thread % kWarp);
@@ -276,7 +217,7 @@ __device__ A state_before_tile(const ToldOfTile<A>* tiles, int64_t tile, A initi
   }
   __syncthreads();
   if (thread == 0) {
-    shared.state = tiles[tile - 1].wait_for_state();
+    shared.state = tiles[tile - 1].state.wait();
   }
   __syncthreads();
   return shared.state;
@@ -369,7 +310,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kerne
   ToldOfTile<A>* const told_of_row = told + row * tiles;
   if (tiles > 1) {
     if (threadIdx.x == 0) {
-      told_of_row[tile].tell_piece(total);
+      told_of_row[tile].piece.tell(total);
     }
     state = state_before_tile(told_of_row, tile, initial, shared);
   }
@@ -459,7 +400,7 @@ void launch_scan_rows(
     const int64_t bytes = rows * tiles * static_cast<int64_t>(sizeof(Told));
     scratch = new_empty(like, {bytes / static_cast<int64_t>(sizeof(int64_t))}, ScalarType::Long);
     told = reinterpret_cast<Told*>(scratch->mutable_data_ptr<int64_t>());
-    CUDA_CHECK(cudaMemsetAsync(told, 0, bytes, stream));
+    CUDA_CHECK(cudaMemsetAsync(told, kNothingTold, bytes, stream));
   }
   const int64_t blocks = warps == 1 ? ceil_div(rows, kScanTeams) : rows * tiles;
   const int64_t threads = kWarp * (warps == 1 ? kScanTeams : warps);
