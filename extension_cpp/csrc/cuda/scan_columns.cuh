@@ -4,6 +4,7 @@
 
 #include "launch.cuh"
 #include "queue.cuh"
+#include "scan_column_tiles.cuh"
 #include "scan_path.cuh"
 #include "scan_piece.cuh"
 #include "vector.cuh"
@@ -207,15 +208,17 @@ void launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& exten
   CUDA_LAUNCH_CHECK();
 }
 
-// Returns false where tiles are faster: of channels too few for what each thread has on its way to suffice, and where
-// a step of a block shares lines of the cache with others, which are not gone through at the same time. (Of half types
-// that do not share sectors, and of others that are pairs, tiles are slower nonetheless.)
+// Returns false where tiles are faster: of steps that threads have all at once (scan_column_tiles.cuh), of channels too
+// few for what each thread has on its way to suffice, and where a step of a block shares lines of the cache with
+// others, which are not gone through at the same time. (Of half types that do not share sectors, and of others that are
+// pairs, tiles are slower nonetheless.)
 template <class T, class F, size_t K, size_t R>
 bool launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
   constexpr int64_t kEnough = 48;  // threads on a multiprocessor
   constexpr int64_t kWholeBytes = sizeof(T) == 2 ? 32 : 128;
   const int64_t channels = extent.outer * extent.inner;
-  if (channels / kScanChannels<T> < kEnough * multiprocessors()) {
+  if (extent.steps <= kColumnTileSteps<T, K + (kLaggedOf<F> ? 1 : 0)> ||
+      channels / kScanChannels<T> < kEnough * multiprocessors()) {
     return false;
   }
   const bool whole_warps = channels % (int64_t{kWarp} * kScanChannels<T>) == 0;

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 
 namespace extension_cpp::cuda {
 
@@ -67,9 +68,14 @@ struct ScanShared {
   A state;
 };
 
-// How accesses to rows lie: whole and aligned; aligned, of which the first and the last of a row hold others' steps as
-// well, where all arrays lie alike; or from the first step of a row on, wherever that is.
+// How accesses to rows lie: whole and aligned; else they begin at the boundaries of what is written, so that the first
+// and the last of a row hold others' steps as well. Inputs lie alike, or apart: then each access takes its steps from
+// two aligned words, of which the second is the first of another thread.
 enum class RowsLie { kWhole, kAlike, kApart };
+
+// Where they lie apart, the second words take registers.
+template <class Tile, RowsLie Lie>
+constexpr int kScanBlocks = Lie == RowsLie::kApart && Tile::kBlocks > 3 ? Tile::kBlocks - 1 : Tile::kBlocks;
 
 // N neighbouring steps of a row as they are in memory. At its ends some are steps of others, or of nobody.
 template <class T, size_t K, int N, bool Lagged, RowsLie Lie>
@@ -78,22 +84,55 @@ class ScanAccess {
   static constexpr bool kWhole = Lie == RowsLie::kWhole;
 
  public:
+  static constexpr size_t kArrays = K + (Lagged ? 1 : 0);
+
   // From column `start` on: a negative one where the first access begins before the row.
   template <size_t R>
   __device__ void read(const ScanArrays<T, K, R>& arrays, int64_t row, int64_t cols, int64_t start) {
-    begin_ = Lie == RowsLie::kAlike ? static_cast<int>(max(-start, int64_t{0})) : 0;
+    begin_ = kWhole ? 0 : static_cast<int>(max(-start, int64_t{0}));
     end_ = static_cast<int>(min(cols - start, static_cast<int64_t>(N)));
     const int64_t offset = row * cols + start;
+    if constexpr (Lie != RowsLie::kApart) {
 #pragma unroll
-    for (size_t k = 0; k < K; ++k) {
-      chunks_[k] = read_chunk(arrays.inputs[k] + offset);
+      for (size_t k = 0; k < kArrays; ++k) {
+        chunks_[k] = load_chunk<N>(array(arrays, k) + offset);  // which holds a step of the row at least
+      }
     }
     if constexpr (Lagged) {
-      chunks_[K] = read_chunk(arrays.lagged + offset);
       const T* const before = start > 0                         ? arrays.lagged + (offset - 1)
                               : arrays.before_lagged == nullptr ? nullptr
                                                                 : arrays.before_lagged + row;
       before_ = before == nullptr ? Chunk<T, 1>{} : load_chunk<1>(before);
+    }
+  }
+
+  // The aligned words in which accesses begin that lie apart, or, `next`, those after them: where they hold a step of
+  // the row. For all lanes, those that have no access, too.
+  template <size_t R>
+  __device__ void read_words(
+      const ScanArrays<T, K, R>& arrays, int64_t row, int64_t cols, int64_t start, bool next = false) {
+#pragma unroll
+    for (size_t k = 0; k < kArrays; ++k) {
+      const T* const address = array(arrays, k) + (row * cols + start);
+      const int64_t from = start - misalignment(address) / static_cast<int>(sizeof(T)) + (next ? N : 0);
+      chunks_[k] = from > -N && from < cols ? load_chunk<N>(array(arrays, k) + (row * cols + from)) : Chunk<T, N>{};
+    }
+  }
+
+  // Makes steps of an access of its words and those of the lane whose access follows in memory. After the last of those
+  // lanes comes what the first has in `after`; or, where the warp has no more, what itself has there.
+  template <bool Reverse, size_t R>
+  __device__ void shift(
+      const ScanArrays<T, K, R>& arrays, int64_t offset, int lane, const ScanAccess& after, bool has_more) {
+    constexpr int kLast = Reverse ? 0 : kWarp - 1;
+    const int next_lane = (lane + (Reverse ? kWarp - 1 : 1)) % kWarp;
+#pragma unroll
+    for (size_t k = 0; k < kArrays; ++k) {
+      const uint4 own = chunks_[k].word;
+      const uint4 ahead = after.chunks_[k].word;
+      uint4 next = shuffle(pick(has_more && lane == kWarp - 1 - kLast, ahead, own), next_lane);
+      next = pick(!has_more && lane == kLast, ahead, next);
+      chunks_[k].word = taken_from<sizeof(T)>(own, next, misalignment(array(arrays, k) + offset));
     }
   }
 
@@ -151,25 +190,22 @@ class ScanAccess {
   }
 
  private:
-  __device__ Chunk<T, N> read_chunk(const T* address) const {
-    if constexpr (Lie == RowsLie::kApart) {
-      if (end_ == N) {
-        return load_chunk_unaligned<N>(address);
-      }
-      T elements[N];
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        elements[n] = n < end_ ? address[n] : T();
-      }
-      Chunk<T, N> chunk;
-      memcpy(&chunk, elements, sizeof(chunk));
-      return chunk;
-    } else {
-      return load_chunk<N>(address);  // which holds a step of the row at least, and so is of the tensor's pages
-    }
+  template <size_t R>
+  __device__ static const T* array(const ScanArrays<T, K, R>& arrays, size_t k) {
+    return k < K ? arrays.inputs[k < K ? k : 0] : arrays.lagged;
   }
 
-  Chunk<T, N> chunks_[K + (Lagged ? 1 : 0)];
+  __device__ static uint4 pick(bool first, const uint4& a, const uint4& b) {
+    return {first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w};
+  }
+
+  __device__ static uint4 shuffle(const uint4& word, int lane) {
+    return {
+        __shfl_sync(kAllLanes, word.x, lane), __shfl_sync(kAllLanes, word.y, lane),
+        __shfl_sync(kAllLanes, word.z, lane), sizeof(T) == 2 ? __shfl_sync(kAllLanes, word.w, lane) : 0};
+  }
+
+  Chunk<T, N> chunks_[kArrays];
   Chunk<T, 1> before_;
   int begin_ = 0;  // of the row's own steps
   int end_ = 0;
@@ -184,20 +220,23 @@ int64_t cols_from_boundaries(int64_t cols, int64_t misaligned) {
   return most + cols;
 }
 
-// The state that a tile begins with. `tiles` are those of its row.
-template <class A, int Warps>
-__device__ A state_before_tile(const ToldOfTile<A>* tiles, int64_t tile, A initial, ScanShared<A, Warps>& shared) {
+// The state that a tile begins with. `tiles` are those of its row, `count` the warps of each: a constant where they are
+// as many as may be, as those of long rows are.
+template <class A, int Warps, class Count>
+__device__ A
+state_before_tile(const ToldOfTile<A>* tiles, int64_t tile, A initial, Count count, ScanShared<A, Warps>& shared) {
   if (tile == 0) {
     return initial;
   }
   // As many as the block has threads are a group. The last thread has no piece to wait for.
-  constexpr int kThreads = Warps * kWarp;
-  const int64_t group = tile / kThreads * kThreads;
+  const int warps = count;
+  const int threads = warps * kWarp;
+  const int64_t group = tile / threads * threads;
   const int thread = static_cast<int>(threadIdx.x);
   Piece<A> piece = Piece<A>::none();
   if (group + thread < tile) {
     piece = tiles[group + thread].piece.wait();
-  } else if (thread == kThreads - 1) {
+  } else if (thread == threads - 1) {
     shared.state = group == 0 ? initial : tiles[group - 1].state.wait();
   }
   __syncwarp();
@@ -209,7 +248,9 @@ __device__ A state_before_tile(const ToldOfTile<A>* tiles, int64_t tile, A initi
   Piece<A> before = shared.pieces[1][0];
 #pragma unroll
   for (int w = 1; w < Warps; ++w) {
-    before = chain(before, shared.pieces[1][w]);
+    if (w < warps) {
+      before = chain(before, shared.pieces[1][w]);
+    }
   }
   const A base = shared.state;
   if (before.holds_for(base)) {
@@ -226,7 +267,7 @@ __device__ A state_before_tile(const ToldOfTile<A>* tiles, int64_t tile, A initi
 // V accesses a thread, one behind the other for a warp, and `warps` of these: a tile of a row. A block has one, or a
 // warp each of several rows.
 template <class T, class F, size_t K, size_t R, class Tile, int V, RowsLie Lie>
-__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kernel(
+__global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_rows_kernel(
     F f, ScanArrays<T, K, R> arrays, int64_t rows, int64_t cols, int warps, int64_t tiles,
     ToldOfTile<acc_t<T>>* told /* [rows, tiles] */) {
   using A = acc_t<T>;
@@ -253,16 +294,41 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kerne
 
   // Steps of the first access that are not the row's.
   const int head =
-      Lie == RowsLie::kAlike ? static_cast<int>(misalignment(arrays.outputs[0] + row * cols) / sizeof(T)) : 0;
+      Lie == RowsLie::kWhole ? 0 : static_cast<int>(misalignment(arrays.outputs[0] + row * cols) / sizeof(T));
   const int64_t accesses = (head + cols + N - 1) / N;
   const int64_t first_access = ((tile * warps + warp) * V) * kWarp + lane;
   const auto start_of = [&](int64_t access) { return (kReverse ? accesses - 1 - access : access) * N - head; };
-  ScanAccess<T, K, N, kLaggedOf<F>, Lie> here[V];
+  using Access = ScanAccess<T, K, N, kLaggedOf<F>, Lie>;
+  Access here[V];
+  if constexpr (Lie == RowsLie::kApart) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      here[v].read_words(arrays, row, cols, start_of(first_access + v * kWarp));
+    }
+  }
 #pragma unroll
   for (int v = 0; v < V; ++v) {
     const int64_t access = first_access + v * kWarp;
     if (access < accesses) {
       here[v].read(arrays, row, cols, start_of(access));
+    }
+  }
+  if constexpr (Lie == RowsLie::kApart) {
+    // Of the access that is the last of the warp's in memory, by its lane.
+    constexpr int kLast = kReverse ? 0 : V - 1;
+    Access beyond;
+    if (lane == (kReverse ? 0 : kWarp - 1)) {
+      beyond.read_words(arrays, row, cols, start_of(first_access + kLast * kWarp), true);
+    }
+#pragma unroll
+    for (int i = 0; i < V; ++i) {
+      const int v = kReverse ? V - 1 - i : i;  // those that hand words on are not shifted yet
+      const int64_t offset = row * cols + start_of(first_access + v * kWarp);
+      if (v == kLast) {
+        here[v].template shift<kReverse>(arrays, offset, lane, beyond, false);
+      } else {
+        here[v].template shift<kReverse>(arrays, offset, lane, here[kReverse ? v - 1 : v + 1], true);
+      }
     }
   }
   const A initial = arrays.initial == nullptr ? A(0) : static_cast<A>(arrays.initial[row]);
@@ -312,7 +378,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks) scan_rows_kerne
     if (threadIdx.x == 0) {
       told_of_row[tile].piece.tell(total);
     }
-    state = state_before_tile(told_of_row, tile, initial, shared);
+    using AllWarps = std::integral_constant<int, Tile::kWarps>;
+    state = warps == Tile::kWarps ? state_before_tile(told_of_row, tile, initial, AllWarps(), shared)
+                                  : state_before_tile(told_of_row, tile, initial, warps, shared);
   }
 
   A states[V];
@@ -391,8 +459,8 @@ void launch_scan_rows(
     const Tensor& like, const F& f, int64_t rows, int64_t cols, int64_t most, const ScanArrays<T, K, R>& arrays) {
   using Told = ToldOfTile<acc_t<T>>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T> * V;
-  const int64_t warps = std::min<int64_t>(ceil_div(most, kPerWarp), Tile::kWarps);
-  const int64_t tiles = ceil_div(most, warps * kPerWarp);
+  const int64_t tiles = ceil_div(most, Tile::kWarps * kPerWarp);
+  const int64_t warps = ceil_div(ceil_div(most, tiles), kPerWarp);  // tiles are alike
   const cudaStream_t stream = current_stream(like);
   std::optional<Tensor> scratch;
   Told* told = nullptr;
@@ -426,18 +494,14 @@ void launch_scan_rows(
 
 template <class T, class F, size_t K, size_t R>
 void launch_scan_rows(const Tensor& like, const F& f, int64_t rows, int64_t cols, const ScanArrays<T, K, R>& arrays) {
-  using Tile = ScanTileFor<T, F, K>;
-  constexpr int64_t kTile = int64_t{Tile::kThreads} * Tile::kAccesses * kVector<T>;
-  // Rows for which a tile has just room would take two. For half types that is faster nonetheless.
   const int64_t misaligned = misalignment(arrays.outputs[0]);
   const int64_t most = cols_from_boundaries<T>(cols, misaligned);
-  const bool fit = cols > kTile || most <= kTile;
   if (cols % kVector<T> == 0 && begin_at(kAccessBytes, arrays)) {
     launch_scan_rows<T, F, K, R, RowsLie::kWhole>(like, f, rows, cols, cols, arrays);
-  } else if ((fit || sizeof(T) == 2) && begin_after(misaligned, kAccessBytes, arrays)) {
+  } else if (begin_after(misaligned, kAccessBytes, arrays)) {
     launch_scan_rows<T, F, K, R, RowsLie::kAlike>(like, f, rows, cols, most, arrays);
   } else {
-    launch_scan_rows<T, F, K, R, RowsLie::kApart>(like, f, rows, cols, cols, arrays);
+    launch_scan_rows<T, F, K, R, RowsLie::kApart>(like, f, rows, cols, most, arrays);
   }
 }
 
