@@ -12,7 +12,6 @@
 
 #include <algorithm>
 #include <numeric>
-#include <type_traits>
 
 namespace extension_cpp::cuda {
 
@@ -119,8 +118,8 @@ class ScanAccess {
     }
   }
 
-  // Makes steps of an access of its words and those of the lane whose access follows in memory. After the last of those
-  // lanes comes what the first has in `after`; or, where the warp has no more, what itself has there.
+  // Makes steps of an access of its words and the next ones in memory, which are those of the next lane. After the last
+  // of those lanes comes what the first has in `after`; or, where the warp has no more, what itself has there.
   template <bool Reverse, size_t R>
   __device__ void shift(
       const ScanArrays<T, K, R>& arrays, int64_t offset, int lane, const ScanAccess& after, bool has_more) {
@@ -133,6 +132,16 @@ class ScanAccess {
       uint4 next = shuffle(pick(has_more && lane == kWarp - 1 - kLast, ahead, own), next_lane);
       next = pick(!has_more && lane == kLast, ahead, next);
       chunks_[k].word = taken_from<sizeof(T)>(own, next, misalignment(array(arrays, k) + offset));
+    }
+  }
+
+  // Of its words and those that this lane has in `after`.
+  template <size_t R>
+  __device__ void shift(const ScanArrays<T, K, R>& arrays, int64_t offset, const ScanAccess& after) {
+#pragma unroll
+    for (size_t k = 0; k < kArrays; ++k) {
+      chunks_[k].word =
+          taken_from<sizeof(T)>(chunks_[k].word, after.chunks_[k].word, misalignment(array(arrays, k) + offset));
     }
   }
 
@@ -220,23 +229,21 @@ int64_t cols_from_boundaries(int64_t cols, int64_t misaligned) {
   return most + cols;
 }
 
-// The state that a tile begins with. `tiles` are those of its row, `count` the warps of each: a constant where they are
-// as many as may be, as those of long rows are.
-template <class A, int Warps, class Count>
-__device__ A
-state_before_tile(const ToldOfTile<A>* tiles, int64_t tile, A initial, Count count, ScanShared<A, Warps>& shared) {
+// The state that a tile begins with. `tiles` are those of its row, of `warps` each; as many as it has threads, or all
+// of the row, are a group.
+template <class A, int Warps>
+__device__ A state_before_tile(
+    const ToldOfTile<A>* tiles, int64_t tile, A initial, int warps, unsigned group_size, ScanShared<A, Warps>& shared) {
   if (tile == 0) {
     return initial;
   }
-  // As many as the block has threads are a group. The last thread has no piece to wait for.
-  const int warps = count;
-  const int threads = warps * kWarp;
-  const int64_t group = tile / threads * threads;
+  // The last thread has no piece to wait for.
+  const int64_t group = static_cast<int64_t>(static_cast<unsigned>(tile) / group_size) * group_size;
   const int thread = static_cast<int>(threadIdx.x);
   Piece<A> piece = Piece<A>::none();
   if (group + thread < tile) {
     piece = tiles[group + thread].piece.wait();
-  } else if (thread == threads - 1) {
+  } else if (thread == warps * kWarp - 1) {
     shared.state = group == 0 ? initial : tiles[group - 1].state.wait();
   }
   __syncwarp();
@@ -313,8 +320,13 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
       here[v].read(arrays, row, cols, start_of(access));
     }
   }
-  if constexpr (Lie == RowsLie::kApart) {
-    // Of the access that is the last of the warp's in memory, by its lane.
+  if constexpr (Lie == RowsLie::kApart && V == 1) {
+    // A single access leaves registers for the next words, too, which are in the cache.
+    Access after;
+    after.read_words(arrays, row, cols, start_of(first_access), true);
+    here[0].shift(arrays, row * cols + start_of(first_access), after);
+  } else if constexpr (Lie == RowsLie::kApart) {
+    // The next words after the last access of the warp in memory, by its lane.
     constexpr int kLast = kReverse ? 0 : V - 1;
     Access beyond;
     if (lane == (kReverse ? 0 : kWarp - 1)) {
@@ -378,9 +390,9 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
     if (threadIdx.x == 0) {
       told_of_row[tile].piece.tell(total);
     }
-    using AllWarps = std::integral_constant<int, Tile::kWarps>;
-    state = warps == Tile::kWarps ? state_before_tile(told_of_row, tile, initial, AllWarps(), shared)
-                                  : state_before_tile(told_of_row, tile, initial, warps, shared);
+    // A constant is faster where accesses are whole. (Of rows that have so few warps a tile, all tiles are one group.)
+    const unsigned group_size = Lie == RowsLie::kWhole ? Tile::kThreads : warps * kWarp;
+    state = state_before_tile(told_of_row, tile, initial, warps, group_size, shared);
   }
 
   A states[V];
