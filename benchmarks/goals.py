@@ -282,6 +282,18 @@ REASONS = (
         ),
     ),
     Reason(
+        "rows for which a tile has just no room are two",
+        all_of(is_of("linear_scan", form=""), of_columns(4095, 4095)),
+    ),
+    Reason(
+        "an access is its own word and the next thread's, exchanged and shifted",
+        is_of("linear_scan", form=MISALIGNED),
+    ),
+    Reason(
+        "few rows, whose tiles wait for the slowest of those before them",
+        all_of(is_of("linear_scan", form=""), lambda row: row.sizes[0] <= 16),
+    ),
+    Reason(
         "every access to what does not lie as the output does is two and a shift",
         all_of(
             lambda row: not whole(row) and row.form != TRANSPOSED,
