@@ -315,7 +315,6 @@ __global__ void __launch_bounds__(kColumnTileThreads, kColumnTileBlocks<T, Array
     ToldOfChannels<acc_t<T>> told) {
   using A = acc_t<T>;
   constexpr int S = kColumnTileSteps<T, Arrays>;
-  constexpr std::make_index_sequence<K> kInputs;
   __shared__ ColumnTileShared<A, C> shared;
   const int64_t channels = extent.outer * extent.inner;
   const ColumnTilePlace<C> here(channels, tiles, warps);
@@ -383,16 +382,7 @@ __global__ void __launch_bounds__(kColumnTileThreads, kColumnTileBlocks<T, Array
   }
   steps.for_each([&](const ScanElements<A, K>(&elements)[C]) {
     Values<A, C> written[R];
-#pragma unroll
-    for (int c = 0; c < C; ++c) {
-      const A after = scan_next(f, states[c], elements[c], kInputs);
-      const auto results = scan_results(f, states[c], after, elements[c], kInputs);
-#pragma unroll
-      for (size_t r = 0; r < R; ++r) {
-        written[r][c] = results[static_cast<int>(r)];
-      }
-      states[c] = after;
-    }
+    take_step(f, states, elements, written);
 #pragma unroll
     for (size_t r = 0; r < R; ++r) {
       if (here.exist) {

@@ -163,7 +163,6 @@ __global__ void __launch_bounds__(kScanColumnsBlock)
     scan_columns_kernel(F f, ScanArrays<T, K, R> arrays, ScanExtent extent) {
   using A = acc_t<T>;
   constexpr int C = kScanChannels<T>;
-  constexpr std::make_index_sequence<K> kInputs;
   const int64_t channel = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * C;
   if (channel >= extent.outer * extent.inner) {
     return;
@@ -176,16 +175,7 @@ __global__ void __launch_bounds__(kScanColumnsBlock)
   const ScanPath<F> path(extent, channel, 0, extent.steps);
   walk<Access>(arrays, extent, path, [&](int64_t offset, const ScanElements<A, K>(&elements)[C]) {
     Values<A, C> outputs[R];
-#pragma unroll
-    for (int c = 0; c < C; ++c) {
-      const A after = scan_next(f, states[c], elements[c], kInputs);
-      const auto results = scan_results(f, states[c], after, elements[c], kInputs);
-#pragma unroll
-      for (size_t r = 0; r < R; ++r) {
-        outputs[r][c] = results[static_cast<int>(r)];
-      }
-      states[c] = after;
-    }
+    take_step(f, states, elements, outputs);
 #pragma unroll
     for (size_t r = 0; r < R; ++r) {
       store(arrays.outputs[r] + offset, outputs[r]);

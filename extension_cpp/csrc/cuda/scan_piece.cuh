@@ -67,6 +67,23 @@ __device__ Piece<A> from_lane(const Piece<A>& piece, int lane) {
   return {__shfl_sync(kAllLanes, piece.factor, lane), __shfl_sync(kAllLanes, piece.term, lane)};
 }
 
+// One step of neighbouring channels: what it makes of their states, and what it writes.
+template <class F, class States, class A, size_t K, int C, size_t R>
+__device__ void take_step(
+    const F& f, States& states, const ScanElements<A, K> (&elements)[C], Values<A, C> (&written)[R]) {
+  constexpr std::make_index_sequence<K> kInputs;
+#pragma unroll
+  for (int c = 0; c < C; ++c) {
+    const A after = scan_next(f, states[c], elements[c], kInputs);
+    const auto results = scan_results(f, states[c], after, elements[c], kInputs);
+#pragma unroll
+    for (size_t r = 0; r < R; ++r) {
+      written[r][c] = results[static_cast<int>(r)];
+    }
+    states[c] = after;
+  }
+}
+
 // Whether all arrays of all steps begin so many bytes after a multiple of `boundary`.
 template <class T, size_t K, size_t R>
 bool begin_after(int64_t bytes, int64_t boundary, const ScanArrays<T, K, R>& arrays) {
