@@ -73,6 +73,15 @@ def test_lengths(length, dtype, device):
 
 
 @on_each_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("inner", [6400, 6402, 6401])
+def test_many_channels(inner, dtype, device):
+    """As many as a GPU goes through side by side: in whole accesses, in words, one by one."""
+    arguments = tensors((2, 101, inner), 1, device, dtype, low=0.0)
+    agrees(*arguments, 1, atol=5 * TOLERANCES[dtype])
+
+
+@on_each_device
 @pytest.mark.parametrize(
     ("shape", "dim"), [((1, 1_000_000), 1), ((1_000_001,), 0), ((1_000_003, 2), 0)]
 )
