@@ -14,7 +14,7 @@
 // backwards. With kLagged, results() gets one more argument: of a tensor, the entry of the step before in memory.
 //
 // The arithmetic is in A, float32 for half types, the state too. What is added to what depends on the shape, on
-// where in memory rows begin, and on the device.
+// where in memory tensors begin, and on the device.
 #pragma once
 
 #include "backend.h"
@@ -54,7 +54,7 @@ void scan(
       (d < dim ? extent.outer : extent.inner) *= sizes[d];
     }
   }
-  if (extent.outer * extent.inner == 0) {
+  if (extent.outer * extent.inner == 0 || (extent.steps == 0 && !ends.last.has_value())) {
     return;
   }
   dispatch_floating(inputs[0].scalar_type(), [&](auto tag) {

@@ -10,7 +10,7 @@ namespace extension_cpp::cuda {
 // The scan of f along time. `like` gives device, stream and allocator.
 template <class T, class F, size_t K, size_t R>
 void launch_scan(const Tensor& like, const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
-  // Short rows are a thread's each.
+  // Short rows are gone through by a thread each, or by two of float64.
   constexpr int64_t kShort = 16;
   if (extent.inner == 1 && extent.steps > kShort) {
     detail::launch_scan_rows<T, F, K, R>(like, f, extent.outer, extent.steps, arrays);

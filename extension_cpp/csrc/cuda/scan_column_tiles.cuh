@@ -166,7 +166,7 @@ class ColumnSteps {
   }
 
   int count_;            // of all lanes
-  int first_in_memory_;  // before which there is no step that is lagged
+  int first_in_memory_;  // of the scan, if this thread has it: its lagged entry is before_lagged_
   KeptChannels<T, C> kept_[kSteps][Arrays];
   KeptChannels<T, C> before_lagged_{};
 };
@@ -198,7 +198,7 @@ __device__ void go_to_tile(
     for (int c = 0; c < C; ++c) {
       all[c] = Piece<A>::none();
     }
-    constexpr int kAtOnce = 2;
+    constexpr int kAtOnce = 2;  // more take registers that the steps have
     for (int64_t tile = first; tile < end; tile += kAtOnce) {
       Piece<A> pieces[kAtOnce][C];
       bool there;
@@ -307,8 +307,8 @@ __device__ Values<A, C> go_to_warp(
   return after_tile;
 }
 
-// C channels for each lane, of one step in one word. Of `tiles_of_warp` tiles before the pieces are put together by one
-// warp.
+// C channels for each lane, of one step in one word. Each warp that waits puts the pieces of `tiles_of_warp` earlier
+// tiles together.
 template <class T, class F, size_t K, size_t R, size_t Arrays, int C>
 __global__ void __launch_bounds__(kColumnTileThreads, kColumnTileBlocks<T, Arrays, C>) scan_column_tiles_kernel(
     F f, ScanArrays<T, K, R> arrays, ScanExtent extent, int warps, int64_t tiles, int tiles_of_warp,
@@ -404,9 +404,9 @@ void launch_scan_column_tiles(
   const int64_t channels = extent.outer * extent.inner;
   const int64_t across = ceil_div(channels, int64_t{C} * kWarp);
   const int64_t in_time = std::max<int64_t>(ceil_div(extent.steps, int64_t{kColumnTileSteps<T, kArrays>}), 1);  // warps
-  const int64_t warps = std::min<int64_t>(in_time, kColumnTileWarps);
+  const int64_t warps = std::min<int64_t>(in_time, kColumnTileWarps);  // all, if there is more than one tile
   const int64_t tiles = ceil_div(in_time, warps);
-  const int tiles_of_warp = tiles > 1024 ? 8 : 2;  // larger groups are fewer
+  const int tiles_of_warp = tiles > 1024 ? 8 : 2;  // groups wait for each other: of many tiles they are larger
   const cudaStream_t stream = current_stream(like);
   std::optional<Tensor> scratch;
   ToldOfChannels<A> told{};

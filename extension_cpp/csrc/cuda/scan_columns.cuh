@@ -201,7 +201,7 @@ void launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& exten
 // Returns false where tiles are faster: of steps that threads have all at once (scan_column_tiles.cuh), of channels too
 // few for what each thread has on its way to suffice, and where a step of a block shares lines of the cache with
 // others, which are not gone through at the same time. (Of half types that do not share sectors, and of others that are
-// pairs, tiles are slower nonetheless.)
+// pairs, tiles are slower nonetheless. Single ones cannot be sent for without waiting.)
 template <class T, class F, size_t K, size_t R>
 bool launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
   constexpr int64_t kEnough = 48;  // threads on a multiprocessor

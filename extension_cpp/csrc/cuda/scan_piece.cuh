@@ -30,7 +30,9 @@ struct Piece {
 
   __device__ A operator()(A state) const { return factor * state + term; }
 
-  // Whether that is what the steps make of the state one by one. NaN stays NaN.
+  // Whether that is what the steps make of the state one by one, but for rounding: an infinity that is among them, or
+  // among the products of their factors, makes the piece infinite. (A state that overflows by a few of the steps and
+  // is no longer too large after the others passes for finite.) NaN stays NaN.
   __device__ bool holds_for(A state) const {
     return isnan(state) || (isfinite(state) && isfinite(factor) && isfinite(term));
   }

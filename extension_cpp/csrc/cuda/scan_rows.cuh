@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 namespace extension_cpp::cuda {
 
@@ -69,7 +70,7 @@ struct ScanShared {
 
 // How accesses to rows lie: whole and aligned; else they begin at the boundaries of what is written, so that the first
 // and the last of a row hold others' steps as well. Inputs lie alike, or apart: then each access takes its steps from
-// two aligned words, of which the second is the first of another thread.
+// two aligned words, of which the second is the first of the next thread in memory.
 enum class RowsLie { kWhole, kAlike, kApart };
 
 // Where they lie apart, the second words take registers.
@@ -85,7 +86,8 @@ class ScanAccess {
  public:
   static constexpr size_t kArrays = K + (Lagged ? 1 : 0);
 
-  // From column `start` on: a negative one where the first access begins before the row.
+  // From column `start` on: a negative one where the first access begins before the row. Where arrays lie apart, all
+  // but their words, which read_words() has.
   template <size_t R>
   __device__ void read(const ScanArrays<T, K, R>& arrays, int64_t row, int64_t cols, int64_t start) {
     begin_ = kWhole ? 0 : static_cast<int>(max(-start, int64_t{0}));
@@ -106,7 +108,7 @@ class ScanAccess {
   }
 
   // The aligned words in which accesses begin that lie apart, or, `next`, those after them: where they hold a step of
-  // the row. For all lanes, those that have no access, too.
+  // the row. Lanes that have no access may have a word that others need.
   template <size_t R>
   __device__ void read_words(
       const ScanArrays<T, K, R>& arrays, int64_t row, int64_t cols, int64_t start, bool next = false) {
@@ -118,18 +120,20 @@ class ScanAccess {
     }
   }
 
-  // Makes steps of an access of its words and the next ones in memory, which are those of the next lane. After the last
-  // of those lanes comes what the first has in `after`; or, where the warp has no more, what itself has there.
+  // Makes steps of an access of its words and the next ones in memory, which are those of the next lane. Lanes are
+  // first and last by memory. If the warp has more, the last lane gets what the first has in `after`, its next access;
+  // else what it has itself there, which other lanes need not have.
   template <bool Reverse, size_t R>
   __device__ void shift(
       const ScanArrays<T, K, R>& arrays, int64_t offset, int lane, const ScanAccess& after, bool has_more) {
+    constexpr int kFirst = Reverse ? kWarp - 1 : 0;
     constexpr int kLast = Reverse ? 0 : kWarp - 1;
     const int next_lane = (lane + (Reverse ? kWarp - 1 : 1)) % kWarp;
 #pragma unroll
     for (size_t k = 0; k < kArrays; ++k) {
       const uint4 own = chunks_[k].word;
       const uint4 ahead = after.chunks_[k].word;
-      uint4 next = shuffle(pick(has_more && lane == kWarp - 1 - kLast, ahead, own), next_lane);
+      uint4 next = shuffle(pick(has_more && lane == kFirst, ahead, own), next_lane);
       next = pick(!has_more && lane == kLast, ahead, next);
       chunks_[k].word = taken_from<sizeof(T)>(own, next, misalignment(array(arrays, k) + offset));
     }
@@ -208,6 +212,7 @@ class ScanAccess {
     return {first ? a.x : b.x, first ? a.y : b.y, first ? a.z : b.z, first ? a.w : b.w};
   }
 
+  // Of a second word: of all types but the smallest the last bytes are never taken.
   __device__ static uint4 shuffle(const uint4& word, int lane) {
     return {
         __shfl_sync(kAllLanes, word.x, lane), __shfl_sync(kAllLanes, word.y, lane),
@@ -237,7 +242,7 @@ __device__ A state_before_tile(
   if (tile == 0) {
     return initial;
   }
-  // The last thread has no piece to wait for.
+  // The last thread has no piece to wait for. (Tiles are fewer than 2^31, as blocks are.)
   const int64_t group = static_cast<int64_t>(static_cast<unsigned>(tile) / group_size) * group_size;
   const int thread = static_cast<int>(threadIdx.x);
   Piece<A> piece = Piece<A>::none();
@@ -390,7 +395,8 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
     if (threadIdx.x == 0) {
       told_of_row[tile].piece.tell(total);
     }
-    // A constant is faster where accesses are whole. (Of rows that have so few warps a tile, all tiles are one group.)
+    // A constant is faster where accesses are whole. (Tiles of w warps instead of W are fewer than W / (W - w), so that
+    // all are of one group, and none is the last thread's.)
     const unsigned group_size = Lie == RowsLie::kWhole ? Tile::kThreads : warps * kWarp;
     state = state_before_tile(told_of_row, tile, initial, warps, group_size, shared);
   }
@@ -472,14 +478,14 @@ void launch_scan_rows(
   using Told = ToldOfTile<acc_t<T>>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T> * V;
   const int64_t tiles = ceil_div(most, Tile::kWarps * kPerWarp);
-  const int64_t warps = ceil_div(ceil_div(most, tiles), kPerWarp);  // tiles are alike
+  const int64_t warps = ceil_div(ceil_div(most, tiles), kPerWarp);  // tiles are alike; of several, more than one
   const cudaStream_t stream = current_stream(like);
   std::optional<Tensor> scratch;
   Told* told = nullptr;
   if (tiles > 1) {
     const int64_t bytes = rows * tiles * static_cast<int64_t>(sizeof(Told));
-    scratch = new_empty(like, {bytes / static_cast<int64_t>(sizeof(int64_t))}, ScalarType::Long);
-    told = reinterpret_cast<Told*>(scratch->mutable_data_ptr<int64_t>());
+    scratch = new_empty(like, {bytes}, ScalarType::Byte);
+    told = reinterpret_cast<Told*>(scratch->mutable_data_ptr<uint8_t>());
     CUDA_CHECK(cudaMemsetAsync(told, kNothingTold, bytes, stream));
   }
   const int64_t blocks = warps == 1 ? ceil_div(rows, kScanTeams) : rows * tiles;

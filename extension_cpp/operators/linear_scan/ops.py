@@ -16,7 +16,7 @@ def linear_scan(
     (float64 for float64), and rounded to half types where it is written. The GPU shares the steps
     of a row, and of few channels, between threads: a parallel prefix over pairs of a factor and a
     term (Blelloch, "Prefix Sums and Their Applications", 1990). What is added to what depends on
-    the shape, on where in memory rows begin and on the device: equal bits from run to run.
+    the shape, on where in memory tensors begin and on the device: equal bits from run to run.
     Infinities and NaN in the inputs spread as in a loop over time.
 
     Args:
