@@ -230,28 +230,6 @@ REASONS = (
     Reason("as fast as others, but for what two runs of one binary differ by", as_fast),
     Reason("others read a byte where ours reads the input, as counted", backward("relu")),
     Reason(
-        "measured before matrices were summed in strips by warps",
-        all_of(
-            before("2026-11-26"),
-            any_of(
-                all_of(backward("affine"), sums, any_of(whole, has(dtype="bfloat16"))),
-                all_of(backward("fused_op", dtype="bfloat16"), of_columns(4095, 4095)),
-            ),
-        ),
-    ),
-    Reason(
-        "measured before warps summed strips of large or ragged matrices, and threads few rows",
-        all_of(
-            before("2026-11-26"),
-            is_of("reduce_sum", form="dim 0"),
-            any_of(
-                lambda row: row.sizes[0] <= 32,
-                lambda row: len(row.sizes) == 2 and not whole(row),
-                all_of(lambda row: len(row.sizes) == 2 and row.sizes[0] >= 8192, from_mib(128)),
-            ),
-        ),
-    ),
-    Reason(
         "sums of rows and of columns in one kernel, bound by instructions, as counted",
         all_of(backward("affine", form="a[M, 1], b[N]"), from_mib(64)),
     ),
@@ -268,17 +246,6 @@ REASONS = (
         all_of(
             any_of(is_of(LAYER), backward("fused_op")),
             of_columns(4095, 4095),
-        ),
-    ),
-    Reason(
-        "measured before a thread had four rows that begin at the same place, and shifted once "
-        "what is one row for all",
-        all_of(
-            before("2026-11-26"),
-            forward("affine", "fused_op", "mymul", "myadd_out"),
-            of_columns(4095, 4095),
-            any_of(sums, is_of("fused_op", form="")),
-            any_of(has(dtype="bfloat16"), is_of("affine")),
         ),
     ),
     Reason(
