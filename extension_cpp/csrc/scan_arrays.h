@@ -41,6 +41,10 @@ constexpr bool kLaggedOf<F, std::enable_if_t<F::kLagged>> = true;
 
 namespace detail {
 
+// Of a functor of K inputs, those that are read: what is lagged, too.
+template <class F, size_t K>
+constexpr size_t kArraysOf = K + (kLaggedOf<F> ? 1 : 0);
+
 // What a functor is given for one step of one channel.
 template <class A, size_t K>
 struct ScanElements {

@@ -156,11 +156,7 @@ class ColumnSteps {
     ScanElements<A, K> elements[C];
 #pragma unroll
     for (size_t k = 0; k < Arrays; ++k) {
-      const Values<A, C> values = numbers(k == K && s == first_in_memory_ ? before_lagged_ : kept_[s][k]);
-#pragma unroll
-      for (int c = 0; c < C; ++c) {
-        (k < K ? elements[c].inputs[k < K ? k : 0] : elements[c].lagged) = values[c];
-      }
+      set_elements(elements, k, numbers(k == K && s == first_in_memory_ ? before_lagged_ : kept_[s][k]));
     }
     visit(elements);
   }
@@ -188,7 +184,7 @@ __device__ void go_to_tile(
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       shared.states[c][here.lane] =
-          group > 0 ? told.states[(group - 1) * channels + here.channel + c].wait() : states[c];
+          group > 0 ? wait_for(told.states[(group - 1) * channels + here.channel + c]) : states[c];
     }
   } else {
     const int64_t first = group + here.warp * tiles_of_warp;
@@ -239,7 +235,7 @@ __device__ void go_to_tile(
     }
     const A base = shared.states[c][here.lane];
     states[c] =
-        before.holds_for(base) ? before(base) : told.states[(here.tile - 1) * channels + here.channel + c].wait();
+        before.holds_for(base) ? before(base) : wait_for(told.states[(here.tile - 1) * channels + here.channel + c]);
   }
 }
 
@@ -400,7 +396,7 @@ template <class T, class F, size_t K, size_t R, int C>
 void launch_scan_column_tiles(
     const Tensor& like, const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
   using A = acc_t<T>;
-  constexpr size_t kArrays = K + (kLaggedOf<F> ? 1 : 0);
+  constexpr size_t kArrays = kArraysOf<F, K>;
   const int64_t channels = extent.outer * extent.inner;
   const int64_t across = ceil_div(channels, int64_t{C} * kWarp);
   const int64_t in_time = std::max<int64_t>(ceil_div(extent.steps, int64_t{kColumnTileSteps<T, kArrays>}), 1);  // warps
@@ -413,10 +409,9 @@ void launch_scan_column_tiles(
   if (tiles > 1) {
     const int64_t count = tiles * channels;
     const int64_t bytes = count * static_cast<int64_t>(sizeof(*told.pieces) + sizeof(*told.states));
-    scratch = new_empty(like, {bytes}, ScalarType::Byte);
+    scratch = nothing_told(like, bytes);
     told.pieces = reinterpret_cast<Told<Piece<A>>*>(scratch->mutable_data_ptr<uint8_t>());
     told.states = reinterpret_cast<Told<A>*>(told.pieces + count);
-    CUDA_CHECK(cudaMemsetAsync(told.pieces, kNothingTold, bytes, stream));
   }
   const int64_t blocks = warps == 1 ? ceil_div(across, int64_t{kColumnTeams}) : across * tiles;
   const int64_t threads = kWarp * (warps == 1 ? int64_t{kColumnTeams} : warps);

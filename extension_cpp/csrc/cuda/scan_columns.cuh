@@ -9,8 +9,6 @@
 #include "scan_piece.cuh"
 #include "vector.cuh"
 
-#include <algorithm>
-
 namespace extension_cpp::cuda {
 
 namespace detail {
@@ -41,7 +39,7 @@ struct ScanRing {
 template <class T, class F, size_t K, size_t R, class Access>
 class ScanSender {
   static constexpr bool kLagged = kLaggedOf<F>;
-  using Ring = ScanRing<T, K + (kLagged ? 1 : 0)>;
+  using Ring = ScanRing<T, kArraysOf<F, K>>;
   static constexpr int kThreadsOfAccess = sizeof(Access) / sizeof(typename Ring::Word);
   static constexpr int kAccessesOfStep = kWarp / kThreadsOfAccess;
 
@@ -108,7 +106,7 @@ __device__ void walk(
     const ScanArrays<T, K, R>& arrays, const ScanExtent& extent, const ScanPath<F>& path, const Visit& visit) {
   using A = acc_t<T>;
   constexpr int C = kScanChannels<T>;
-  constexpr size_t kArrays = K + (kLaggedOf<F> ? 1 : 0);
+  constexpr size_t kArrays = kArraysOf<F, K>;
   using Ring = ScanRing<T, kArrays>;
   constexpr bool kForOthers = sizeof(Access) > sizeof(typename Ring::Word);
   constexpr int kBatch = Ring::kBatch;
@@ -124,11 +122,7 @@ __device__ void walk(
     ScanElements<A, K> elements[C];
 #pragma unroll
     for (size_t k = 0; k < kArrays; ++k) {
-      const Values<A, C> values = to_values(words[k][threadIdx.x]);
-#pragma unroll
-      for (int c = 0; c < C; ++c) {
-        (k < K ? elements[c].inputs[k < K ? k : 0] : elements[c].lagged) = values[c];
-      }
+      set_elements(elements, k, to_values(words[k][threadIdx.x]));
     }
     visit(offset, elements);
     offset += path.stride;
@@ -207,7 +201,7 @@ bool launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& exten
   constexpr int64_t kEnough = 48;  // threads on a multiprocessor
   constexpr int64_t kWholeBytes = sizeof(T) == 2 ? 32 : 128;
   const int64_t channels = extent.outer * extent.inner;
-  if (extent.steps <= kColumnTileSteps<T, K + (kLaggedOf<F> ? 1 : 0)> ||
+  if (extent.steps <= kColumnTileSteps<T, kArraysOf<F, K>> ||
       channels / kScanChannels<T> < kEnough * multiprocessors()) {
     return false;
   }

@@ -13,6 +13,7 @@ namespace extension_cpp::cuda {
 
 namespace detail {
 
+using extension_cpp::detail::kArraysOf;
 using extension_cpp::detail::scan_factor;
 using extension_cpp::detail::scan_next;
 using extension_cpp::detail::scan_results;
@@ -67,6 +68,15 @@ __device__ Piece<A> scan_warp(Piece<A> piece, int lane) {
 template <class A>
 __device__ Piece<A> from_lane(const Piece<A>& piece, int lane) {
   return {__shfl_sync(kAllLanes, piece.factor, lane), __shfl_sync(kAllLanes, piece.term, lane)};
+}
+
+// What neighbouring channels have in array k, the lagged one being the last.
+template <class A, size_t K, int C>
+__device__ void set_elements(ScanElements<A, K> (&elements)[C], size_t k, const Values<A, C>& values) {
+#pragma unroll
+  for (int c = 0; c < C; ++c) {
+    (k < K ? elements[c].inputs[k < K ? k : 0] : elements[c].lagged) = values[c];
+  }
 }
 
 // One step of neighbouring channels: what it makes of their states, and what it writes.

@@ -51,9 +51,9 @@ struct ScanTile<BFloat16, 2> : ScanTileOf<4, 4, 6> {};
 template <>
 struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4> {};
 
-// That of a functor. What is lagged is read, too.
+// That of a functor.
 template <class T, class F, size_t K>
-using ScanTileFor = ScanTile<T, std::clamp<size_t>(K + (kLaggedOf<F> ? 1 : 0), 2, 3)>;
+using ScanTileFor = ScanTile<T, std::clamp<size_t>(kArraysOf<F, K>, 2, 3)>;
 
 // What a tile tells those that come after it.
 template <class A>
@@ -247,9 +247,9 @@ __device__ A state_before_tile(
   const int thread = static_cast<int>(threadIdx.x);
   Piece<A> piece = Piece<A>::none();
   if (group + thread < tile) {
-    piece = tiles[group + thread].piece.wait();
+    piece = wait_for(tiles[group + thread].piece);
   } else if (thread == warps * kWarp - 1) {
-    shared.state = group == 0 ? initial : tiles[group - 1].state.wait();
+    shared.state = group == 0 ? initial : wait_for(tiles[group - 1].state);
   }
   __syncwarp();
   piece = scan_warp(piece, thread % kWarp);
@@ -270,7 +270,7 @@ __device__ A state_before_tile(
   }
   __syncthreads();
   if (thread == 0) {
-    shared.state = tiles[tile - 1].state.wait();
+    shared.state = wait_for(tiles[tile - 1].state);
   }
   __syncthreads();
   return shared.state;
@@ -484,9 +484,8 @@ void launch_scan_rows(
   Told* told = nullptr;
   if (tiles > 1) {
     const int64_t bytes = rows * tiles * static_cast<int64_t>(sizeof(Told));
-    scratch = new_empty(like, {bytes}, ScalarType::Byte);
+    scratch = nothing_told(like, bytes);
     told = reinterpret_cast<Told*>(scratch->mutable_data_ptr<uint8_t>());
-    CUDA_CHECK(cudaMemsetAsync(told, kNothingTold, bytes, stream));
   }
   const int64_t blocks = warps == 1 ? ceil_div(rows, kScanTeams) : rows * tiles;
   const int64_t threads = kWarp * (warps == 1 ? kScanTeams : warps);

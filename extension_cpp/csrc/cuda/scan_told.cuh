@@ -2,6 +2,7 @@
 // all 1 before. That says by itself whether they are there, so that they are told, and read, without a fence.
 #pragma once
 
+#include "launch.cuh"
 #include "scan_piece.cuh"
 
 #include <cuda_runtime.h>
@@ -13,7 +14,12 @@ namespace extension_cpp::cuda {
 
 namespace detail {
 
-constexpr int kNothingTold = 0xff;  // each byte
+// Such memory, of the current stream.
+inline Tensor nothing_told(const Tensor& like, int64_t bytes) {
+  Tensor memory = new_empty(like, {bytes}, ScalarType::Byte);
+  CUDA_CHECK(cudaMemsetAsync(memory.mutable_data_ptr<uint8_t>(), 0xff, bytes, current_stream(like)));
+  return memory;
+}
 
 __device__ inline void tell_word(unsigned* to, unsigned word) {
   asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
@@ -49,13 +55,6 @@ class Told {
     return word != ~Word{0};
   }
 
-  __device__ A wait() const {
-    A value;
-    while (!read(value)) {
-    }
-    return value;
-  }
-
   // All ones are a NaN, for which there are others.
   __device__ static Word bits(A value) {
     Word word;
@@ -81,13 +80,6 @@ class Told<Piece<A>> {
     return has_factor && has_term;
   }
 
-  __device__ Piece<A> wait() const {
-    Piece<A> piece;
-    while (!read(piece)) {
-    }
-    return piece;
-  }
-
  private:
   Told<A> factor_;
   Told<A> term_;
@@ -108,16 +100,17 @@ class Told<Piece<float>> {
     return word != ~0ull;
   }
 
-  __device__ Piece<float> wait() const {
-    Piece<float> piece;
-    while (!read(piece)) {
-    }
-    return piece;
-  }
-
  private:
   unsigned long long word_;
 };
+
+template <class X>
+__device__ X wait_for(const Told<X>& told) {
+  X value;
+  while (!told.read(value)) {
+  }
+  return value;
+}
 
 }  // namespace detail
 
