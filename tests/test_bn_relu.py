@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from called import Called
 from torch import Tensor, nn
 
 from extension_cpp.nn import ConvBnRelu
@@ -78,6 +79,7 @@ SIZES = [
     *((5000, 1), (3001, 3), (700, 7), (2, 5), (600, 64), (3, 4096), (40, 2049), (2, 20000)),
     *((6, 129, 3), (17, 40000, 3), (4, 33, 2, 2), (90, 64, 7, 7), (1, 3, 120, 121)),
     *((9, 3, 120, 121), (2, 1, 70, 70), (60, 40, 28, 30), (200, 255, 6, 7)),
+    *((270, 1001), (1030, 72), (11, 4096)),  # on a GPU a thread has several rows
     (2, 5, 32, 64),  # on a GPU planes are cut into pieces
 ]
 
@@ -92,8 +94,13 @@ def check_beside_float64(
     shape: tuple[int, ...], last: bool, dtype: torch.dtype, how: str, device: str
 ) -> None:
     """Results and gradients, to what their rounding explains."""
-    given = parameters(shape[1])
-    given = [t.to(device, torch.float32 if how == "wide" else dtype) for t in given]
+    is_wide = {"wide": (True,) * 4, "statistics wide": (False, False, True, True)}
+    given = [
+        t.to(device, torch.float32 if wide else dtype)
+        for t, wide in zip(parameters(shape[1]), is_wide.get(how, (False,) * 4), strict=True)
+    ]
+    if "misaligned" in how:
+        given = [misaligned(t) for t in given]
     images = torch.randn(2, *shape, device=device).to(dtype)
     if last:
         images = images.movedim(2, -1).contiguous().movedim(-1, 2)
@@ -123,6 +130,9 @@ def check_beside_float64(
     dims = [d for d in range(len(shape)) if d != 1]
     for actual, terms in zip(grads[1:], (grad * x_hat, grad), strict=True):
         check(actual, terms.sum(dims), terms.abs().sum(dims))
+    alone = torch.ops.extension_cpp.bn_relu_input_backward(cotangent, input, *given)
+    assert alone.stride() == input.stride()
+    check(alone, grad * weight * rstd, grad.abs())
     for one, other in zip(
         grads, torch.ops.extension_cpp.bn_relu_backward(cotangent, input, *given), strict=True
     ):
@@ -136,7 +146,8 @@ def check_beside_float64(
         *itertools.product(
             (torch.float64, torch.float32, torch.bfloat16), ("aligned", "misaligned")
         ),
-        (torch.bfloat16, "wide"),
+        *((torch.bfloat16, how) for how in ("wide", "statistics wide")),
+        *((dtype, "parameters misaligned") for dtype in (torch.float32, torch.bfloat16)),
     ],
 )
 @pytest.mark.parametrize(
@@ -152,6 +163,63 @@ def test_many_images(last, dtype, device):
     """So many that on a GPU each thread has several in turn."""
     images = 70 if device == "cpu" else 700
     check_beside_float64((images, 333, 10, 10), last, dtype, "aligned", device)
+
+
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_long_rows(dtype, device):
+    """On a GPU so long that what is read of all parameters has left the cache before the next."""
+    channels = 5001 if device == "cpu" else 9_000_001
+    check_beside_float64((9, channels), False, dtype, "aligned", device)
+    check_beside_float64((9, channels + 7), False, dtype, "wide", device)
+
+
+@pytest.mark.parametrize(
+    "needs", [(True, False, False), (False, True, False), (True, False, True), (False, False, True)]
+)
+def test_only_what_is_needed_is_summed(needs):
+    input = torch.randn(3, 5, 4, dtype=torch.float64)
+    weight, bias, *statistics = parameters(5, dtype=torch.float64)
+    given = [
+        t.requires_grad_(needed) for t, needed in zip((input, weight, bias), needs, strict=True)
+    ]
+    wanted = [t for t in given if t.requires_grad]
+    mean, var = statistics
+    expected = F.batch_norm(input, mean, var, weight, bias).relu()
+    right = torch.autograd.grad(expected.square().sum(), wanted, create_graph=True)
+    output = bn_relu(*given, *statistics)
+    with Called() as called:
+        actual = torch.autograd.grad(output.square().sum(), wanted, create_graph=True)
+    summed = any(needs[1:])
+    assert f"extension_cpp::bn_relu{'' if summed else '_input'}_backward" in called.names
+    assert f"extension_cpp::bn_relu{'_input' if summed else ''}_backward" not in called.names
+    for ours, theirs in zip(actual, right, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    # And on, through the backward itself.
+    again = [
+        torch.autograd.grad(sum(g.square().sum() for g in gradients), wanted)
+        for gradients in (actual, right)
+    ]
+    for ours, theirs in zip(*again, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@on_each_device
+def test_the_gradient_of_the_input_alone_has_all_transforms(device):
+    op = torch.ops.extension_cpp.bn_relu_input_backward
+    grad, input = torch.randn(2, 3, 5, 4, dtype=torch.float64, device=device)
+    given = parameters(5, dtype=torch.float64, device=device)
+    torch.library.opcheck(op, (grad, input, *given))
+    differentiable = [t.requires_grad_() for t in (grad, input, *given[:2])]
+    assert torch.autograd.gradcheck(
+        lambda *args: op(*args, *given[2:]), differentiable, check_forward_ad=True
+    )
+    batches = [torch.stack([t.detach(), t.detach() * 2]) for t in (grad, input, *given)]
+    expected = torch.stack([op(*example) for example in zip(*batches, strict=True)])
+    torch.testing.assert_close(torch.vmap(op)(*batches), expected)
+    one = torch.vmap(op, in_dims=(0, 0, *(None,) * 4))(*batches[:2], *given)
+    expected = torch.stack([op(*example, *given) for example in zip(*batches[:2], strict=True)])
+    torch.testing.assert_close(one, expected)
 
 
 @on_each_device

@@ -30,6 +30,7 @@ affine(Tensor a, Tensor x, Tensor b) -> Tensor
 affine_backward(Tensor grad_output, Tensor a, Tensor x, Tensor? b=None) -> (Tensor, Tensor, Tensor)
 bn_relu(Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1.0000000000000001e-05) -> Tensor
 bn_relu_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
+bn_relu_input_backward(Tensor grad_output, Tensor input, Tensor weight, Tensor bias, Tensor running_mean, Tensor running_var, float eps=1.0000000000000001e-05) -> Tensor
 fused_layer_norm(Tensor input, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05) -> (Tensor, Tensor, Tensor)
 fused_layer_norm_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None, Tensor? bias=None) -> (Tensor, Tensor, Tensor)
 fused_layer_norm_input_backward(Tensor grad_output, Tensor input, Tensor mean, Tensor rstd, Tensor? weight=None) -> Tensor

@@ -7,9 +7,9 @@
 //
 //     backend::Parameter<T> var;  // [channels]
 //
-//     // Of N channels from c on, which is a multiple of N: 1 / sqrt(var).
-//     template <int N>
-//     HOST_DEVICE Values<Values<A, 1>, N> numbers(int64_t c) const {
+//     // Of N channels from c on: 1 / sqrt(var).
+//     template <int N, class Index>
+//     HOST_DEVICE Values<Values<A, 1>, N> numbers(Index c) const {
 //       const Values<A, N> vars = var.template at<N>(c);
 //       Values<Values<A, 1>, N> result;
 //       for (int n = 0; n < N; ++n) {

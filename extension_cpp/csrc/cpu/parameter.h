@@ -52,7 +52,7 @@ class Parameter {
   const A* data_;
 };
 
-// use(values...) of N neighbouring columns of several parameters, from a multiple of N on.
+// use(values...) of N neighbouring columns of several parameters.
 template <class Result, int N, class Use, class... Parameters>
 Result with_values_at(int64_t col, const Use& use, const Parameters&... parameters) {
   return use(parameters.template at<N>(col)...);

@@ -3,11 +3,14 @@
 // To accesses of 16 bytes, channels come in the same order again after a period: of channels-last images a few rows of
 // channels, of channels-first ones an image. A thread takes every access that is a whole number of periods from its
 // first, and so meets the same channels in all of them: their numbers, and sums, are in its registers, whatever the
-// number of channels and the size of a plane. Loads go out several at a time.
+// number of channels and the size of a plane. Loads go out several at a time. (Where nothing is summed, most images
+// have a kernel of channel_accesses.cuh.)
 //
 // For sums each block leaves what it has of a channel, and a second kernel adds that up in a fixed order.
 #pragma once
 
+#include "channel_accesses.cuh"
+#include "channel_numbers.cuh"
 #include "launch.cuh"
 #include "operands.cuh"
 #include "parameter.cuh"
@@ -73,30 +76,17 @@ struct ChannelSums {
   int pieces;
 };
 
-template <class Channels, int N>
-using NumbersOf = decltype(std::declval<const Channels&>().template numbers<N>(int64_t{}));
-
 // The numbers of the channels of the N elements from column `col` of a group on.
 template <int N, class Channels>
 __device__ NumbersOf<Channels, N> numbers_at(const Channels& of, const ChannelGrid& grid, int64_t col) {
   const int64_t inner = grid.by_inner.divisor();
   const int64_t channels = grid.by_channels.divisor();
   const int64_t plane = grid.by_inner.divide(col);
-  int64_t left = inner - (col - plane * inner);  // of the plane
-  int64_t c = plane - grid.by_channels.divide(plane) * channels;
-  if (inner == 1 && c % N == 0 && c + N <= channels) {
+  const int64_t c = plane - grid.by_channels.divide(plane) * channels;
+  if (inner == 1 && c + N <= channels) {
     return of.template numbers<N>(c);
   }
-  NumbersOf<Channels, N> result;
-#pragma unroll 1
-  for (int64_t begin = 0; begin < N; begin += left, left = inner, c = c + 1 == channels ? 0 : c + 1) {
-    const auto now = of.template numbers<1>(c)[0];
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      result[n] = n >= begin ? now : result[n];
-    }
-  }
-  return result;
+  return numbers_of<N>(of, c, inner - (col - plane * inner), inner, channels);
 }
 
 // Terms that a formula of K inputs has for sums.
@@ -111,23 +101,6 @@ constexpr size_t count_terms(std::index_sequence<I...> /*all inputs*/) {
 template <class Channels, class F, class T, size_t K>
 constexpr size_t kTermsOf = count_terms<Channels, F, T, K>(std::make_index_sequence<K>());
 
-// What a formula returns for an element: what is written.
-template <class A>
-__device__ A written_of(const A& result) {
-  return result;
-}
-template <class A, int C>
-__device__ A written_of(const WithSums<A, 1, C>& result) {
-  return result.results[0];
-}
-
-template <class F, class Numbers, class A, int N, size_t K, size_t... I>
-__device__ auto call_of_channel(
-    const F& f, const Numbers& numbers, const Values<A, N> (&values)[K], int n,
-    std::index_sequence<I...> /*all inputs*/) {
-  return f(numbers, values[I][n]...);
-}
-
 // C sums for each element of an access.
 template <class A, size_t C, int N>
 struct ChannelSumsOf {
@@ -141,35 +114,6 @@ struct ChannelSumsOf {
         terms[k][n] += result.terms[static_cast<int>(k)];
       }
     }
-  }
-};
-
-// 16 bytes of an input, on their way: of any address, or of one that is aligned, which takes half of the registers.
-template <bool Aligned>
-struct RequestedOf {
-  Requested requested;
-
-  __device__ void ask(const void* address, bool is) { requested = request_access(address, is); }
-
-  template <int Size>
-  __device__ Packed received() const {
-    return receive<Size>(requested, false);
-  }
-};
-
-template <>
-struct RequestedOf<true> {
-  Packed piece;
-
-  __device__ void ask(const void* address, bool is) {
-    if (is) {
-      piece = request_piece(static_cast<const char*>(address));
-    }
-  }
-
-  template <int Size>
-  __device__ Packed received() const {
-    return piece;
   }
 };
 
@@ -358,6 +302,14 @@ void launch_channels(
     }
     return;
   }
+  PointerArray<const T, K> from;
+  std::copy(inputs.begin(), inputs.end(), from.data);
+  const bool aligned = std::all_of(inputs.begin(), inputs.end(), [](const T* input) { return is_aligned(input); });
+  if constexpr (C == 0) {
+    if (launch_channel_accesses<T>(of, f, images, aligned, from, output, current_stream(like))) {
+      return;
+    }
+  }
   // Images of one channel are one channel of so many.
   int64_t inner = channels == 1 ? 1 : images.inner;
   ChannelGrid grid;
@@ -394,7 +346,6 @@ void launch_channels(
   grid.by_inner = Divider(inner);
   grid.by_channels = Divider(channels);
 
-  const bool aligned = std::all_of(inputs.begin(), inputs.end(), [](const T* input) { return is_aligned(input); });
   const auto kernel = choose_channels_kernel<Channels, F, T, K>(aligned);
   const int block = whole_warps(grid.tile);
   const int64_t at_once = int64_t{aligned ? kChannelBlocks<true, C> : kChannelBlocks<false, C>} * multiprocessors();
@@ -423,8 +374,6 @@ void launch_channels(
     partials = new_empty(like, {parts, static_cast<int64_t>(C), channels}, kDtypeOf<A>);
     data = partials->template mutable_data_ptr<A>();
   }
-  PointerArray<const T, K> from;
-  std::copy(inputs.begin(), inputs.end(), from.data);
   launch_overlapped(
       kernel, static_cast<unsigned>(grid.chunks * tiles), block, 0, current_stream(like), of, f, grid, places, from,
       output, data);

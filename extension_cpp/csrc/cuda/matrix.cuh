@@ -6,6 +6,7 @@
 #include "launch.cuh"
 #include "operands.cuh"
 #include "request.cuh"
+#include "turns.cuh"
 #include "vector.cuh"
 
 #include <algorithm>
@@ -58,9 +59,6 @@ __device__ Packed gather(const MatrixInput& input, int row, int col, int cols, i
     return value;
   });
 }
-
-// The place of a block in the order of the outputs: see in_order().
-__device__ inline int own_block() { return static_cast<int>(blockIdx.x * gridDim.y + blockIdx.y); }
 
 // Outputs that lie in a row, as a [rows, cols] matrix of at most kMost elements. The loads of all inputs go out
 // together: to wait for one after the other costs a tenth of the time.
@@ -128,36 +126,6 @@ __global__ void __launch_bounds__(kBlock)
   store_results(f, packed, outputs, i, 0, N);
 }
 
-// Which thread has which accesses to the outputs, whose rows may begin anywhere between two boundaries. Accesses come
-// in stretches, of 128 bytes unless rows are short, which belong to the row in which they begin. Rows a multiple of
-// `period` apart begin at the same place in a stretch: a thread has the same access of several of these, and takes what
-// is one row for all once.
-struct Turns {
-  static constexpr int kRows = 4;  // of a thread
-
-  int rows;
-  int cols;
-  int stretch;          // elements, a power of two
-  int period_bits;      // the period is a power of two
-  Divider by_accesses;  // those of the most stretches that begin in a row
-
-  Turns(int64_t rows, int64_t cols, int vector)
-      : rows(static_cast<int>(rows)), cols(static_cast<int>(cols)), stretch(8 * vector) {
-    while (stretch > vector && cols < 2 * stretch) {
-      stretch /= 2;
-    }
-    period_bits = period_bits_of_rows(cols, stretch);
-    by_accesses = Divider(ceil_div(cols, stretch) * (stretch / vector));
-  }
-
-  HOST_DEVICE int period() const { return 1 << period_bits; }
-
-  int64_t threads() const {
-    const int together = kRows * period();
-    return (rows / together * period() + std::min(rows % together, period())) * by_accesses.divisor();
-  }
-};
-
 // An access that straddles: after so many elements of a row the first ones of the next, or of the same where there is
 // no other.
 template <class T>
@@ -172,6 +140,8 @@ __device__ Packed straddling(const MatrixInput& input, int row, int next_row, in
   return pack_elements<T>([&](int n) { return element_at<T>((n < in_row ? from : from_next) + n * sizeof(T)); });
 }
 
+constexpr int kTurnRows = 4;
+
 // Whether several rows a thread gain: not where there is little to do for an access (of two float32 inputs they take a
 // hundredth more time, and of float64 there is less still), nor where so many tensors would take the registers of other
 // threads.
@@ -181,27 +151,18 @@ constexpr bool kGainsByTurns = M + K <= 4 && (sizeof(T) == 2 || (sizeof(T) == 4 
 // Outputs are aligned. An input is aligned and lies as they do, or is one row for all, or has one value for each row.
 template <class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(kBlock)
-    in_turns_kernel(F f, Turns turns, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
+    in_turns_kernel(F f, Turns<kTurnRows> turns, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
   wait_for_previous();
   constexpr int N = kVector<T>;
   constexpr int kSize = sizeof(T);
-  constexpr int kRows = Turns::kRows;
+  constexpr int kRows = kTurnRows;
 
-  const int thread = own_block() * kBlock + static_cast<int>(threadIdx.x);
-  const int turn = turns.by_accesses.divide_small(thread);
-  const int access = thread - turn * static_cast<int>(turns.by_accesses.divisor());
-  const int period = turns.period();
-  int row = (turn >> turns.period_bits) * (kRows * period) + (turn & (period - 1));
-  const int first = -(row * turns.cols) & (turns.stretch - 1);
-  if (row >= turns.rows || first + (access * N & -turns.stretch) >= turns.cols) {
+  int row = 0;
+  int col = 0;
+  if (!turns.template find<N>(own_block() * kBlock + static_cast<int>(threadIdx.x), row, col)) {
     return;
   }
-  int col = first + access * N;
-  // In the next row. So it is for all rows of the thread.
-  while (col >= turns.cols) {
-    col -= turns.cols;
-    ++row;
-  }
+  const int period = turns.period();
   const int in_row = turns.cols - col;
   const bool straddles = in_row < N;
 
@@ -268,39 +229,25 @@ bool is_matrix(const Indexing<K>& indexing) {
   return is;
 }
 
-// The grid of so many blocks, in the order of the outputs, which go through all columns `turns` times. Where rows are
-// so long that what is one row for all has left the L2 cache before the next row wants it, blocks of the same columns
-// run one after the other: those of a turn are along y, or a whole part of them where they are too many.
-template <class T, size_t M, size_t K>
-dim3 in_order(int64_t blocks, int64_t turns, int64_t cols, const MatrixInputs<K>& inputs) {
-  const bool shared =
-      std::any_of(inputs.inputs, inputs.inputs + K, [](const MatrixInput& input) { return input.is_one_row(); });
-  const int64_t row_bytes = cols * static_cast<int64_t>((M + K) * sizeof(T));  // or less, of single numbers
-  if (!shared || turns == 1 || !leave_the_cache(row_bytes)) {
-    return static_cast<unsigned>(blocks);
-  }
-  const int64_t of_turn = ceil_div(blocks, turns);
-  const int64_t along_y = ceil_div(of_turn, ceil_div(of_turn, kMaxGridY));
-  return {static_cast<unsigned>(ceil_div(blocks, along_y)), static_cast<unsigned>(along_y)};
-}
-
 // `aligned`: all accesses are, and whole. `alike`: inputs are as in_turns_kernel wants them.
 template <class T, size_t M, class F, size_t K>
 void launch_part(
     const F& f, int64_t rows, int64_t cols, bool aligned, bool alike, const PointerArray<T, M>& outputs,
     const MatrixInputs<K>& inputs, cudaStream_t stream) {
   constexpr int N = kVector<T>;
+  const bool shared =
+      std::any_of(inputs.inputs, inputs.inputs + K, [](const MatrixInput& input) { return input.is_one_row(); });
+  const int64_t row_bytes = cols * static_cast<int64_t>((M + K) * sizeof(T));  // or less, of single numbers
   const auto grid = [&](int64_t threads, int64_t turns) {
-    return in_order<T, M>(ceil_div(threads, kBlock), turns, cols, inputs);
+    return in_order(ceil_div(threads, kBlock), turns, shared, row_bytes);
   };
   if constexpr (kGainsByTurns<T, M, K>) {
     if (!aligned && alike && cols >= 2 * N) {
-      const Turns turns(rows, cols, N);
-      if (rows >= Turns::kRows * turns.period()) {
-        const int64_t threads = turns.threads();
+      const Turns<kTurnRows> turns(rows, cols, N);
+      if (rows >= kTurnRows * turns.period()) {
         launch_overlapped(
-            in_turns_kernel<F, T, M, K>, grid(threads, threads / turns.by_accesses.divisor()), kBlock, 0, stream, f,
-            turns, outputs, inputs);
+            in_turns_kernel<F, T, M, K>, grid(turns.threads(), turns.count()), kBlock, 0, stream, f, turns, outputs,
+            inputs);
         return;
       }
     }

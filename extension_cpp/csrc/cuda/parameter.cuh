@@ -191,22 +191,74 @@ struct Parameter {
   }
 };
 
-// use(values...), a Result, of columns col ... col + N - 1 of several parameters; col is a multiple of N. What they are
-// in memory is asked once if that is the same for all, so that no load waits for another.
-template <class Result, int N, class Use, class T, class... More>
-__device__ Result with_values_at(int64_t col, const Use& use, const Parameter<T>& first, const More&... more) {
-  const auto of = [&](const auto&... stored) { return use(detail::column_values(stored.template raw<N>(col))...); };
-  if (first.wide != nullptr && (... && (more.wide != nullptr))) {
-    using Wide = detail::Stored<acc_t<T>>;
-    return of(Wide{first.wide}, Wide{more.wide}...);
-  }
-  if constexpr (Parameter<T>::kHalf) {
-    if (first.narrow != nullptr && (... && (more.narrow != nullptr))) {
-      using Narrow = detail::Stored<T>;
-      return of(Narrow{first.narrow}, Narrow{more.narrow}...);
+// The first of as many columns as an access has, in kernels of aligned accesses.
+struct WholeColumn {
+  int64_t col;
+
+  HOST_DEVICE operator int64_t() const { return col; }
+};
+
+namespace detail {
+
+// N values, each of which is looked at by itself: little code for what is rare.
+template <int N, class T>
+__device__ Values<acc_t<T>, N> values_one_by_one(const Parameter<T>& parameter, int64_t col) {
+  Values<acc_t<T>, N> result;
+#pragma unroll 1
+  for (int k = 0; k < N; ++k) {
+    const acc_t<T> value = parameter.template at<1>(col + k)[0];
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      result[n] = n == k ? value : result[n];
     }
   }
-  return use(first.template aligned_at<N>(col), more.template aligned_at<N>(col)...);
+  return result;
+}
+
+// use(values...) of stored parameters. No load waits for another.
+template <class Result, int N, class Use, class... U>
+__device__ Result with_stored_values_at(int64_t col, const Use& use, const Stored<U>&... stored) {
+  if constexpr (N > 1) {
+    if (!(is_aligned(stored.data + col) && ...)) {
+      const auto received = [&](const auto&... requested) { return use(column_values(requested)...); };
+      return received(stored.template requested<N>(col)...);
+    }
+  }
+  return use(column_values(stored.template raw<N>(col))...);
+}
+
+template <class Result, int N, class Use, class... U>
+__device__ Result with_stored_values_at(WholeColumn whole, const Use& use, const Stored<U>&... stored) {
+  return use(column_values(stored.template raw<N>(whole.col))...);
+}
+
+// Whether with_stored_values_at() may be called: the columns of an access to an aligned parameter are aligned.
+template <class... U>
+__device__ bool may_be_read_at(int64_t /*col*/, const U*... data) {
+  return ((data != nullptr) && ...);
+}
+template <class... U>
+__device__ bool may_be_read_at(WholeColumn /*col*/, const U*... data) {
+  return ((data != nullptr && is_aligned(data)) && ...);
+}
+
+}  // namespace detail
+
+// use(values...), a Result, of N columns of several parameters, from `col` on, which is an int64_t or a WholeColumn.
+// What they are in memory is asked once if that is the same for all.
+template <class Result, int N, class Index, class Use, class T, class... More>
+__device__ Result with_values_at(Index col, const Use& use, const Parameter<T>& first, const More&... more) {
+  if (detail::may_be_read_at(col, first.wide, more.wide...)) {
+    using Wide = detail::Stored<acc_t<T>>;
+    return detail::with_stored_values_at<Result, N>(col, use, Wide{first.wide}, Wide{more.wide}...);
+  }
+  if constexpr (Parameter<T>::kHalf) {
+    if (detail::may_be_read_at(col, first.narrow, more.narrow...)) {
+      using Narrow = detail::Stored<T>;
+      return detail::with_stored_values_at<Result, N>(col, use, Narrow{first.narrow}, Narrow{more.narrow}...);
+    }
+  }
+  return use(detail::values_one_by_one<N>(first, col), detail::values_one_by_one<N>(more, col)...);
 }
 
 namespace detail {

@@ -74,6 +74,22 @@ def _fake_backward(
     return new_elementwise(input.shape, grad_output, input), grad_weight, grad_bias
 
 
+def _fake_input_backward(
+    grad_output: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    eps: float = 1e-05,
+) -> Tensor:
+    operator("extension_cpp::bn_relu_input_backward").check(
+        grad_output, input, weight, bias, running_mean, running_var
+    )
+    checks.check_not_negative("bn_relu_input_backward", "eps", eps)
+    return new_elementwise(input.shape, grad_output, input)
+
+
 def _setup_context(ctx, inputs, output):
     *tensors, ctx.eps = inputs
     for name, needs_grad in zip(
@@ -87,22 +103,42 @@ def _setup_context(ctx, inputs, output):
 
 
 def _backward(ctx, grad_output):
-    grad_input, grad_weight, grad_bias = torch.ops.extension_cpp.bn_relu_backward(
-        grad_output, *ctx.saved_tensors, ctx.eps
-    )
-    return grad_input, grad_weight, grad_bias, None, None, None
+    args = grad_output, *ctx.saved_tensors, ctx.eps
+    if any(ctx.needs_input_grad[1:3]):
+        grads = torch.ops.extension_cpp.bn_relu_backward(*args)
+    else:
+        grads = torch.ops.extension_cpp.bn_relu_input_backward(*args), None, None
+    return *grads, None, None, None
+
+
+def _of_channel(tensor, input):
+    return tensor.view(-1, *[1] * (input.dim() - 2))
+
+
+# The gradient before relu, the normalised input, and 1 / deviation.
+def _backward_parts(grad_output, input, weight, bias, running_mean, running_var, eps):
+    rstd = _of_channel((running_var + eps).rsqrt(), input)
+    x_hat = (input - _of_channel(running_mean, input)) * rstd
+    is_zero = x_hat * _of_channel(weight, input) + _of_channel(bias, input) <= 0
+    return grad_output.masked_fill(is_zero, 0.0), x_hat, rstd
 
 
 def _backward_in_torch(grad_output, input, weight, bias, running_mean, running_var, eps=1e-05):
-    def of_channel(tensor):
-        return tensor.view(-1, *[1] * (input.dim() - 2))
-
-    rstd = of_channel((running_var + eps).rsqrt())
-    x_hat = (input - of_channel(running_mean)) * rstd
-    is_zero = x_hat * of_channel(weight) + of_channel(bias) <= 0
-    grad = grad_output.masked_fill(is_zero, 0.0)
+    grad, x_hat, rstd = _backward_parts(
+        grad_output, input, weight, bias, running_mean, running_var, eps
+    )
     others = [d for d in range(input.dim()) if d != 1]
-    return grad * of_channel(weight) * rstd, (grad * x_hat).sum(others), grad.sum(others)
+    grad_input = grad * _of_channel(weight, input) * rstd
+    return grad_input, (grad * x_hat).sum(others), grad.sum(others)
+
+
+def _input_backward_in_torch(
+    grad_output, input, weight, bias, running_mean, running_var, eps=1e-05
+):
+    grad, _, rstd = _backward_parts(
+        grad_output, input, weight, bias, running_mean, running_var, eps
+    )
+    return grad * _of_channel(weight, input) * rstd
 
 
 def _with_channels(info, in_dims, images, tensors):
@@ -137,10 +173,22 @@ def _vmap_backward(info, in_dims, *args):
     return (grad_input.unflatten(1, sizes), *(grad.view(sizes) for grad in grads)), (1, 0, 0)
 
 
+def _vmap_input_backward(info, in_dims, *args):
+    operator("extension_cpp::bn_relu_input_backward").check_examples(in_dims, *args)
+    tensors, sizes = _with_channels(info, in_dims, 2, args[:6])
+    grad_input = torch.ops.extension_cpp.bn_relu_input_backward(*tensors, args[6])
+    return grad_input.unflatten(1, sizes), 1
+
+
 registration.register_fake("extension_cpp::bn_relu", _fake)
 registration.register_fake("extension_cpp::bn_relu_backward", _fake_backward)
+registration.register_fake("extension_cpp::bn_relu_input_backward", _fake_input_backward)
 registration.register_autograd("extension_cpp::bn_relu", _backward, setup_context=_setup_context)
 registration.register_autograd("extension_cpp::bn_relu_backward", reference=_backward_in_torch)
+registration.register_autograd(
+    "extension_cpp::bn_relu_input_backward", reference=_input_backward_in_torch
+)
 registration.register_vmap("extension_cpp::bn_relu", _vmap)
 registration.register_vmap("extension_cpp::bn_relu_backward", _vmap_backward)
+registration.register_vmap("extension_cpp::bn_relu_input_backward", _vmap_input_backward)
 # No policy for autocast, as of PyTorch's batch_norm: half inputs go with float32 parameters.
