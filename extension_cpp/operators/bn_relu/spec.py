@@ -3,14 +3,22 @@ import torch
 from extension_cpp.testing import DEFAULT_SHAPES, BadInput, OpSpec, Sample, Traffic
 
 
-def reference(input, weight, bias, running_mean, running_var, eps=1e-05):
+def of_channel(tensor, input):
+    """The numbers of channels, to broadcast with images, in the dtype of the arithmetic."""
     dtype = torch.float64 if input.dtype == torch.float64 else torch.float32
+    return tensor.to(dtype).view(-1, *[1] * (input.dim() - 2))
 
-    def of_channel(tensor):
-        return tensor.to(dtype).view(-1, *[1] * (input.dim() - 2))
 
-    x_hat = (input.to(dtype) - of_channel(running_mean)) * of_channel(running_var + eps).rsqrt()
-    return torch.relu(x_hat * of_channel(weight) + of_channel(bias)).to(input.dtype)
+def before_relu(input, weight, bias, running_mean, running_var, eps):
+    rstd = of_channel(running_var + eps, input).rsqrt()
+    mean = of_channel(running_mean, input)
+    x_hat = (input.to(mean.dtype) - mean) * rstd
+    return x_hat * of_channel(weight, input) + of_channel(bias, input)
+
+
+def reference(input, weight, bias, running_mean, running_var, eps=1e-05):
+    result = before_relu(input, weight, bias, running_mean, running_var, eps)
+    return torch.relu(result).to(input.dtype)
 
 
 def counterpart(input, weight, bias, running_mean, running_var, eps=1e-05):
