@@ -35,7 +35,8 @@ from setuptools.command.build_py import build_py
 # x.0 runs on every x.y.
 GPU_TARGETS = ("8.0", "9.0", "10.0", "12.0")
 # What `make check-cuda` compiles for: two show code that compiles for one of them alone. With
-# --oldest, the first: a compilation takes most of its time once for each.
+# --oldest, the first: a compilation takes most of its time once for each. With --ptx it ends before
+# the assembler and the host's compiler, which take most of it: it finds what is wrong with the C++.
 CHECK_TARGETS = ("8.0", "9.0")
 # The oldest torch that a stable-ABI build runs on. Raising it opens more of torch/csrc/stable.
 MIN_TORCH = (2, 11)
@@ -136,12 +137,12 @@ class Toolkit:
         numbers = sorted(map(int, re.findall(r"^compute_(\d+)$", listed, re.MULTILINE)))
         return [f"{number // 10}.{number % 10}" for number in numbers]
 
-    @functools.cached_property
-    def fast_compile(self) -> list[str]:
+    def fast_compile(self, ptx: bool) -> list[str]:
         """Flags for code that nobody runs: compiled in half the time, where this nvcc can."""
         option = "--Ofast-compile"
         # At its "max" the rows' kernels are so long that ptxas takes five times as long for them.
-        return [f"{option}=mid"] if option in output_of(self.nvcc, "--help") else []
+        level = "max" if ptx else "mid"
+        return [f"{option}={level}"] if option in output_of(self.nvcc, "--help") else []
 
 
 def output_of(*command: str) -> str:
@@ -555,15 +556,17 @@ class CheckCuda(Command):
         ("optional", None, "where there is no nvcc, say so and succeed"),
         ("operator=", None, "those of one operator alone"),
         ("oldest", None, "for the oldest of CHECK_TARGETS alone"),
+        ("ptx", None, "to PTX, which is for one of them: neither assembled nor for the host"),
     ]
 
     def initialize_options(self) -> None:
         self.optional = False
         self.operator: str | None = None
         self.oldest = False
+        self.ptx = False
 
     def finalize_options(self) -> None:
-        pass
+        self.oldest = bool(self.oldest or self.ptx)
 
     def run(self) -> None:
         toolkit = Toolkit.find()
@@ -579,7 +582,7 @@ class CheckCuda(Command):
         config = Config(torch.__version__, "stable", "", toolkit.version, None, "", False, False)
         command = [
             toolkit.nvcc,
-            "-c",
+            self.how,
             "-x=cu",  # .cpp files too
             *(f"-I{path}" for path in (ROOT / PACKAGE / "csrc", *include_paths("cpu"))),
             "--compiler-options=-fPIC",
@@ -592,7 +595,7 @@ class CheckCuda(Command):
             "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
             "-D__CUDA_NO_HALF2_OPERATORS__",
             *self.quick(nvcc_flags(config, gencode_flags(";".join(targets)))),
-            *toolkit.fast_compile,
+            *toolkit.fast_compile(self.ptx),
         ]
         folder = f"{PACKAGE}/operators/{self.operator}/" if self.operator else ""
         files = [file for file in cuda_sources() if file.startswith(folder)]
@@ -603,7 +606,12 @@ class CheckCuda(Command):
             raise fail(f"{len(failed)} of {len(files)} CUDA sources do not compile: {failed}")
         whose = f" of {self.operator}" if self.operator else ""
         what = f"all CUDA sources{whose} ({len(files)})"
-        print(f"{PACKAGE}: {what} compile for {' and '.join(targets)}")
+        to = " to PTX" if self.ptx else ""
+        print(f"{PACKAGE}: {what} compile{to} for {' and '.join(targets)}")
+
+    @property
+    def how(self) -> str:
+        return "-ptx" if self.ptx else "-c"
 
     @staticmethod
     def quick(flags: list[str]) -> list[str]:
@@ -612,7 +620,7 @@ class CheckCuda(Command):
 
     def compile(self, source: str, command: list[str]) -> bool:
         # A folder each: those who compile now for one, now for both, compile what changed alone.
-        kind = "oldest" if self.oldest else "all"
+        kind = "ptx" if self.ptx else "oldest" if self.oldest else "all"
         target = (ROOT / "build" / "check-cuda" / kind / source).with_suffix(".o")
         depfile, done = target.with_suffix(".d"), target.with_suffix(".cmd")
         command = [*command, "-MD", "-MF", str(depfile), str(ROOT / source), "-o", str(target)]
@@ -620,7 +628,7 @@ class CheckCuda(Command):
         if same_command and not is_outdated(target, depfile):
             return True
         # In one write: another thread may be at it, too.
-        print(f"nvcc -c {source}\n", end="", flush=True)
+        print(f"nvcc {self.how} {source}\n", end="", flush=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         done.unlink(missing_ok=True)
         if subprocess.run(command, check=False).returncode != 0:

@@ -143,9 +143,7 @@ def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
     # What operators share is the worked ones' as well, which `make test` compiles.
     for shared in (root / "extension_cpp" / "csrc" / "cuda").glob("*.cu"):
         shared.unlink()
-    # To PTX: assembling, and what is the host's, takes most of the time, and is as for those.
-    command = [sys.executable, "setup.py", "check_cuda", "--oldest"]
-    succeed(*command, cwd=root, NVCC_APPEND_FLAGS="-ptx")
+    succeed(sys.executable, "setup.py", "check_cuda", "--ptx", cwd=root)
 
 
 def test_removing_everything_restores_the_repository(tmp_path: Path) -> None:
