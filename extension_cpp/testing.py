@@ -136,7 +136,7 @@ def check(
         spec: the operator.
         devices: types of device, by default those that this machine has.
         checks: names such as "check_forward", by default all that apply.
-        thorough: compile every layout and every transform too, which takes minutes.
+        thorough: every layout, dtype, message and transform wherever that takes long: minutes.
 
     Raises:
         AssertionError: with a paragraph for every failed check.

@@ -12,6 +12,7 @@ from torch import Tensor
 from extension_cpp.battery.calls import cases, samples
 from extension_cpp.battery.case import Case, public_case
 from extension_cpp.battery.choices import default_dtype, main_shape, tiny_shapes
+from extension_cpp.battery.layouts import ONE_OF_EACH_KIND
 from extension_cpp.battery.registry import register
 from extension_cpp.battery.samples import Sample
 from extension_cpp.battery.spec import OpSpec
@@ -38,13 +39,20 @@ def _agree_compiled(case: Case, backend: str) -> None:
 
 
 @register()
-def check_compile(spec: OpSpec, device: str) -> None:
-    """`torch.compile(fullgraph=True)`, forward and backward, in every layout."""
+def check_compile(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
+    """`torch.compile(fullgraph=True)`, forward and backward, in layouts of every kind.
+
+    Args:
+        spec: the operator.
+        device: the type of device.
+        thorough: every layout, rather than one of each kind: check_strides sees them all.
+    """
     dtype = default_dtype(spec)
     for i, case in enumerate(cases(spec, device, dtype, main_shape(spec))):
         for laid_out in case.layouts():
-            # Every layout with the first sample, of a shape that has them all.
-            if laid_out.layout == "contiguous" or i == 0:
+            wanted = thorough or laid_out.layout in ONE_OF_EACH_KIND
+            # With the first sample, of a shape that has them all.
+            if laid_out.layout == "contiguous" or (i == 0 and wanted):
                 _agree_compiled(laid_out, "aot_eager")
     # With few elements what calls the operator: check_opcheck traces the operator itself.
     for shape in tiny_shapes(spec):
