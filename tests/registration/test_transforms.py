@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from _pytest.mark import ParameterSet
 from small_operators import FUNCTIONS, NOT_TRACED_BY_DYNAMO, TRANSFORMS, gate_reference, inputs, ops
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
@@ -17,6 +18,19 @@ from torch.func import (
 
 # Not spread_referenced: Dynamo stumbles over its reference itself, below two levels of jacfwd.
 COMPILED = ["gate", "standardize", "spread", "referenced", "standardize_referenced"]
+# A formula and a reference go through all transforms; the others through one of each kind, and
+# through the rest in `make test-all`.
+EVERY_TRANSFORM = ["gate", "referenced"]
+ONE_OF_EACH_KIND = ["grad", "jvp", "hessian", "jacfwd of jacfwd", "per-sample gradients"]
+
+
+def compiled_cases() -> Iterator[ParameterSet]:
+    for function in COMPILED:
+        for transform in TRANSFORMS:
+            if transform not in NOT_TRACED_BY_DYNAMO:
+                few = function in EVERY_TRANSFORM or transform in ONE_OF_EACH_KIND
+                marks = () if few else pytest.mark.slow
+                yield pytest.param(function, transform, marks=marks)
 
 
 @pytest.mark.parametrize("transform", TRANSFORMS)
@@ -28,10 +42,7 @@ def test_transform(function: str, transform: str) -> None:
     torch.testing.assert_close(apply(actual, x, w, t), apply(reference, x, w, t))
 
 
-@pytest.mark.parametrize(
-    "transform", [name for name in TRANSFORMS if name not in NOT_TRACED_BY_DYNAMO]
-)
-@pytest.mark.parametrize("function", COMPILED)
+@pytest.mark.parametrize(("function", "transform"), compiled_cases())
 def test_compiled_transform(function: str, transform: str) -> None:
     actual, reference = FUNCTIONS[function]
     x, w, t = inputs((2, 3), (3,), (2, 3))
