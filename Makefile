@@ -19,7 +19,8 @@ endif
 BASE_PYTHON ?= python3
 TESTS ?= tests
 # Test processes: with pytest-xdist as many as there are processors, up to 8; without it, this one.
-JOBS = $(shell "$(PYTHON)" -c "import xdist, os; print('-n', min(8, len(os.sched_getaffinity(0))))" 2>/dev/null)
+# One that is done takes from another's: some tests take minutes.
+JOBS = $(shell "$(PYTHON)" -c "import xdist, os; print('--dist worksteal -n', min(8, len(os.sched_getaffinity(0))))" 2>/dev/null)
 # Beside the interpreter, else on PATH.
 CLANG_FORMAT = PATH="$$(dirname "$(PYTHON)"):$$PATH" clang-format
 # Not asked of git, which an unpacked source distribution has none of.
