@@ -48,7 +48,7 @@ test: build ## the test suite, CUDA tests too where there is a GPU
 	"$(PYTHON)" setup.py check_cuda --optional $(CUDA_TARGETS)
 	"$(PYTHON)" -m pytest -q $(JOBS) -m "not slow" $(TESTS)
 
-test-all: export EVERY_DERIVED = 1
+test-all: export EVERY_BUILT = 1
 test-all: CUDA_TARGETS =
 test-all: test test-slow test-aten sanitize ## everything: also wheels, the aten build, sanitizers
 

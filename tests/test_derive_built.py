@@ -1,13 +1,22 @@
 """templates/derive: operators of many definitions are built, and pass as they were made."""
 
-import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
 from scratch import ROOT, copy_repository, git, under_git
-from test_templates_built import FLOAT32, battery, build, check_types, select, succeed, tool
+from test_templates_built import (
+    EVERY,
+    FLOAT32,
+    TRACED,
+    battery,
+    build,
+    check_types,
+    select,
+    succeed,
+    tool,
+)
 
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -24,13 +33,11 @@ PLACES = {
     for file in LISTS
     for name in re.findall(r"^def (\w+)\(", file.read_text(), re.M)
 }
-# `make test-all` builds all of them, which takes ten minutes on two cores.
-EVERY = bool(os.environ.get("EVERY_DERIVED"))
 # What .ci/run builds: numbers, tensors that broadcast, an optional one and a switch, rows, and
 # sums over columns.
 FEW = ["softcap", "swish_gate", "scaled_exp", "softmax", "rms_norm"]
-# What takes longest, of those that differ most.
-COSTLY = "opcheck or compile"
+# What takes longest and sees a formula's values no better, of those that differ most.
+COSTLY = f"opcheck or {TRACED} or saved_tensors or properties or determinism"
 THOROUGH = ["swish_gate", "rms_norm"]
 # One of each kind at least.
 SHARE = [
@@ -81,10 +88,12 @@ def make(folder: Path, names: list[str]) -> Path:
 def test_a_few_derived_operators_pass_the_whole_battery(tmp_path: Path) -> None:
     root = make(tmp_path, FEW)
     names = select([*FEW, "neighbours"])
-    battery(root, f"({names}) and {FLOAT32} and (not ({COSTLY}) or {select(THOROUGH)})")
+    thorough = names if EVERY else select(THOROUGH)
+    battery(root, f"({names}) and {FLOAT32} and (not ({COSTLY}) or {thorough})")
 
 
 def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:
+    # All of them take ten minutes on two cores.
     names = list(PLACES) if EVERY else SHARE
     root = make(tmp_path, names)
     names = [*names, "neighbours"]

@@ -22,6 +22,11 @@ COSTLY = (
     f"gradcheck or saved_tensors or transforms or {BY_SCHEMA}"
 )
 SEEN = ["three", "tensor_lists", "writes"]
+# `make test-all` checks all that is built in every way, which takes twice as long.
+EVERY = bool(os.environ.get("EVERY_BUILT"))
+# What traces whole programs, and of the kinds those whose Python differs most: .ci/run.
+TRACED = "compile or inductor or dynamic or export or memory"
+TRACED_KINDS = [*KINDS] if EVERY else [case for case in KINDS if name(case) in ("e", "m", "i")]
 FORMULAS = "(forward or backward) and (float32 or double_backward) or signature"
 # All dtypes go through the same lines; gradcheck has float64.
 FLOAT32 = "not (float16 or float64)"
@@ -94,10 +99,12 @@ def test_every_kind_shape_and_name_passes_as_it_was_made(tmp_path: Path) -> None
     succeed(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=root)
     pytest_(root, "-n", "0", "tests/test_schemas.py")
     battery(root, f"({select([*map(name, SHAPES)])}) and not ({COSTLY}) and {FLOAT32}")
+    untraced = f"({COSTLY}) and not ({TRACED})"
     kinds = (
-        f"({select([*map(name, KINDS)])}) and (({COSTLY}) and {FLOAT32} or forward and bfloat16)"
+        f"({select([*map(name, KINDS)])}) and (({untraced}) and {FLOAT32} or forward and bfloat16)"
     )
-    battery(root, f"{kinds} or ({select(SEEN)}) and ({BY_SCHEMA}) and {FLOAT32}")
+    traced = f"({select([*map(name, TRACED_KINDS)])}) and ({TRACED}) and {FLOAT32}"
+    battery(root, f"{kinds} or {traced} or ({select(SEEN)}) and ({BY_SCHEMA}) and {FLOAT32}")
     # Kernels and formulas are what the name of an argument might break.
     battery(root, f"({select([*map(name, NAMES)])}) and ({FORMULAS})")
     notices_arguments_that_change_places(root)
@@ -154,6 +161,10 @@ def test_removing_everything_restores_the_repository(tmp_path: Path) -> None:
     assert git(root, "status", "--porcelain") == ""
 
 
+# Tests of the tool that say nothing of the project around it, and take long.
+IN_ANY_PROJECT = "in_form or nothing_of_the_template or refused or said_in_every_template"
+
+
 def checks_what_was_edited(project: Path) -> None:
     """`make check` builds first: of what it tests nothing is older than its source."""
     source = project / "my_kernels/operators/fused_op/fused_op.cpp"
@@ -184,14 +195,18 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     build(project)
     succeed(sys.executable, "examples/quickstart.py", cwd=project)
     checks_what_was_edited(project)
-    battery(project, f"[fused_op- and not compiled and {FLOAT32}")
+    # Its sources are those of here, and the quickstart compiles it.
+    few = "not compiled" if EVERY else f"(opcheck or vmap or not ({COSTLY}))"
+    battery(project, f"[fused_op- and {few} and {FLOAT32}")
     # As all that was made here is built with optimisation.
     battery(project, f"({select([*map(name, added)])}) and ({FORMULAS})")
     tool(project, *(["--remove", name(case)] for case in added))
     build(project)
     assert git(project, "status", "--porcelain") == ""
     # The rest of the suite is this one's, and about the same sources.
-    pytest_(project, "-x", "-k", "not in_form", "tests/test_schemas.py", "tests/test_templates.py")
+    known = "in_form" if EVERY else IN_ANY_PROJECT
+    tests = ("tests/test_schemas.py", "tests/test_templates.py")
+    pytest_(project, "-x", "-k", f"not ({known})", *tests)
     # Both packages in one process.
     both = "import extension_cpp, my_kernels, torch; x = torch.randn(3, 4); b = torch.randn(4)\n"
     both += "a, b = extension_cpp.ops.fused_op(x, b), my_kernels.ops.fused_op(x, b)\n"
