@@ -37,7 +37,7 @@ PLACES = {
 # sums over columns.
 FEW = ["softcap", "swish_gate", "scaled_exp", "softmax", "rms_norm"]
 # What takes longest and sees a formula's values no better, of those that differ most.
-COSTLY = f"opcheck or {TRACED} or saved_tensors or properties or determinism"
+COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
 THOROUGH = ["swish_gate", "rms_norm"]
 # One of each kind at least.
 SHARE = [

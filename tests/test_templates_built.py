@@ -24,8 +24,8 @@ COSTLY = (
 SEEN = ["three", "tensor_lists", "writes"]
 # `make test-all` checks all that is built in every way, which takes twice as long.
 EVERY = bool(os.environ.get("EVERY_BUILT"))
-# What traces whole programs, and of the kinds those whose Python differs most: .ci/run.
-TRACED = "compile or inductor or dynamic or export or memory"
+# What traces whole programs, and of the kinds those whose Python differs most.
+TRACED = "opcheck or compile or inductor or dynamic or export or memory"
 TRACED_KINDS = [*KINDS] if EVERY else [case for case in KINDS if name(case) in ("e", "m", "i")]
 FORMULAS = "(forward or backward) and (float32 or double_backward) or signature"
 # All dtypes go through the same lines; gradcheck has float64.
