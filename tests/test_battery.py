@@ -41,7 +41,10 @@ def test_mutant_is_caught(mutant):
 
 
 # Each costs seconds; the operators of the package go through them.
-COSTLY = {"check_opcheck", "check_compile", "check_compiled_transforms", "check_memory"}
+COSTLY = {
+    *("check_opcheck", "check_compile", "check_compiled_transforms", "check_memory"),
+    *("check_layouts", "check_inductor", "check_dynamic"),
+}
 
 
 @pytest.mark.parametrize("operator", SOUND, ids=lambda operator: operator.__name__)
