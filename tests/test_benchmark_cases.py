@@ -271,7 +271,12 @@ def test_graphs_of_the_latest_loop_alone_are_kept(graphs):
 
 @pytest.mark.parametrize(
     ("shape", "form", "dtype"),
-    [((3, 7), "", "float64"), ((4, 3), "dim 0", "bfloat16"), ((2, 5, 3), "dim 1", "float32")],
+    [
+        # Each takes many seconds of tracing; the others are a part of the last.
+        pytest.param((3, 7), "", "float64", marks=pytest.mark.slow),
+        pytest.param((4, 3), "dim 0", "bfloat16", marks=pytest.mark.slow),
+        ((2, 5, 3), "dim 1", "float32"),
+    ],
 )
 def test_a_scan_that_is_compiled_has_a_backward(shape, form, dtype):
     sample, grads, right = scan(dtype, shape, form)
