@@ -97,33 +97,47 @@ __global__ void __launch_bounds__(kBlock)
   store_results(f, packed, outputs, i, -i, numel - i);
 }
 
-// The same of matrices of whole accesses, all of them aligned; an input with one value for a row need not be.
+// The same of matrices of whole accesses, all of them aligned; an input with one value for a row need not be. Two
+// accesses a thread, in half the threads: short kernels start sooner, and a formula of many instructions has a second
+// load under way while it computes.
+constexpr int kMatrixAccesses = 2;
+constexpr int kMatrixThreads = kBlock / kMatrixAccesses;
+
 template <class F, class T, size_t M, size_t K>
-__global__ void __launch_bounds__(kBlock)
+__global__ void __launch_bounds__(kMatrixThreads)
     aligned_matrix_kernel(F f, int numel, Divider by_cols, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
   wait_for_previous();
   constexpr int N = kVector<T>;
-  const int i = (own_block() * kBlock + static_cast<int>(threadIdx.x)) * N;
-  if (i >= numel) {
-    return;
-  }
-  const int row = by_cols.divide_small(i);
-  const int col = i - row * static_cast<int>(by_cols.divisor());
-  Packed packed[K];
-  unsigned misaligned[K];
+  const int first = (own_block() * kBlock + static_cast<int>(threadIdx.x)) * N;
+  Packed packed[kMatrixAccesses][K];
+  unsigned misaligned[kMatrixAccesses][K];
 #pragma unroll
-  for (size_t k = 0; k < K; ++k) {
-    const char* const address = matrix.inputs[k].address(row, col);
-    misaligned[k] = misalignment(address);
-    packed[k] = request_piece(address);
-  }
+  for (int a = 0; a < kMatrixAccesses; ++a) {
+    const int i = first + a * (kMatrixThreads * N);
+    if (i < numel) {
+      const int row = by_cols.divide_small(i);
+      const int col = i - row * static_cast<int>(by_cols.divisor());
 #pragma unroll
-  for (size_t k = 0; k < K; ++k) {
-    if (matrix.inputs[k].col_bytes == 0) {
-      packed[k] = repeated<sizeof(T)>(packed[k], misaligned[k]);
+      for (size_t k = 0; k < K; ++k) {
+        const char* const address = matrix.inputs[k].address(row, col);
+        misaligned[a][k] = misalignment(address);
+        packed[a][k] = request_piece(address);
+      }
     }
   }
-  store_results(f, packed, outputs, i, 0, N);
+#pragma unroll
+  for (int a = 0; a < kMatrixAccesses; ++a) {
+    const int i = first + a * (kMatrixThreads * N);
+    if (i < numel) {
+#pragma unroll
+      for (size_t k = 0; k < K; ++k) {
+        if (matrix.inputs[k].col_bytes == 0) {
+          packed[a][k] = repeated<sizeof(T)>(packed[a][k], misaligned[a][k]);
+        }
+      }
+      store_results(f, packed[a], outputs, i, 0, N);
+    }
+  }
 }
 
 // An access that straddles: after so many elements of a row the first ones of the next, or of the same where there is
@@ -257,7 +271,7 @@ void launch_part(
   const dim3 blocks = grid(ceil_div(before + numel, N), rows);
   if (aligned) {
     launch_overlapped(
-        aligned_matrix_kernel<F, T, M, K>, blocks, kBlock, 0, stream, f, numel, Divider(cols), outputs, inputs);
+        aligned_matrix_kernel<F, T, M, K>, blocks, kMatrixThreads, 0, stream, f, numel, Divider(cols), outputs, inputs);
   } else {
     launch_overlapped(
         matrix_kernel<F, T, M, K>, blocks, kBlock, 0, stream, f, numel, Divider(cols), before, outputs, inputs);
