@@ -20,7 +20,9 @@ BASE_PYTHON ?= python3
 TESTS ?= tests
 # Test processes: with pytest-xdist as many as there are processors, up to 8; without it, this one.
 # One that is done takes from another's: some tests take minutes.
-JOBS = $(shell "$(PYTHON)" -c "import xdist, os; print('--dist worksteal -n', min(8, len(os.sched_getaffinity(0))))" 2>/dev/null)
+JOBS = $(shell "$(PYTHON)" -c "import os, xdist.scheduler as s; \
+  print('--dist worksteal' if hasattr(s, 'WorkStealingScheduling') else '', '-n', min(8, len(os.sched_getaffinity(0))))" \
+  2>/dev/null)
 # Beside the interpreter, else on PATH.
 CLANG_FORMAT = PATH="$$(dirname "$(PYTHON)"):$$PATH" clang-format
 # Not asked of git, which an unpacked source distribution has none of.
@@ -50,6 +52,7 @@ test: build ## the test suite, CUDA tests too where there is a GPU
 
 test-all: export EVERY_BUILT = 1
 test-all: CUDA_TARGETS =
+test-all: BATTERY_MARKS =
 test-all: test test-slow test-aten sanitize ## everything: also wheels, the aten build, sanitizers
 
 test-slow: build
@@ -57,8 +60,11 @@ test-slow: build
 
 # The battery over another build, which lies in a folder of its own: the libraries in the source
 # tree stay as they are.
-BATTERY = "$(PYTHON)" -m pytest -q $(JOBS) -m "not slow" -c "$(CURDIR)/pyproject.toml" \
+BATTERY = "$(PYTHON)" -m pytest -q $(JOBS) -m "$(BATTERY_MARKS)" -c "$(CURDIR)/pyproject.toml" \
   --rootdir "$(CURDIR)" "$(CURDIR)/tests/test_operators.py"
+
+# `test-all` asks slow checks, too: what others repeat.
+BATTERY_MARKS = not slow
 
 # Those of what the two builds may differ in. .ci/run leaves some out.
 ATEN_CHECKS ?= forward or backward or layouts or strides or bad_inputs or signature or opcheck

@@ -261,6 +261,10 @@ REASONS = (
         all_of(is_of("linear_scan", form=""), lambda row: row.sizes[0] <= 16),
     ),
     Reason(
+        "planes of 49 elements: every sixth access has two channels, and each warp goes both ways",
+        forward("bn_relu", shape="128x512x7x7", form="channels first"),
+    ),
+    Reason(
         "every access to what does not lie as the output does is two and a shift",
         all_of(
             lambda row: not whole(row) and row.form != TRANSPOSED,

@@ -126,6 +126,13 @@ def test_a_check_without_samples_fails():
     assert silent == for_others | on_cuda | {"check_bad_inputs"}
 
 
+@pytest.mark.parametrize("shapes", [((300,),), ((100, 200),)])
+def test_shapes_of_which_none_is_small(shapes):
+    """Nor takes vectorised paths: layouts are those of what there is."""
+    spec = dataclasses.replace(spec_of(sound.FusedOp), shapes=shapes)
+    testing.check(spec, devices=["cpu"], checks=["check_layouts"])
+
+
 def test_a_reference_that_stops_gradients_has_no_slope():
     """Finite differences are left out where they do not agree with the reference either."""
     (spec,) = (spec for spec in testing.find_specs() if spec.name == "square")

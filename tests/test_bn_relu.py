@@ -80,7 +80,7 @@ SIZES = [
     *((6, 129, 3), (17, 40000, 3), (4, 33, 2, 2), (90, 64, 7, 7), (1, 3, 120, 121)),
     *((9, 3, 120, 121), (2, 1, 70, 70), (60, 40, 28, 30), (200, 255, 6, 7)),
     *((270, 1001), (1030, 72), (11, 4096)),  # on a GPU a thread has several rows
-    (2, 5, 32, 64),  # on a GPU planes are cut into pieces
+    (2, 5, 32, 64),  # on a GPU planes are cut into pieces, where something is summed
 ]
 
 
@@ -160,7 +160,7 @@ def test_any_number_and_size_of_channels(shape, last, dtype, how, device):
 @on_each_device
 @pytest.mark.parametrize(("dtype", "last"), [(torch.float32, False), (torch.bfloat16, True)])
 def test_many_images(last, dtype, device):
-    """So many that on a GPU each thread has several in turn."""
+    """So many that on a GPU each thread has several in turn, where it sums."""
     images = 70 if device == "cpu" else 700
     check_beside_float64((images, 333, 10, 10), last, dtype, "aligned", device)
 
@@ -169,9 +169,12 @@ def test_many_images(last, dtype, device):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_long_rows(dtype, device):
     """On a GPU so long that what is read of all parameters has left the cache before the next."""
-    channels = 5001 if device == "cpu" else 9_000_001
+    channels = 5000 if device == "cpu" else 9_000_000
     check_beside_float64((9, channels), False, dtype, "aligned", device)
-    check_beside_float64((9, channels + 7), False, dtype, "wide", device)
+    check_beside_float64((9, channels), False, dtype, "statistics wide", device)
+    check_beside_float64((9, channels + 1), False, dtype, "aligned", device)
+    # Ragged rows, of which every 32nd begins at the same place between two boundaries.
+    check_beside_float64((130, channels // 5 + 1), False, dtype, "aligned", device)
 
 
 @pytest.mark.parametrize(

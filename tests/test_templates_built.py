@@ -22,7 +22,7 @@ COSTLY = (
     f"gradcheck or saved_tensors or transforms or {BY_SCHEMA}"
 )
 SEEN = ["three", "tensor_lists", "writes"]
-# `make test-all` checks all that is built in every way, which takes twice as long.
+# `make test-all` traces all kinds, and asks of derived operators all there is: twice as long.
 EVERY = bool(os.environ.get("EVERY_BUILT"))
 # What traces whole programs, and of the kinds those whose Python differs most.
 TRACED = "opcheck or compile or inductor or dynamic or export or memory"

@@ -119,7 +119,7 @@ def check_layouts(spec: OpSpec, device: str, dtype: torch.dtype, *, thorough: bo
     """
     each = dtype in layout_dtypes(spec)
     every = layout_shapes(spec)
-    for shape in every if each or thorough else dict.fromkeys([main_shape(spec), every[-1]]):
+    for shape in every if each or thorough else dict.fromkeys([main_shape(spec), *every[-1:]]):
         for case in cases(spec, device, dtype, shape):
             for laid_out in case.layouts(each=each):
                 laid_out.agree(order=case.order)

@@ -80,8 +80,8 @@ __global__ void __launch_bounds__(kBlock, Whole ? 4 : 3)
   }
 }
 
-// Planes of one channel each, of no fewer elements than an access has. `Whole`: accesses are, and inputs aligned.
-template <bool Whole, class Channels, class F, class T, size_t K>
+// Planes of one channel each, of no fewer elements than an access has. `Aligned`: inputs are. `Whole`: accesses are.
+template <bool Aligned, bool Whole, class Channels, class F, class T, size_t K>
 __global__ void __launch_bounds__(kBlock) channel_planes_kernel(
     Channels of, F f, int numel, Divider by_plane, Divider by_channels, PointerArray<const T, K> inputs,
     T* __restrict__ output) {
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kBlock) channel_planes_kernel(
     return;
   }
   const int count = Whole || numel - at > N ? N : numel - at;
-  RequestedOf<Whole> requested[K];
+  RequestedOf<Aligned> requested[K];
 #pragma unroll
   for (size_t k = 0; k < K; ++k) {
     requested[k].ask(inputs.data[k] + at, true, count * static_cast<int>(sizeof(T)));
@@ -113,8 +113,8 @@ __global__ void __launch_bounds__(kBlock) channel_planes_kernel(
 // Rows of a thread are at least so far apart: neighbouring ones, of short rows, took up to 1.03 times as long.
 constexpr int64_t kBytesApart = 16384;
 
-// Whether one of the kernels above serves, which is launched then. Half types whose rows are not whole accesses take as
-// long, or longer: each thread shifts the numbers of four parameters.
+// Whether one of the kernels above serves, which is launched then. Half types whose rows are not whole accesses mostly
+// take longer: each thread shifts the numbers of several parameters.
 template <class T, class Channels, class F, size_t K>
 bool launch_channel_accesses(
     const Channels& of, const F& f, const Images& images, bool aligned, const PointerArray<const T, K>& inputs,
@@ -127,9 +127,10 @@ bool launch_channel_accesses(
     return false;
   }
   if (inner >= N) {
-    const bool whole = aligned && inner % N == 0;
+    auto* const ragged = aligned ? channel_planes_kernel<true, false, Channels, F, T, K>
+                                 : channel_planes_kernel<false, false, Channels, F, T, K>;
     launch_overlapped(
-        whole ? channel_planes_kernel<true, Channels, F, T, K> : channel_planes_kernel<false, Channels, F, T, K>,
+        aligned && inner % N == 0 ? channel_planes_kernel<true, true, Channels, F, T, K> : ragged,
         static_cast<unsigned>(ceil_div(ceil_div(numel, N), kBlock)), kBlock, 0, stream, of, f, static_cast<int>(numel),
         Divider(inner), Divider(channels), inputs, output);
     return true;

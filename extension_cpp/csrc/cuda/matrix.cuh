@@ -100,20 +100,24 @@ __global__ void __launch_bounds__(kBlock)
 // The same of matrices of whole accesses, all of them aligned; an input with one value for a row need not be. Two
 // accesses a thread, in half the threads: short kernels start sooner, and a formula of many instructions has a second
 // load under way while it computes.
-constexpr int kMatrixAccesses = 2;
-constexpr int kMatrixThreads = kBlock / kMatrixAccesses;
+//
+// One of more tensors, whose accesses would take the registers of other threads.
+constexpr int matrix_accesses(size_t tensors) { return tensors <= 4 ? 2 : 1; }
+constexpr int matrix_threads(size_t tensors) { return kBlock / matrix_accesses(tensors); }
 
 template <class F, class T, size_t M, size_t K>
-__global__ void __launch_bounds__(kMatrixThreads)
+__global__ void __launch_bounds__(matrix_threads(M + K))
     aligned_matrix_kernel(F f, int numel, Divider by_cols, PointerArray<T, M> outputs, MatrixInputs<K> matrix) {
   wait_for_previous();
   constexpr int N = kVector<T>;
+  constexpr int kAccesses = matrix_accesses(M + K);
+  constexpr int kThreads = matrix_threads(M + K);
   const int first = (own_block() * kBlock + static_cast<int>(threadIdx.x)) * N;
-  Packed packed[kMatrixAccesses][K];
-  unsigned misaligned[kMatrixAccesses][K];
+  Packed packed[kAccesses][K];
+  unsigned misaligned[kAccesses][K];
 #pragma unroll
-  for (int a = 0; a < kMatrixAccesses; ++a) {
-    const int i = first + a * (kMatrixThreads * N);
+  for (int a = 0; a < kAccesses; ++a) {
+    const int i = first + a * (kThreads * N);
     if (i < numel) {
       const int row = by_cols.divide_small(i);
       const int col = i - row * static_cast<int>(by_cols.divisor());
@@ -126,8 +130,8 @@ __global__ void __launch_bounds__(kMatrixThreads)
     }
   }
 #pragma unroll
-  for (int a = 0; a < kMatrixAccesses; ++a) {
-    const int i = first + a * (kMatrixThreads * N);
+  for (int a = 0; a < kAccesses; ++a) {
+    const int i = first + a * (kThreads * N);
     if (i < numel) {
 #pragma unroll
       for (size_t k = 0; k < K; ++k) {
@@ -271,7 +275,8 @@ void launch_part(
   const dim3 blocks = grid(ceil_div(before + numel, N), rows);
   if (aligned) {
     launch_overlapped(
-        aligned_matrix_kernel<F, T, M, K>, blocks, kMatrixThreads, 0, stream, f, numel, Divider(cols), outputs, inputs);
+        aligned_matrix_kernel<F, T, M, K>, blocks, matrix_threads(M + K), 0, stream, f, numel, Divider(cols), outputs,
+        inputs);
   } else {
     launch_overlapped(
         matrix_kernel<F, T, M, K>, blocks, kBlock, 0, stream, f, numel, Divider(cols), before, outputs, inputs);

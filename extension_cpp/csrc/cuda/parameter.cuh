@@ -140,7 +140,8 @@ struct Parameter {
   const A* wide = nullptr;
   A otherwise;
 
-  // `parameter` is what as_parameter() made of it.
+  // `parameter` is what as_parameter() made of it; or any that is contiguous, for kernels that read by at() and
+  // with_values_at() alone.
   Parameter(const std::optional<Tensor>& parameter, A otherwise, int64_t /*cols*/) : otherwise(otherwise) {
     if (!parameter.has_value()) {
       return;

@@ -156,6 +156,7 @@ def _with_channels(info, in_dims, images, tensors):
 
 
 _batched_input = batching_rule("extension_cpp::bn_relu")
+_batched_images = batching_rule("extension_cpp::bn_relu_input_backward")
 
 
 def _vmap(info, in_dims, *args):
@@ -174,6 +175,8 @@ def _vmap_backward(info, in_dims, *args):
 
 
 def _vmap_input_backward(info, in_dims, *args):
+    if in_dims[2:6] == (None,) * 4:
+        return _batched_images(info, in_dims, *args)
     operator("extension_cpp::bn_relu_input_backward").check_examples(in_dims, *args)
     tensors, sizes = _with_channels(info, in_dims, 2, args[:6])
     grad_input = torch.ops.extension_cpp.bn_relu_input_backward(*tensors, args[6])
