@@ -19,10 +19,10 @@ endif
 BASE_PYTHON ?= python3
 TESTS ?= tests
 # Test processes: with pytest-xdist as many as there are processors, up to 8; without it, this one.
-# One that is done takes from another's: some tests take minutes.
-JOBS = $(shell "$(PYTHON)" -c "import os, xdist.scheduler as s; \
-  print('--dist worksteal' if hasattr(s, 'WorkStealingScheduling') else '', '-n', min(8, len(os.sched_getaffinity(0))))" \
-  2>/dev/null)
+JOBS = $(shell "$(PYTHON)" -c "import xdist, os; print('-n', min(8, len(os.sched_getaffinity(0))))" 2>/dev/null)
+# Tests of minutes: a process that is done takes some from another. (Not others: a module whose tests are taken back is
+# set up twice, and some load a library, which a process can do once.)
+STEAL = $(shell "$(PYTHON)" -c "from xdist.scheduler import WorkStealingScheduling; print('--dist worksteal')" 2>/dev/null)
 # Beside the interpreter, else on PATH.
 CLANG_FORMAT = PATH="$$(dirname "$(PYTHON)"):$$PATH" clang-format
 # Not asked of git, which an unpacked source distribution has none of.
@@ -56,7 +56,7 @@ test-all: BATTERY_MARKS =
 test-all: test test-slow test-aten sanitize ## everything: also wheels, the aten build, sanitizers
 
 test-slow: build
-	"$(PYTHON)" -m pytest -q $(JOBS) -m slow $(TESTS)
+	"$(PYTHON)" -m pytest -q $(JOBS) $(STEAL) -m slow $(TESTS)
 
 # The battery over another build, which lies in a folder of its own: the libraries in the source
 # tree stay as they are.

@@ -42,7 +42,7 @@ def test_transform(function: str, transform: str) -> None:
     torch.testing.assert_close(apply(actual, x, w, t), apply(reference, x, w, t))
 
 
-@pytest.mark.parametrize(("function", "transform"), compiled_cases())
+@pytest.mark.parametrize(("function", "transform"), [*compiled_cases()])
 def test_compiled_transform(function: str, transform: str) -> None:
     actual, reference = FUNCTIONS[function]
     x, w, t = inputs((2, 3), (3,), (2, 3))

@@ -39,11 +39,13 @@ constexpr int kChannelThreads = 256;
 template <bool Aligned, size_t C>
 constexpr int kChannelBlocks = (C == 0 ? 4 : 3) - (Aligned ? 0 : 1);
 
-// Batches of a thread where nothing is summed and it has to ask for the numbers of one channel after the other. Else
-// one: short blocks are faster, as new ones begin whenever one ends.
+// Batches of a thread where nothing is summed and rows of channels are not whole accesses: their numbers are shifted,
+// and where a row ends asked for one after the other. Else one: short blocks are faster, as new ones begin whenever one
+// ends.
 constexpr int64_t kBatches = 4;
 
-// Accesses that a thread shall have in turn, for which planes of few images are cut.
+// Accesses that a thread shall have in turn, for which planes of few images are cut. (Where nothing is summed, of such
+// as are too large for channel_accesses.cuh.)
 template <size_t C>
 constexpr int64_t kWantedTurns = C == 0 ? 16 : 64;
 
