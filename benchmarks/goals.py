@@ -215,15 +215,6 @@ REASONS = (
         all_of(before("2026-11-26T01:40"), forward("fused_op", shape="16x4194304")),
     ),
     Reason(
-        "measured before accesses to scanned rows began at the boundaries of what is written",
-        all_of(
-            before("2026-11-26T01:40"),
-            is_of("linear_scan"),
-            of_columns(4095, 4095),
-            lambda row: row.form in ("", MISALIGNED),
-        ),
-    ),
-    Reason(
         "others' forward writes a byte that their backward reads, 18 bytes an element; ours 20",
         both("relu"),
     ),
