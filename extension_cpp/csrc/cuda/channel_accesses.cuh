@@ -26,16 +26,7 @@ __device__ void write_access(
   for (int n = 0; n < N; ++n) {
     results[n] = call_of_channel(f, numbers_at(n), values, n, std::make_index_sequence<K>());
   }
-  if (count >= N) {
-    store(output, results);
-  } else {
-#pragma unroll
-    for (int n = 0; n < N; ++n) {
-      if (n < count) {
-        output[n] = static_cast<T>(results[n]);
-      }
-    }
-  }
+  store_some(output, results, 0, count);
 }
 
 // Rows of all channels: a thread has the same channels in several rows. All loads are sent before the first is waited

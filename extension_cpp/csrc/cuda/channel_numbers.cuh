@@ -31,16 +31,6 @@ __device__ NumbersOf<Channels, N> numbers_of(
   return result;
 }
 
-// What a formula returns for an element: what is written.
-template <class A>
-__device__ A written_of(const A& result) {
-  return result;
-}
-template <class A, int C>
-__device__ A written_of(const WithSums<A, 1, C>& result) {
-  return result.results[0];
-}
-
 template <class F, class Numbers, class A, int N, size_t K, size_t... I>
 __device__ auto call_of_channel(
     const F& f, const Numbers& numbers, const Values<A, N> (&values)[K], int n,

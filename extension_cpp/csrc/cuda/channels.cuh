@@ -103,6 +103,16 @@ constexpr size_t count_terms(std::index_sequence<I...> /*all inputs*/) {
 template <class Channels, class F, class T, size_t K>
 constexpr size_t kTermsOf = count_terms<Channels, F, T, K>(std::make_index_sequence<K>());
 
+// What a formula returns for an element: what is written.
+template <class A>
+__device__ A written_of(const A& result) {
+  return result;
+}
+template <class A, int C>
+__device__ A written_of(const WithSums<A, 1, C>& result) {
+  return result.results[0];
+}
+
 // C sums for each element of an access.
 template <class A, size_t C, int N>
 struct ChannelSumsOf {

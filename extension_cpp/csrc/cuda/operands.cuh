@@ -66,6 +66,21 @@ __device__ void apply_formula(
   }
 }
 
+// Elements `begin` to `end` - 1 of N, which are aligned.
+template <class T, int N>
+__device__ void store_some(T* output, const Values<acc_t<T>, N>& values, int begin, int end) {
+  if (begin <= 0 && end >= N) {
+    store(output, values);
+  } else {
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      if (n >= begin && n < end) {
+        output[n] = static_cast<T>(values[n]);
+      }
+    }
+  }
+}
+
 // The results for elements `begin` to `end` - 1 of the N from i on, which is aligned in all outputs.
 template <class F, class T, size_t M, size_t K>
 __device__ void store_results(
@@ -80,17 +95,7 @@ __device__ void store_results(
   apply_formula(f, values, results, std::make_index_sequence<K>());
 #pragma unroll
   for (size_t m = 0; m < M; ++m) {
-    T* const output = outputs.data[m] + i;
-    if (begin <= 0 && end >= N) {
-      store(output, results[m]);
-    } else {
-#pragma unroll
-      for (int n = 0; n < N; ++n) {
-        if (n >= begin && n < end) {
-          output[n] = static_cast<T>(results[m][n]);
-        }
-      }
-    }
+    store_some(outputs.data[m] + i, results[m], begin, end);
   }
 }
 

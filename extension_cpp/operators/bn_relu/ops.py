@@ -115,30 +115,27 @@ def _of_channel(tensor, input):
     return tensor.view(-1, *[1] * (input.dim() - 2))
 
 
-# The gradient before relu, the normalised input, and 1 / deviation.
+# The gradients of the input and before relu, and the normalised input.
 def _backward_parts(grad_output, input, weight, bias, running_mean, running_var, eps):
     rstd = _of_channel((running_var + eps).rsqrt(), input)
     x_hat = (input - _of_channel(running_mean, input)) * rstd
     is_zero = x_hat * _of_channel(weight, input) + _of_channel(bias, input) <= 0
-    return grad_output.masked_fill(is_zero, 0.0), x_hat, rstd
+    grad = grad_output.masked_fill(is_zero, 0.0)
+    return grad * _of_channel(weight, input) * rstd, grad, x_hat
 
 
 def _backward_in_torch(grad_output, input, weight, bias, running_mean, running_var, eps=1e-05):
-    grad, x_hat, rstd = _backward_parts(
+    grad_input, grad, x_hat = _backward_parts(
         grad_output, input, weight, bias, running_mean, running_var, eps
     )
     others = [d for d in range(input.dim()) if d != 1]
-    grad_input = grad * _of_channel(weight, input) * rstd
     return grad_input, (grad * x_hat).sum(others), grad.sum(others)
 
 
 def _input_backward_in_torch(
     grad_output, input, weight, bias, running_mean, running_var, eps=1e-05
 ):
-    grad, _, rstd = _backward_parts(
-        grad_output, input, weight, bias, running_mean, running_var, eps
-    )
-    return grad * _of_channel(weight, input) * rstd
+    return _backward_parts(grad_output, input, weight, bias, running_mean, running_var, eps)[0]
 
 
 def _with_channels(info, in_dims, images, tensors):
