@@ -36,13 +36,23 @@ CPU_INLINE void write_vector(const V& vector, void* address) {
 
 constexpr int kToNearestEven = 0;
 
+// Of float to BFloat16, by the bits: to nearest, even; every NaN becomes the same, as where c10::BFloat16 rounds.
+template <int kCount>
+CPU_INLINE void round_to_upper_half(Vector<unsigned, kCount>& bits) {
+  constexpr unsigned kNan = 0x7fc0;
+  const auto floats = reinterpret_cast<Vector<float, kCount>>(bits);
+  const Vector<unsigned, kCount> rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  bits = floats != floats ? (bits & 0) + kNan : rounded;
+}
+
 }  // namespace detail
 
 // Half to float: compilers make bit arithmetic of it, two to five times slower than the instructions that x86 has. (The
 // compiler's own names for them: immintrin.h would take longer to read than the rest of a small operator to compile.)
+// BFloat16 they convert eight at a time, too, but take a quarter longer.
 struct Avx2 {
   template <class T>
-  static constexpr int kBlock = std::is_same_v<T, Half> ? 8 : 0;  // elements; 0: none, compilers do as well
+  static constexpr int kBlock = sizeof(T) == 2 ? 8 : 0;  // elements; 0: none, compilers do as well
 
   static bool can() { return __builtin_cpu_supports("x86-64-v3"); }
 
@@ -52,9 +62,17 @@ struct Avx2 {
     detail::write_vector(__builtin_ia32_vcvtph2ps256(halves), to);
   }
 
+  CPU_AVX2 static void load_block(const BFloat16* from, float* to) {
+    detail::Vector<short, 8> upper;
+    detail::read_vector(upper, from);
+    const detail::Vector<int, 8> bits = __builtin_ia32_pmovzxwd256(upper) << 16;
+    detail::write_vector(bits, to);
+  }
+
   // The first elements of a block, and zeros: nothing behind them is read.
-  CPU_AVX2 static void load_rest(const Half* from, int64_t count, float* to) {
-    Half rest[kBlock<Half>] = {};
+  template <class T>
+  CPU_AVX2 static void load_rest(const T* from, int64_t count, float* to) {
+    T rest[kBlock<T>] = {};
     std::copy_n(from, count, rest);
     load_block(rest, to);
   }
@@ -63,6 +81,16 @@ struct Avx2 {
     detail::Vector<float, 8> floats;
     detail::read_vector(floats, from);
     detail::write_vector(__builtin_ia32_vcvtps2ph256(floats, detail::kToNearestEven), to);
+  }
+
+  CPU_AVX2 static void store_block(const float* from, BFloat16* to) {
+    detail::Vector<unsigned, 8> bits;
+    detail::read_vector(bits, from);
+    detail::round_to_upper_half<8>(bits);
+    const auto upper = reinterpret_cast<detail::Vector<int, 8>>(bits);
+    const detail::Vector<int, 4> low = __builtin_shufflevector(upper, upper, 0, 1, 2, 3);
+    const detail::Vector<int, 4> high = __builtin_shufflevector(upper, upper, 4, 5, 6, 7);
+    detail::write_vector(__builtin_ia32_packusdw128(low, high), to);
   }
 };
 
@@ -115,18 +143,13 @@ struct Avx512 {
     detail::write_vector(reinterpret_cast<detail::Vector<float, 16>>(bits), to);
   }
 
-  // To nearest, even; every NaN becomes the same, as where c10::BFloat16 rounds.
   CPU_AVX512 static void store_block(const float* from, BFloat16* to) {
-    using Bits = detail::Vector<unsigned, 16>;
-    constexpr unsigned kInfinity = 0x7f800000;
-    constexpr unsigned kNan = 0x7fc0;
-    Bits bits;
+    detail::Vector<unsigned, 16> bits;
     detail::read_vector(bits, from);
-    const Bits rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    const Bits upper = (bits << 1) > (kInfinity << 1) ? (bits & 0) + kNan : rounded;
+    detail::round_to_upper_half<16>(bits);
+    const auto upper = reinterpret_cast<detail::Vector<int, 16>>(bits);
     const detail::Vector<short, 16> masked_out{};
-    detail::write_vector(
-        __builtin_ia32_pmovdw512_mask(reinterpret_cast<detail::Vector<int, 16>>(upper), masked_out, -1), to);
+    detail::write_vector(__builtin_ia32_pmovdw512_mask(upper, masked_out, -1), to);
   }
 
   CPU_AVX512 static void load_block(const float* from, float* to) {

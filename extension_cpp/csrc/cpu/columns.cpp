@@ -1,9 +1,8 @@
 #include "cpu/columns.h"
 
+#include "cpu/lines.h"
 #include "cpu/partials.h"
 #include "few.h"
-
-#include <memory>
 
 namespace extension_cpp::cpu::detail {
 
@@ -30,7 +29,7 @@ void column_sums(
   const int64_t blocks = std::max<int64_t>(1, (rows + block_rows - 1) / block_rows);
   const auto num = static_cast<int64_t>(num_sums);
   // partial sums, [batch, blocks, num_sums, cols]
-  const std::unique_ptr<A[]> buffer(blocks == 1 ? nullptr : new A[batch * blocks * num * cols]);
+  const Lines<A> buffer = blocks == 1 ? Lines<A>() : new_lines<A>(batch * blocks * num * cols);
   A* const partials = buffer.get();
   const int64_t job_size = std::max<int64_t>(1, std::min(block_rows, rows) * std::min(tiles.width, cols));
 

@@ -231,13 +231,19 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
     with_blocks<T>(
         [&](auto isa) { on_blocks_of(isa, f, tile); },
         [&] {
-          if constexpr (!std::is_same_v<T, Half>) {  // of which there are copies here, add_copies()
+          if constexpr (sizeof(T) != 2) {
+            on_elements_cloned(f, tile);
+          } else if constexpr (!std::is_same_v<T, Half>) {  // of which there are copies here, add_copies()
             on_elements(f, tile);
           }
         });
   }
 
-  CPU_CLONES_BELOW_BLOCKS CPU_FLATTEN static void on_elements(const F& formula, const Tile& tile) {
+  CPU_CLONES_BELOW_BLOCKS CPU_FLATTEN static void on_elements_cloned(const F& formula, const Tile& tile) {
+    on_elements(formula, tile);
+  }
+
+  static void on_elements(const F& formula, const Tile& tile) {
     const F f = formula;  // nothing that the loop writes is part of it
     const auto& [rows, width, inputs, results, sums, row_sums] = tile;
     const bool sums_rows = row_sums.any();

@@ -104,7 +104,8 @@ CPU_AVX512 CPU_FLATTEN acc_t<T> sum_blocks_of(Avx512, const T* from, int64_t cou
   return sum_blocks<Avx512>(from, count);
 }
 
-CPU_AVX2 CPU_FLATTEN float sum_blocks_of(Avx2, const Half* from, int64_t count) {
+template <class T>
+CPU_AVX2 CPU_FLATTEN float sum_blocks_of(Avx2, const T* from, int64_t count) {
   return sum_blocks<Avx2>(from, count);
 }
 
@@ -113,7 +114,8 @@ CPU_AVX512 CPU_FLATTEN void add_blocks_of(Avx512, const T* from, int64_t count, 
   add_blocks<Avx512>(from, count, sums);
 }
 
-CPU_AVX2 CPU_FLATTEN void add_blocks_of(Avx2, const Half* from, int64_t count, float* sums) {
+template <class T>
+CPU_AVX2 CPU_FLATTEN void add_blocks_of(Avx2, const T* from, int64_t count, float* sums) {
   add_blocks<Avx2>(from, count, sums);
 }
 

@@ -41,7 +41,7 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
     with_blocks<T>(
         [&](auto isa) { on_blocks_of(isa, formula, operands); },
         [&] {
-          if constexpr (std::is_same_v<T, Half> && HAS_BLOCKS) {  // of which no processor with AVX2 comes here
+          if constexpr (sizeof(T) == 2 && HAS_BLOCKS) {  // of which no processor with AVX2 comes here
             on_elements(formula, operands);
           } else {
             on_elements_cloned(formula, operands);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "cpu/clones.h"
+#include "cpu/lines.h"
 #include "cpu/parameter.h"
 #include "cpu/partials.h"
 #include "cpu/row.h"
@@ -11,7 +12,6 @@
 
 #include <algorithm>
 #include <array>
-#include <memory>
 #include <type_traits>
 
 namespace extension_cpp::cpu {
@@ -134,7 +134,7 @@ bool launch_rows_and_column_sums(
   const int64_t block_rows = std::max<int64_t>(8, (rows + most - 1) / most);
   const int64_t blocks = (rows + block_rows - 1) / block_rows;
   const int64_t size = static_cast<int64_t>(C) * cols;
-  const std::unique_ptr<A[]> buffer(new A[blocks * size]);
+  const Lines<A> buffer = new_lines<A>(blocks * size);
   A* const partials = buffer.get();  // [blocks, C, cols]
   const int64_t grain = std::max<int64_t>(1, row_grain(cols) / block_rows);
   const auto add_rows = cols < kShortRow ? detail::add_rows<detail::RowKind::kShort, T, K, C, F>

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "cpu/convert.h"
+#include "cpu/lines.h"
 #include "cpu/row_sums.h"
 #include "dispatch.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -29,8 +29,8 @@ class WideRows {
     if constexpr (kCopies) {
       constexpr int64_t kAhead = 2048;
       capacity_ = std::min(kSegment, cols < kAhead ? kAhead / std::max<int64_t>(1, cols) * cols : cols);
-      lines_ = lines_of(capacity_);
-      copies_.reset(new Line[K * lines_]);
+      stride_ = whole_lines<Wide>(capacity_);
+      copies_ = new_lines<Wide>(static_cast<int64_t>(K) * stride_);
     }
   }
 
@@ -64,26 +64,18 @@ class WideRows {
       places_.emplace_back();
     }
     if (count > places_[k].count) {
-      places_[k] = {std::unique_ptr<Line[]>(new Line[lines_of(count)]), count};
+      places_[k] = {new_lines<Wide>(count), count};
     }
-    return places_[k].lines[0].values;
+    return places_[k].values.get();
   }
 
  private:
-  static constexpr int64_t kLine = 64 / sizeof(Wide);
-  // Of the cache: vectors that lie across two are slow to store.
-  struct alignas(64) Line {
-    Wide values[kLine];
-  };
-
   struct Place {
-    std::unique_ptr<Line[]> lines;
+    Lines<Wide> values;
     int64_t count = 0;
   };
 
-  static int64_t lines_of(int64_t count) { return (count + kLine - 1) / kLine; }
-
-  Wide* copy(size_t k) { return copies_[static_cast<int64_t>(k) * lines_].values; }
+  Wide* copy(size_t k) { return copies_.get() + static_cast<int64_t>(k) * stride_; }
 
   void hold(int64_t begin, int64_t count) {
     held_begin_ = begin;
@@ -98,8 +90,8 @@ class WideRows {
   int64_t capacity_ = 0;
   int64_t held_begin_ = 0;
   int64_t held_end_ = 0;
-  int64_t lines_ = 0;
-  std::unique_ptr<Line[]> copies_;  // [K, lines]
+  int64_t stride_ = 0;
+  Lines<Wide> copies_;  // [K, stride]
   std::vector<Place> places_;
 };
 
