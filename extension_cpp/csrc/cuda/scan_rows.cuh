@@ -55,6 +55,10 @@ struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4> {};
 template <class T, class F, size_t K>
 using ScanTileFor = ScanTile<T, std::clamp<size_t>(kArraysOf<F, K>, 2, 3)>;
 
+// Room for one warp more, of about as many registers a thread.
+template <class Tile>
+using RoomyTile = ScanTileOf<Tile::kAccesses, Tile::kWarps + 1, Tile::kWarps * Tile::kBlocks / (Tile::kWarps + 1)>;
+
 // What a tile tells those that come after it.
 template <class A>
 struct ToldOfTile {
@@ -471,6 +475,12 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
   }
 }
 
+// Whether a few tiles have room for the columns of a row, but not for those of the accesses to it.
+inline bool is_just_too_long(int64_t cols, int64_t most, int64_t tile) {
+  constexpr int64_t kFew = 4;  // of more, one more does not matter
+  return ceil_div(cols, tile) <= kFew && ceil_div(cols, tile) < ceil_div(most, tile);
+}
+
 // `most`: columns of the accesses to a row, at most.
 template <class T, class F, size_t K, size_t R, class Tile, int V, RowsLie Lie>
 void launch_scan_rows(
@@ -504,6 +514,8 @@ void launch_scan_rows(
     launch_scan_rows<T, F, K, R, Tile, 1, Lie>(like, f, rows, cols, most, arrays);
   } else if (Tile::kAccesses == 2 || most <= 2 * kPerWarp) {
     launch_scan_rows<T, F, K, R, Tile, 2, Lie>(like, f, rows, cols, most, arrays);
+  } else if (Lie == RowsLie::kAlike && is_just_too_long(cols, most, Tile::kWarps * Tile::kAccesses * kPerWarp)) {
+    launch_scan_rows<T, F, K, R, RoomyTile<Tile>, Tile::kAccesses, RowsLie::kAlike>(like, f, rows, cols, most, arrays);
   } else {
     launch_scan_rows<T, F, K, R, Tile, Tile::kAccesses, Lie>(like, f, rows, cols, most, arrays);
   }
