@@ -136,7 +136,8 @@ def check(
         spec: the operator.
         devices: types of device, by default those that this machine has.
         checks: names such as "check_forward", by default all that apply.
-        thorough: every layout, dtype, message and transform wherever that takes long: minutes.
+        thorough: every sample, layout, dtype, message and transform wherever that takes long:
+            minutes.
 
     Raises:
         AssertionError: with a paragraph for every failed check.

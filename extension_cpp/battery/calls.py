@@ -56,6 +56,20 @@ def cases(
         yield op_case(spec, device, dtype, sample)
 
 
+def mostly_op_cases(
+    spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape, *, thorough: bool, **options: Any
+) -> Iterator[Case]:
+    """Every sample through the operator; through the public function the first, or thoroughly all.
+
+    For what is asked of registrations, which are the operator's. What the public function makes of
+    the other samples, the checks of values see.
+    """
+    for i, sample in enumerate(samples(spec, device, dtype, shape, **options)):
+        if thorough or i == 0:
+            yield public_case(spec, device, dtype, sample)
+        yield op_case(spec, device, dtype, sample)
+
+
 class Recorder(TorchDispatchMode):
     """Records the calls of a namespace's operators."""
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from extension_cpp.battery.calls import cases, samples
-from extension_cpp.battery.case import Case, public_case
+from extension_cpp.battery.case import Case, op_case, public_case
 from extension_cpp.battery.choices import default_dtype, main_shape, tiny_shapes
 from extension_cpp.battery.layouts import ONE_OF_EACH_KIND
 from extension_cpp.battery.registry import register
@@ -42,21 +42,26 @@ def _agree_compiled(case: Case, backend: str) -> None:
 def check_compile(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
     """`torch.compile(fullgraph=True)`, forward and backward, in layouts of every kind.
 
+    Of the public function. The operator itself, which check_opcheck traces, is compiled once.
+
     Args:
         spec: the operator.
         device: the type of device.
-        thorough: every layout, rather than one of each kind: check_strides sees them all.
+        thorough: every layout, rather than one of each kind: check_strides sees them all; every
+            sample of few elements, rather than the first; and every one of the operator itself.
     """
     dtype = default_dtype(spec)
-    for i, case in enumerate(cases(spec, device, dtype, main_shape(spec))):
-        for laid_out in case.layouts():
+    for i, sample in enumerate(samples(spec, device, dtype, main_shape(spec))):
+        # With the first sample, of a shape that has them all.
+        for laid_out in public_case(spec, device, dtype, sample).layouts():
             wanted = thorough or laid_out.layout in ONE_OF_EACH_KIND
-            # With the first sample, of a shape that has them all.
             if laid_out.layout == "contiguous" or (i == 0 and wanted):
                 _agree_compiled(laid_out, "aot_eager")
-    # With few elements what calls the operator: check_opcheck traces the operator itself.
+        if thorough or i == 0:
+            case = op_case(spec, device, dtype, sample)
+            _agree_compiled(case.laid_out("contiguous", case.tensors), "aot_eager")
     for shape in tiny_shapes(spec):
-        for sample in samples(spec, device, dtype, shape):
+        for sample in samples(spec, device, dtype, shape)[: None if thorough else 1]:
             case = public_case(spec, device, dtype, sample)
             _agree_compiled(case.laid_out("contiguous", case.tensors), "aot_eager")
 

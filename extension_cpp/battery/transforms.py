@@ -19,7 +19,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from extension_cpp.battery.calls import Recorder, cases
+from extension_cpp.battery.calls import Recorder, mostly_op_cases
 from extension_cpp.battery.case import Case
 from extension_cpp.battery.choices import finest_dtype, main_shape
 from extension_cpp.battery.failure import CheckError
@@ -421,27 +421,39 @@ def _works(transform: Callable[[_Point], Any], point: _Point) -> bool:
     return True
 
 
-def _differentiable_cases(spec: OpSpec, device: str) -> Iterator[Case]:
-    for case in cases(spec, device, finest_dtype(spec), main_shape(spec, max_dim=2)):
+def _differentiable_cases(spec: OpSpec, device: str, *, thorough: bool) -> Iterator[Case]:
+    dtype, shape = finest_dtype(spec), main_shape(spec, max_dim=2)
+    for case in mostly_op_cases(spec, device, dtype, shape, thorough=thorough):
         if case.wanted:
             yield case
 
 
 @register(applies=differentiable)
-def check_transforms(spec: OpSpec, device: str) -> None:
-    """Every transform, nested ones too, against the same transform of the reference."""
-    for case in _differentiable_cases(spec, device):
+def check_transforms(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
+    """Every transform, nested ones too, against the same transform of the reference.
+
+    Args:
+        spec: the operator.
+        device: the type of device.
+        thorough: every sample through the public function, too.
+    """
+    for case in _differentiable_cases(spec, device, thorough=thorough):
         for name in TRANSFORMS:
             _agree_transformed(case, name)
 
 
 @register(applies=differentiable)
-def check_saved_tensors(spec: OpSpec, device: str) -> None:
+def check_saved_tensors(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
     """Checkpoints, and hooks for the tensors that are saved for backward, change no derivative.
 
     Forward mode saves none: the hooks see nothing, and checkpoints can be nested in it.
+
+    Args:
+        spec: the operator.
+        device: the type of device.
+        thorough: every sample through the public function, too.
     """
-    for case in _differentiable_cases(spec, device):
+    for case in _differentiable_cases(spec, device, thorough=thorough):
         for name, transform in _SAVING.items():
             # Whether transforms nest around a checkpoint is up to PyTorch: not yet in torch 2.11.
             if _works(transform, _plain(_points(case)[0])):
@@ -456,30 +468,42 @@ def check_compiled_transforms(spec: OpSpec, device: str, *, thorough: bool = Fal
         spec: the operator.
         device: the type of device.
         thorough: every transform that Dynamo traces and every sample, rather than three of one.
+            (And of these one for the operator, which the public function calls.)
     """
-    names = [n for n in TRANSFORMS if n not in _NOT_COMPILED] if thorough else _COMPILED_FIRST
-    for case in itertools.islice(_differentiable_cases(spec, device), None if thorough else 2):
+    found = _differentiable_cases(spec, device, thorough=thorough)
+    for i, case in enumerate(found if thorough else itertools.islice(found, 2)):
+        names = _COMPILED_FIRST[: 1 if i else None]
+        if thorough:
+            names = tuple(name for name in TRANSFORMS if name not in _NOT_COMPILED)
         for name in names:
             _agree_transformed(case, name, compiled=True)
 
 
 @register()
-def check_vmap(spec: OpSpec, device: str) -> None:
+def check_vmap(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
     """`vmap` over any argument and dimension, nested; no more calls for a batch of 7 than of 2.
 
     A batch of none gives results of the same shapes and dtypes, without elements.
+
+    Args:
+        spec: the operator.
+        device: the type of device.
+        thorough: every sample through the public function, too, and nested in both shapes.
     """
     dtype = finest_dtype(spec)
-    for shape in dict.fromkeys([main_shape(spec, max_dim=2), main_shape(spec)]):
+    for i, shape in enumerate(dict.fromkeys([main_shape(spec, max_dim=2), main_shape(spec)])):
         # The same calls with different values: what a batch consists of.
         by_seed = [
-            cases(spec, device, dtype, shape, requires_grad=False, seed=seed) for seed in range(7)
+            mostly_op_cases(
+                spec, device, dtype, shape, thorough=thorough, requires_grad=False, seed=seed
+            )
+            for seed in range(7)
         ]
         for batch in zip(*by_seed, strict=True):
             for subset in _subsets(batch[0]):
-                for place in ("first", "last", "mixed"):
-                    _check_vmap_over(batch, subset, place)
-            if not any(batch[0].written):
+                for in_dims in _places(batch[0], subset):
+                    _check_vmap_over(batch, subset, in_dims)
+            if not any(batch[0].written) and (thorough or i == 0):
                 for outer, inner in itertools.product(range(len(batch[0].tensors)), repeat=2):
                     _check_nested_vmap(batch, outer, inner)
 
@@ -494,14 +518,24 @@ def _subsets(case: Case) -> list[tuple[int, ...]]:
     return [subset for subset in subsets if must <= set(subset)]
 
 
-def _check_vmap_over(batch: Sequence[Case], subset: tuple[int, ...], place: str) -> None:
+def _places(case: Case, subset: tuple[int, ...]) -> list[tuple[int | None, ...]]:
+    """Where the batched tensors have their batch dimension: first, last, or by turns."""
+    found = []
+    for place in ("first", "last", "mixed"):
+        in_dims: list[int | None] = [None] * len(case.tensors)
+        for n, i in enumerate(subset):
+            last = place == "last" or (place == "mixed" and n % 2 == 0)
+            in_dims[i] = case.tensors[i].dim() if last else 0
+        found.append(tuple(in_dims))
+    return list(dict.fromkeys(found))
+
+
+def _check_vmap_over(
+    batch: Sequence[Case], subset: tuple[int, ...], in_dims: tuple[int | None, ...]
+) -> None:
     case = batch[0]
-    in_dims: list[int | None] = [None] * len(case.tensors)
-    for n, i in enumerate(subset):
-        last = place == "last" or (place == "mixed" and n % 2 == 0)
-        in_dims[i] = case.tensors[i].dim() if last else 0
     over = ", ".join(case.names[i] for i in subset)
-    doing = f"vmap over {over} with in_dims {tuple(in_dims)}"
+    doing = f"vmap over {over} with in_dims {in_dims}"
     counts = []
     for size in (2, 7):
         inputs = [
@@ -511,7 +545,7 @@ def _check_vmap_over(batch: Sequence[Case], subset: tuple[int, ...], place: str)
         recorder = Recorder(case.spec.namespace)
         with case.explain(doing), warnings.catch_warnings(), recorder:
             warnings.simplefilter("ignore")
-            outputs = torch.func.vmap(case, tuple(in_dims))(*inputs)
+            outputs = torch.func.vmap(case, in_dims)(*inputs)
         counts.append(len(recorder.calls))
         expected = []
         for example in batch[:size]:
@@ -530,7 +564,7 @@ def _check_vmap_over(batch: Sequence[Case], subset: tuple[int, ...], place: str)
         t if dim is None else t.narrow(dim, 0, 0) for t, dim in zip(inputs, in_dims, strict=True)
     ]
     with case.explain(f"{doing}, a batch of none,"):
-        got = [(o.shape, o.dtype) for o in torch.func.vmap(case, tuple(in_dims))(*empty)]
+        got = [(o.shape, o.dtype) for o in torch.func.vmap(case, in_dims)(*empty)]
     wanted = [((0, *o.shape[1:]), o.dtype) for o in outputs]
     if got != wanted:
         case.fail(f"{doing}, a batch of none", detail=f"expected: {wanted}\ngot:      {got}")

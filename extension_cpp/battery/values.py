@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from extension_cpp.battery.calls import cases, op_cases, samples
+from extension_cpp.battery.calls import cases, mostly_op_cases, op_cases, samples
 from extension_cpp.battery.case import Case, op_case, public_case
 from extension_cpp.battery.choices import (
     finest_dtype,
@@ -115,17 +116,20 @@ def check_layouts(spec: OpSpec, device: str, dtype: torch.dtype, *, thorough: bo
         spec: the operator.
         device: the type of device.
         dtype: the inputs'.
-        thorough: every kind of shape in the other dtypes, rather than two.
+        thorough: every kind of shape in the other dtypes, rather than two; and every sample through
+            the public function, too.
     """
     each = dtype in layout_dtypes(spec)
     every = layout_shapes(spec)
     for shape in every if each or thorough else dict.fromkeys([main_shape(spec), *every[-1:]]):
-        for case in cases(spec, device, dtype, shape):
-            for laid_out in case.layouts(each=each):
+        # Of no elements, and of one, all layouts are one but for where they start.
+        alone = each and (thorough or math.prod(shape) > 1)
+        for case in mostly_op_cases(spec, device, dtype, shape, thorough=thorough):
+            for laid_out in case.layouts(each=alone):
                 laid_out.agree(order=case.order)
-            for name, layout in LAYOUTS.items() if case.order else ():
+            for name in _layouts_of_results(case) if case.order else ():
                 named = case.laid_out(f"gradient of the output {name}", case.tensors)
-                named.agree(order=1, cotangent_layout=layout)
+                named.agree(order=1, cotangent_layout=LAYOUTS[name])
     # What an operator of the backward gives must not depend on the layout either.
     for case in op_cases(spec, device, dtype, main_shape(spec)):
         if case.op is spec.op:
@@ -144,9 +148,26 @@ def check_layouts(spec: OpSpec, device: str, dtype: torch.dtype, *, thorough: bo
             )
 
 
+def _layouts_of_results(case: Case) -> list[str]:
+    """Those other than contiguous that apply to some result, each once, as in `Case.layouts`."""
+    with torch.no_grad():
+        results = [torch.empty(o.shape, device="meta") for o in case(*case.tensors)]
+    names: dict[Any, str] = {}
+    for name, layout in LAYOUTS.items():
+        laid_out = [new if (new := layout(t)) is not None else t for t in results]
+        names.setdefault(tuple((t.stride(), t.storage_offset()) for t in laid_out), name)
+    return [name for name in names.values() if name != "contiguous"]
+
+
 @register(applies=differentiable)
-def check_gradcheck(spec: OpSpec, device: str) -> None:
-    """Derivatives of both modes and orders, and batched, against finite differences in float64."""
+def check_gradcheck(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
+    """Derivatives of both modes and orders, and batched, against finite differences in float64.
+
+    Args:
+        spec: the operator.
+        device: the type of device.
+        thorough: every sample through the public function, too, and in two layouts.
+    """
     if torch.float64 not in spec.dtypes:
         return
     # It draws from the global generator of the device, and torch.manual_seed seeds those of all.
@@ -155,8 +176,10 @@ def check_gradcheck(spec: OpSpec, device: str) -> None:
         torch.default_generator.manual_seed(0)
         for index in devices:
             torch.cuda.default_generators[index].manual_seed(0)
-        for case in cases(spec, device, torch.float64, main_shape(spec, max_dim=2)):
-            for laid_out in itertools.islice(case.layouts(), 2):
+        shape = main_shape(spec, max_dim=2)
+        found = mostly_op_cases(spec, device, torch.float64, shape, thorough=thorough)
+        for i, case in enumerate(found):
+            for laid_out in itertools.islice(case.layouts(), 2 if thorough or i == 0 else 1):
                 _gradcheck(laid_out)
 
 
