@@ -13,6 +13,7 @@ from test_templates_built import (
     battery,
     build,
     check_types,
+    quickly,
     select,
     succeed,
     tool,
@@ -80,7 +81,7 @@ def make(folder: Path, names: list[str]) -> Path:
     tool(root, ["--from", f"{folder}/neighbours.py:neighbours", "--template", "kernel"])
     for command in (["ruff", "check"], ["ruff", "format", "--check"]):
         succeed(sys.executable, "-m", *command, "--no-cache", "extension_cpp", cwd=root)
-    build(root, DEBUG="1")
+    build(root, **quickly(root))
     check_types(root, "extension_cpp")
     return root
 

@@ -45,10 +45,13 @@ def tool(root: Path, *requests: list[str]) -> None:
     succeed(sys.executable, "-c", code, cwd=root)
 
 
+def quickly(root: Path) -> dict[str, str]:
+    """Settings of a build without optimisation, which takes most of the time."""
+    return {"DEBUG": "1", "CXX": str(quick_compiler(root / "build" / "quick"))}
+
+
 def build(root: Path, **env: str) -> None:
     cuda = "1" if torch.cuda.is_available() and env.get("EXTENSION_CPP_ABI") != "aten" else "0"
-    if env.get("DEBUG"):
-        env["CXX"] = str(quick_compiler(root / "build" / "quick"))
     succeed(sys.executable, "setup.py", "build_ext", "--inplace", cwd=root, USE_CUDA=cuda, **env)
 
 
@@ -85,10 +88,10 @@ def check_types(root: Path, *arguments: str) -> None:
 
 
 def make(root: Path, cases: list[list[str]]) -> None:
-    """Without optimisation, which takes most of the time and which the worked operators have."""
+    """Without optimisation, which the worked operators have."""
     tool(root, *cases)
     remove_worked_operators(root)
-    build(root, DEBUG="1")
+    build(root, **quickly(root))
     check_types(root)
 
 
@@ -116,7 +119,7 @@ def notices_arguments_that_change_places(root: Path) -> None:
     wrong, count = re.subn(r"\bmode\.size\(\)", "maybe_mode->size()", text, count=1)
     assert count == 1
     source.write_text(wrong)
-    build(root, DEBUG="1")
+    build(root, **quickly(root))
     command = [sys.executable, "-m", "pytest", "-q", "-k", "forward and [no_defaults-cpu"]
     result = run(*command, "tests/test_operators.py", cwd=root)
     assert result.returncode == 1, result.stdout
@@ -129,7 +132,7 @@ def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
     wanted = ("no_defaults", "tensor_lists", "three", "writes")
     tool(root, *(case for case in chosen if name(case) in wanted))
     remove_worked_operators(root)
-    build(root, EXTENSION_CPP_ABI="aten", DEBUG="1")
+    build(root, EXTENSION_CPP_ABI="aten", **quickly(root))
     battery(root, f"({select(list(wanted))}) and (forward or backward) and float32")
 
 
@@ -165,12 +168,12 @@ def test_removing_everything_restores_the_repository(tmp_path: Path) -> None:
 IN_ANY_PROJECT = "in_form or nothing_of_the_template or refused or said_in_every_template"
 
 
-def checks_what_was_edited(project: Path) -> None:
+def checks_what_was_edited(project: Path, **env: str) -> None:
     """`make check` builds first: of what it tests nothing is older than its source."""
     source = project / "my_kernels/operators/fused_op/fused_op.cpp"
     text = source.read_text()
     command = "make check OP=fused_op OPTIONS=--quick"
-    settings = {"PYTHONPATH": str(project), "USE_CUDA": "0", "PYTHON": sys.executable}
+    settings = {"PYTHONPATH": str(project), "USE_CUDA": "0", "PYTHON": sys.executable, **env}
     for right, wrong, says in (
         ("{grad * scale}", "{grad}", "FAIL  fused_op: backward differs from the reference"),
         ("operator()", "operator(", "fused_op: the build failed\n"),
@@ -192,16 +195,17 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
         ["centers(Tensor x, Tensor? y, float a) -> (Tensor, Tensor)"],
     )
     tool(project, *added)
-    build(project)
+    # With optimisation in `make test-all`: the sources are those of here, or of templates.
+    settings = {} if EVERY else quickly(project)
+    build(project, **settings)
     succeed(sys.executable, "examples/quickstart.py", cwd=project)
-    checks_what_was_edited(project)
+    checks_what_was_edited(project, **settings)
     # Its sources are those of here, and the quickstart compiles it.
     few = "not compiled" if EVERY else f"(opcheck or vmap or not ({COSTLY}))"
     battery(project, f"[fused_op- and {few} and {FLOAT32}")
-    # As all that was made here is built with optimisation.
     battery(project, f"({select([*map(name, added)])}) and ({FORMULAS})")
     tool(project, *(["--remove", name(case)] for case in added))
-    build(project)
+    build(project, **settings)
     assert git(project, "status", "--porcelain") == ""
     # The rest of the suite is this one's, and about the same sources.
     known = "in_form" if EVERY else IN_ANY_PROJECT
@@ -210,7 +214,7 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     # Both packages in one process.
     both = "import extension_cpp, my_kernels, torch; x = torch.randn(3, 4); b = torch.randn(4)\n"
     both += "a, b = extension_cpp.ops.fused_op(x, b), my_kernels.ops.fused_op(x, b)\n"
-    both += "assert torch.equal(a, b); print('both')"
+    both += "torch.testing.assert_close(a, b); print('both')"
     here = Path(__file__).resolve().parent.parent
     result = python("-c", both, cwd=tmp_path, env={"PYTHONPATH": f"{here}:{project}"})
     assert result.stdout == "both\n"
