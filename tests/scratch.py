@@ -1,9 +1,12 @@
 """Small projects to build in: this repository's build and loader around sources of a few bytes."""
 
+import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,16 +87,19 @@ def run(
     *command: str | Path, cwd: Path, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """Runs a command without the settings of these tests' own run; its output holds its errors."""
-    environment = {name: value for name, value in os.environ.items() if name not in SETTINGS}
     return subprocess.run(
         command,
         cwd=cwd,
-        env=environment | (env or {}),
+        env=_without_settings() | (env or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         check=False,
     )
+
+
+def _without_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in SETTINGS}
 
 
 def python(
@@ -102,9 +108,75 @@ def python(
     return run(sys.executable, *arguments, cwd=cwd, env=env)
 
 
+# What has imported what takes seconds, and nothing that looks at the environment as it is imported.
+# A child goes on where it was forked, finds what PYTHONPATH adds, and ends as a program does. With
+# one thread nothing is left half done in it.
+_IMPORTED = """
+import contextlib, json, os, runpy, sys
+import setuptools, torch
+assert len(os.listdir("/proc/self/task")) == 1
+assert "torch.utils.cpp_extension" not in sys.modules
+for line in sys.stdin:
+    child = os.fork()
+    if child:
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        continue
+    arguments, folder, environment, output = json.loads(line)
+    written = os.open(output, os.O_WRONLY)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(written, 1)
+    os.dup2(written, 2)
+    os.close(written)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    sys.path[1:1] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
+    sys.modules.pop("sitecustomize", None)
+    with contextlib.suppress(ImportError):
+        import sitecustomize
+    if arguments[0] == "-c":
+        _, code, *sys.argv[1:] = arguments
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        sys.argv, sys.path[0] = arguments, os.path.dirname(os.path.abspath(arguments[0]))
+        runpy.run_path(arguments[0], run_name="__main__")
+    break
+"""
+
+
+@functools.cache
+def _imported() -> subprocess.Popen[str]:
+    one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-c", _IMPORTED],
+        env=_without_settings() | one_thread,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def python_with_torch(
+    *arguments: str | Path, cwd: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As `python` with a script or with `-c`, in a process that has imported torch: in a moment.
+
+    Not with what counts where a process starts, such as LD_PRELOAD or another torch.
+    """
+    environment = _without_settings() | (env or {})
+    server = _imported()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    with tempfile.NamedTemporaryFile("r") as output:
+        request = [[str(argument) for argument in arguments], str(cwd), environment, output.name]
+        print(json.dumps(request), file=server.stdin, flush=True)
+        status = int(server.stdout.readline())
+        return subprocess.CompletedProcess(arguments, status, output.read())
+
+
 def build(project: Path, env: dict[str, str] | None = None) -> str:
     """`make build` in a project, for the CPU; its output."""
-    result = python(
+    result = python_with_torch(
         "setup.py", "build_ext", "--inplace", cwd=project, env={"USE_CUDA": "0", **(env or {})}
     )
     assert result.returncode == 0, result.stdout

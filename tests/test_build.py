@@ -13,7 +13,16 @@ from types import ModuleType
 
 import pytest
 import torch
-from scratch import ROOT, SETTINGS, build, fake_torch, make_project, python, run
+from scratch import (
+    ROOT,
+    SETTINGS,
+    build,
+    fake_torch,
+    make_project,
+    python,
+    python_with_torch,
+    run,
+)
 
 
 @pytest.fixture
@@ -239,7 +248,7 @@ def test_a_wheel_holds_what_this_build_makes(project: Path):
     assert len(stale) == 3
     for path in stale:
         path.touch()
-    result = python("setup.py", "bdist_wheel", cwd=project, env={"USE_CUDA": "0"})
+    result = python_with_torch("setup.py", "bdist_wheel", cwd=project, env={"USE_CUDA": "0"})
     assert result.returncode == 0, result.stdout
 
     (wheel,) = (project / "dist").iterdir()
@@ -260,7 +269,9 @@ def test_a_wheel_holds_what_this_build_makes(project: Path):
 
 
 def failure(project: Path, *command: str, **env: str) -> str:
-    result = python("setup.py", *(command or ("build_ext", "--inplace")), cwd=project, env=env)
+    # A torch that is none stands there.
+    run_setup = python if "PYTHONPATH" in env else python_with_torch
+    result = run_setup("setup.py", *(command or ("build_ext", "--inplace")), cwd=project, env=env)
     assert result.returncode != 0
     assert "Traceback" not in result.stdout
     (message,) = [line for line in result.stdout.split("\n\n") if "extension_cpp: " in line][-1:]
@@ -494,7 +505,7 @@ def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
     add_shared_source(project)
 
     def check() -> list[str]:
-        result = python("setup.py", "-q", "check_cuda", cwd=project, env=env)
+        result = python_with_torch("setup.py", "-q", "check_cuda", cwd=project, env=env)
         assert result.returncode == 0, result.stdout
         lines = result.stdout.splitlines()
         assert lines[-1] == "extension_cpp: all CUDA sources (3) compile for 8.0 and 9.0"
@@ -510,16 +521,17 @@ def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
     assert check() == ["one_cuda.cu"]
     (project / "extension_cpp" / "csrc" / "value.h").touch()
     assert check() == ["both.cpp", "one_cuda.cu", "two_cuda.cu"]
-    oldest = python("setup.py", "-q", "check_cuda", "--oldest", cwd=project, env=env)
+    oldest = python_with_torch("setup.py", "-q", "check_cuda", "--oldest", cwd=project, env=env)
     assert oldest.stdout.count("nvcc -c") == 3
     assert oldest.stdout.endswith("all CUDA sources (3) compile for 8.0\n")
-    ptx = python("setup.py", "-q", "check_cuda", "--ptx", cwd=project, env=env)
+    ptx = python_with_torch("setup.py", "-q", "check_cuda", "--ptx", cwd=project, env=env)
     assert ptx.stdout.count("nvcc -ptx") == 3
     assert ptx.stdout.endswith("all CUDA sources (3) compile to PTX for 8.0\n")
     assert check() == []
 
     one.write_text("broken\n")
-    alone = python("setup.py", "-q", "check_cuda", "--operator=two", cwd=project, env=env)
+    only = ("--operator=two",)
+    alone = python_with_torch("setup.py", "-q", "check_cuda", *only, cwd=project, env=env)
     assert alone.returncode == 0
     assert alone.stdout.endswith("all CUDA sources of two (1) compile for 8.0 and 9.0\n")
     assert failure(project, "check_cuda", "--operator=one", **env).startswith("1 of 1 CUDA sources")
@@ -544,6 +556,6 @@ def test_check_cuda_without_nvcc(project: Path):
     assert failure(project, "check_cuda", **env) == (
         "no nvcc was found: put it on PATH, or set CUDA_HOME to its folder."
     )
-    result = python("setup.py", "-q", "check_cuda", "--optional", cwd=project, env=env)
+    result = python_with_torch("setup.py", "-q", "check_cuda", "--optional", cwd=project, env=env)
     assert result.returncode == 0
     assert result.stdout.endswith("no nvcc was found, hence the CUDA sources are not compiled\n")

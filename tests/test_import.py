@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scratch import ROOT, fake_torch, make_project, python
+from scratch import ROOT, fake_torch, make_project, python, python_with_torch
 
 VERSION = ".".join(torch.__version__.split(".")[:2])
 NEW_TORCH = """
@@ -171,7 +171,7 @@ def test_the_program_reports_what_is_there():
 
 def import_after(code: str) -> str:
     """Runs code, then the import, which has to fail with an ImportError: its text."""
-    result = python(
+    result = python_with_torch(
         "-c",
         f"import torch\n{code}\ntry:\n    import extension_cpp\n"
         "except ImportError as error:\n    print('ImportError:', error)\n",
@@ -215,7 +215,7 @@ fragment = torch.library.Library("extension_cpp", "FRAGMENT")
 import extension_cpp
 print(extension_cpp.ops.relu(torch.ones(1)).item())
 """
-    assert python("-c", code, cwd=ROOT).stdout == "1.0\n"
+    assert python_with_torch("-c", code, cwd=ROOT).stdout == "1.0\n"
 
 
 def test_a_failed_import_can_be_repeated():
@@ -229,7 +229,7 @@ except ImportError:
 import extension_cpp
 print(extension_cpp.ops.fused_op.__name__)
 """
-    result = python("-c", code, cwd=ROOT)
+    result = python_with_torch("-c", code, cwd=ROOT)
     assert result.stdout == "fused_op\n"
 
 
@@ -239,7 +239,7 @@ import sys
 sys.modules |= dict.fromkeys(["pytest", "hypothesis", "expecttest"])
 import extension_cpp, extension_cpp.testing
 """
-    result = python("-c", code, cwd=ROOT)
+    result = python_with_torch("-c", code, cwd=ROOT)
     assert (result.returncode, result.stdout) == (0, "")
 
 
@@ -264,5 +264,5 @@ for _ in range(3):
     for name in [name for name in sys.modules if name.startswith("extension_cpp")]:
         del sys.modules[name]
 """
-    result = python("-c", code, cwd=ROOT)
+    result = python_with_torch("-c", code, cwd=ROOT)
     assert result.returncode == 0, result.stdout

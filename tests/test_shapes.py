@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scratch import make_project, python
+from scratch import build, make_project, python_with_torch
 from test_abi import compile_library
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -269,9 +269,8 @@ def test_a_line_that_says_nothing_fails_the_import(tmp_path: Path):
         "const char* extension_cpp_operators() {\n"
         '  return "f(Tensor a) -> Tensor\\x1fn\\x1f" "f: what is wrong\\n    n\\n     ^\\x1e";\n}\n'
     )
-    result = python("setup.py", "build_ext", "--inplace", cwd=project, env={"USE_CUDA": "0"})
-    assert result.returncode == 0, result.stdout
-    result = python("-c", "import extension_cpp", cwd=project)
+    build(project)
+    result = python_with_torch("-c", "import extension_cpp", cwd=project)
     assert result.returncode != 0
     assert "ImportError: f: what is wrong\n    n\n     ^\n" in result.stdout
 
@@ -292,7 +291,7 @@ for name in test_shapes.NAMES:
         test_shapes.compare(operators[f"{{test_shapes.NAMESPACE}}::{{name}}"], seed)
 print("compared")
 """
-    result = python("-c", code, cwd=Path(__file__).parent.parent)
+    result = python_with_torch("-c", code, cwd=Path(__file__).parent.parent)
     assert result.stdout == "compared\n"
 
 
