@@ -219,6 +219,11 @@ def quick_compiler(folder: Path) -> Path:
     return script
 
 
+def quickly(folder: Path) -> dict[str, str]:
+    """Settings of a build by `quick_compiler`, which is made in the folder."""
+    return {"DEBUG": "1", "CXX": str(quick_compiler(folder))}
+
+
 if __name__ == "__main__":
     # For .ci/run.
     print(quick_compiler(ROOT / "build" / "quick"))

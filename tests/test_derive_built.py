@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from scratch import ROOT, copy_repository, git, under_git
+from scratch import ROOT, copy_repository, git, quickly, under_git
 from test_templates_built import (
     EVERY,
     FLOAT32,
@@ -13,7 +13,6 @@ from test_templates_built import (
     battery,
     build,
     check_types,
-    quickly,
     select,
     succeed,
     tool,
@@ -81,7 +80,7 @@ def make(folder: Path, names: list[str]) -> Path:
     tool(root, ["--from", f"{folder}/neighbours.py:neighbours", "--template", "kernel"])
     for command in (["ruff", "check"], ["ruff", "format", "--check"]):
         succeed(sys.executable, "-m", *command, "--no-cache", "extension_cpp", cwd=root)
-    build(root, **quickly(root))
+    build(root, **quickly(root / "build" / "quick"))
     check_types(root, "extension_cpp")
     return root
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scratch import ROOT, copy_repository, make_project, python, run, under_git
+from scratch import ROOT, copy_repository, make_project, python, quickly, run, under_git
 from test_templates_built import remove_worked_operators
 from torch.utils.cpp_extension import TORCH_LIB_PATH
 
@@ -88,7 +88,6 @@ def test_the_version_is_stated_once_in_two_places():
 
 # From a clone to an installed package. What is built is not what is looked at, and optimising takes
 # most of a build.
-QUICKLY = {"DEBUG": "1"}
 
 USE = """
 import torch, extension_cpp
@@ -132,7 +131,8 @@ def pip(environment: Path, command: str, project: Path) -> str:
     result = python(
         *("-m", "pip", "--python", environment, *words[start + 1 :], "--no-deps", "--no-index"),
         cwd=project,
-        env=QUICKLY | settings,
+        # Beside the clone, whose name has a space in it.
+        env=quickly(project.parent / "quick") | settings,
     )
     assert result.returncode == 0, result.stdout
     return result.stdout
@@ -174,17 +174,17 @@ def test_pip_install_editable(tmp_path: Path, clone: Path, environment: Path):
     assert changed == {"library"}
 
 
-def make_build(command: str, project: Path) -> str:
+def make_build(command: str, project: Path, env: dict[str, str]) -> str:
     """Runs a `make build` line; the ABI that it says it built."""
-    result = run("sh", "-c", command, cwd=project, env=QUICKLY | {"PYTHON": sys.executable})
+    result = run("sh", "-c", command, cwd=project, env=env | {"PYTHON": sys.executable})
     assert result.returncode == 0, result.stdout
     info = json.loads((project / "extension_cpp" / "_build_info.json").read_text())
     return info["abi"]
 
 
 @pytest.mark.slow
-def test_make_build(clone: Path):
-    assert make_build("make build", clone) == "stable"
+def test_make_build(tmp_path: Path, clone: Path):
+    assert make_build("make build", clone, quickly(tmp_path / "quick")) == "stable"
     assert python("-c", USE, cwd=clone).stdout == f"{clone}/extension_cpp/__init__.py\n"
 
 
@@ -193,7 +193,7 @@ def test_make_build_of_the_other_abi(tmp_path: Path):
     """The setting reaches the build; that of all operators is what `make test-aten` tests."""
     project = make_project(tmp_path / "my project")
     shutil.copy(ROOT / "Makefile", project)
-    assert make_build("EXTENSION_CPP_ABI=aten make build", project) == "aten"
+    assert make_build("EXTENSION_CPP_ABI=aten make build", project, {}) == "aten"
     assert "-DEXTENSION_CPP_STABLE_ABI=0" in (project / "compile_commands.json").read_text()
 
 
@@ -217,6 +217,7 @@ def test_the_source_distribution_holds_all_sources(tmp_path: Path):
 @pytest.mark.slow
 def test_the_source_distribution_builds(tmp_path: Path, clone: Path):
     unpacked = unpacked_source_distribution(clone, tmp_path)
-    result = run("make", "build", f"PYTHON={sys.executable}", cwd=unpacked, env=QUICKLY)
+    command = ("make", "build", f"PYTHON={sys.executable}")
+    result = run(*command, cwd=unpacked, env=quickly(tmp_path / "quick"))
     assert result.returncode == 0, result.stdout
     assert python("-c", USE, cwd=unpacked).returncode == 0

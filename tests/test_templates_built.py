@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scratch import ROOT, copy_repository, git, python, quick_compiler, run, under_git
+from scratch import ROOT, copy_repository, git, python, quickly, run, under_git
 from template_cases import CASES, KINDS, NAMES, SCHEMAS, name
 
 pytestmark = pytest.mark.slow
@@ -43,11 +43,6 @@ def tool(root: Path, *requests: list[str]) -> None:
     code = "import sys; sys.path.insert(0, 'templates'); import new_op\n"
     code += "".join(f"new_op.main({request!r})\n" for request in requests)
     succeed(sys.executable, "-c", code, cwd=root)
-
-
-def quickly(root: Path) -> dict[str, str]:
-    """Settings of a build without optimisation, which takes most of the time."""
-    return {"DEBUG": "1", "CXX": str(quick_compiler(root / "build" / "quick"))}
 
 
 def build(root: Path, **env: str) -> None:
@@ -91,7 +86,7 @@ def make(root: Path, cases: list[list[str]]) -> None:
     """Without optimisation, which the worked operators have."""
     tool(root, *cases)
     remove_worked_operators(root)
-    build(root, **quickly(root))
+    build(root, **quickly(root / "build" / "quick"))
     check_types(root)
 
 
@@ -119,7 +114,7 @@ def notices_arguments_that_change_places(root: Path) -> None:
     wrong, count = re.subn(r"\bmode\.size\(\)", "maybe_mode->size()", text, count=1)
     assert count == 1
     source.write_text(wrong)
-    build(root, **quickly(root))
+    build(root, **quickly(root / "build" / "quick"))
     command = [sys.executable, "-m", "pytest", "-q", "-k", "forward and [no_defaults-cpu"]
     result = run(*command, "tests/test_operators.py", cwd=root)
     assert result.returncode == 1, result.stdout
@@ -132,7 +127,7 @@ def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
     wanted = ("no_defaults", "tensor_lists", "three", "writes")
     tool(root, *(case for case in chosen if name(case) in wanted))
     remove_worked_operators(root)
-    build(root, EXTENSION_CPP_ABI="aten", **quickly(root))
+    build(root, EXTENSION_CPP_ABI="aten", **quickly(root / "build" / "quick"))
     battery(root, f"({select(list(wanted))}) and (forward or backward) and float32")
 
 
@@ -196,7 +191,7 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     )
     tool(project, *added)
     # With optimisation in `make test-all`: the sources are those of here, or of templates.
-    settings = {} if EVERY else quickly(project)
+    settings = {} if EVERY else quickly(project / "build" / "quick")
     build(project, **settings)
     succeed(sys.executable, "examples/quickstart.py", cwd=project)
     checks_what_was_edited(project, **settings)
