@@ -109,13 +109,15 @@ def python(
 
 
 # What has imported what takes seconds, and nothing that looks at the environment as it is imported.
-# A child goes on where it was forked, finds what PYTHONPATH adds, and ends as a program does. With
-# one thread nothing is left half done in it.
+# A child goes on where it was forked, finds what PYTHONPATH adds, and ends as a program does. Of
+# several threads something might be left half done in it: then nothing is forked.
 _IMPORTED = """
 import contextlib, json, os, runpy, sys
 import setuptools, torch
-assert len(os.listdir("/proc/self/task")) == 1
 assert "torch.utils.cpp_extension" not in sys.modules
+threads = "/proc/self/task"
+forks = os.path.isdir(threads) and len(os.listdir(threads)) == 1
+print("ready" if forks else "", flush=True)
 for line in sys.stdin:
     child = os.fork()
     if child:
@@ -145,15 +147,22 @@ for line in sys.stdin:
 
 
 @functools.cache
-def _imported() -> subprocess.Popen[str]:
+def _imported() -> subprocess.Popen[str] | None:
+    """A process that has imported torch and can be forked, where there is one."""
     one_thread = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    return subprocess.Popen(
+    server = subprocess.Popen(
         [sys.executable, "-c", _IMPORTED],
         env=_without_settings() | one_thread,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
+    assert server.stdout is not None
+    if server.stdout.readline() == "ready\n":
+        return server
+    server.kill()
+    server.wait()
+    return None
 
 
 def python_with_torch(
@@ -163,10 +172,12 @@ def python_with_torch(
 
     Not with what counts where a process starts, such as LD_PRELOAD or another torch.
     """
-    environment = _without_settings() | (env or {})
     server = _imported()
+    if server is None:
+        return python(*arguments, cwd=cwd, env=env)
     assert server.stdin is not None
     assert server.stdout is not None
+    environment = _without_settings() | (env or {})
     with tempfile.NamedTemporaryFile("r") as output:
         request = [[str(argument) for argument in arguments], str(cwd), environment, output.name]
         print(json.dumps(request), file=server.stdin, flush=True)
