@@ -259,7 +259,7 @@ __device__ void sum_strip(
         }
       }
     }
-    A of_rows[M][R];
+    A of_rows[M][R] = {};
 #pragma unroll
     for (int r = 0; r < R; ++r) {
       Values<A, N> values[K];
@@ -272,16 +272,22 @@ __device__ void sum_strip(
       apply_formula(f, values, made, std::make_index_sequence<K>{});
 #pragma unroll
       for (size_t m = 0; m < M; ++m) {
-        sums[m] = plus(sums[m], made[m]);
-        if (operands.results[m].whole != nullptr && exists) {
-          store(operands.results[m].whole + at + r * step, made[m]);
+        // Added up where that is wanted: of a formula that computes, instructions are what memory leaves no room for.
+        const StripResult<T>& result = operands.results[m];
+        if (result.sums_columns) {
+          sums[m] = plus(sums[m], made[m]);
         }
-        A of_row = made[m][0];
+        if (result.whole != nullptr && exists) {
+          store(result.whole + at + r * step, made[m]);
+        }
+        if (result.row_sums != nullptr) {
+          A of_row = made[m][0];
 #pragma unroll
-        for (int n = 1; n < N; ++n) {
-          of_row += made[m][n];
+          for (int n = 1; n < N; ++n) {
+            of_row += made[m][n];
+          }
+          of_rows[m][r] = exists ? of_row : A(0);
         }
-        of_rows[m][r] = exists ? of_row : A(0);
       }
     }
 #pragma unroll

@@ -153,8 +153,9 @@ class ScanAccess {
     }
   }
 
-  // visit(n, elements) for each of the steps, in the order of the scan; n is constant to the compiler.
-  template <bool Reverse, class Visit>
+  // visit(n, elements) for each of the steps, in the order of the scan; n is constant to the compiler. Whether a step
+  // is the row's is asked of each, or, of accesses that are whole, of none: for those there is code of its own.
+  template <bool Reverse, bool OfEach, class Visit>
   __device__ void for_each(const Visit& visit) const {
     Values<A, N> inputs[K];
     Values<A, N> lagged;
@@ -165,20 +166,30 @@ class ScanAccess {
     if constexpr (Lagged) {
       lagged = to_values(chunks_[K]);
     }
+    const auto visit_own = [&](int n, bool is_first) {
+      ScanElements<A, K> elements;
+#pragma unroll
+      for (size_t k = 0; k < K; ++k) {
+        elements.inputs[k] = inputs[k][n];
+      }
+      if constexpr (Lagged) {
+        elements.lagged = is_first ? to_values(before_)[0] : lagged[n > 0 ? n - 1 : 0];
+      }
+      visit(n, elements);
+    };
+    if (kWhole || (!OfEach && end_ - begin_ == N)) {
+#pragma unroll
+      for (int i = 0; i < N; ++i) {
+        const int n = Reverse ? N - 1 - i : i;
+        visit_own(n, n == 0);
+      }
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < N; ++i) {
       const int n = Reverse ? N - 1 - i : i;
-      if (kWhole || (n >= begin_ && n < end_)) {
-        ScanElements<A, K> elements;
-#pragma unroll
-        for (size_t k = 0; k < K; ++k) {
-          elements.inputs[k] = inputs[k][n];
-        }
-        if constexpr (Lagged) {
-          const bool is_first = n == 0 || (!kWhole && n == begin_);
-          elements.lagged = is_first ? to_values(before_)[0] : lagged[n > 0 ? n - 1 : 0];
-        }
-        visit(n, elements);
+      if (n >= begin_ && n < end_) {
+        visit_own(n, n == 0 || n == begin_);
       }
     }
   }
@@ -315,6 +326,8 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
   const int64_t first_access = ((tile * warps + warp) * V) * kWarp + lane;
   const auto start_of = [&](int64_t access) { return (kReverse ? accesses - 1 - access : access) * N - head; };
   using Access = ScanAccess<T, K, N, kLaggedOf<F>, Lie>;
+  // Of rows of a warp each has some that are not whole, and goes both ways; with a lagged array that is slower, too.
+  constexpr bool kOfEach = V <= 2 || kLaggedOf<F>;
   Access here[V];
   if constexpr (Lie == RowsLie::kApart) {
 #pragma unroll
@@ -360,7 +373,7 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
   for (int v = 0; v < V; ++v) {
     before[v] = Piece<A>::none();
     if (first_access + v * kWarp < accesses) {
-      here[v].template for_each<kReverse>([&](int, const auto& elements) { before[v].append(f, elements); });
+      here[v].template for_each<kReverse, kOfEach>([&](int, const auto& elements) { before[v].append(f, elements); });
       here[v].forget();
     }
   }
@@ -427,7 +440,7 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
             if (turn == lane) {
               states[v] = state;
               if (first_access + v * kWarp < accesses) {
-                here[v].template for_each<kReverse>(
+                here[v].template for_each<kReverse, true>(
                     [&](int, const auto& elements) { after = scan_next(f, after, elements, kInputs); });
               }
             }
@@ -455,7 +468,7 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
     if (access < accesses) {
       Values<A, N> outputs[R];
       A now = states[v];
-      here[v].template for_each<kReverse>([&](int n, const auto& elements) {
+      here[v].template for_each<kReverse, kOfEach>([&](int n, const auto& elements) {
         const A after = scan_next(f, now, elements, kInputs);
         const auto results = scan_results(f, now, after, elements, kInputs);
 #pragma unroll

@@ -323,12 +323,12 @@ constexpr int kWholeTileBytes = kWholeTile * kWholeTile * static_cast<int>(sizeo
 template <class T>
 constexpr int kWholeTileChunks = kWholeTileBytes<T> / kAccessBytes / kBlock;  // of each operand and thread
 
-// As many at once as have the registers for what K operands have on its way.
-template <size_t K>
-constexpr int kWholeTileBlocks = K > 3 ? 1 : (K == 3 ? 3 : 4);
+// As many at once as have the registers for what K operands have on its way, of which half types have half as much.
+template <class T, size_t K>
+constexpr int kWholeTileBlocks = K > 3 ? 1 : ((sizeof(T) == 2 ? 6 : 4) - (K == 3 ? 1 : 0));
 
 template <class F, class T, size_t M, size_t K>
-__global__ void __launch_bounds__(kBlock, kWholeTileBlocks<K>)
+__global__ void __launch_bounds__(kBlock, kWholeTileBlocks<T, K>)
     whole_tile_kernel(F f, const Tiles<K> tiles, PointerArray<T, M> outputs) {
   constexpr int N = kVector<T>;
   constexpr int kSize = sizeof(T);
