@@ -221,6 +221,24 @@ REASONS = (
     Reason("as fast as others, but for what two runs of one binary differ by", as_fast),
     Reason("others read a byte where ours reads the input, as counted", backward("relu")),
     Reason(
+        "a quarter of the warps that fit (128 registers a thread), three fifths of the instruction "
+        "slots taken, as counted",
+        all_of(
+            backward("swiglu", dtype="bfloat16"),
+            any_of(has(form="other operands rows"), has(form="other operands scalars")),
+        ),
+    ),
+    Reason(
+        "half of the warps that fit (64 registers a thread), three quarters of the instruction "
+        "slots taken, of swiglu, as counted",
+        backward("mymul", "swiglu", form="other operands columns", dtype="bfloat16"),
+    ),
+    Reason(
+        "tiles: 1.2 to 2.5 times the instructions of others, and 33 to 59 % of the warps that fit, "
+        "others' 51 to 79, as counted",
+        all_of(has(form=TRANSPOSED), whole),
+    ),
+    Reason(
         "sums of rows and of columns in one kernel, bound by instructions, as counted",
         all_of(backward("affine", form="a[M, 1], b[N]"), from_mib(64)),
     ),
@@ -240,12 +258,17 @@ REASONS = (
         ),
     ),
     Reason(
-        "rows for which a tile has just no room are two",
-        all_of(is_of("linear_scan", form=""), of_columns(4095, 4095)),
+        "which steps of an access are the row's is asked of each, or what few hold others' of all",
+        all_of(is_of("linear_scan", form=""), lambda row: not whole(row)),
     ),
     Reason(
         "an access is its own word and the next thread's, exchanged and shifted",
         is_of("linear_scan", form=MISALIGNED),
+    ),
+    Reason(
+        "half of the warps that fit (64 registers a thread), which wait for loads and for each "
+        "other, as counted",
+        backward("linear_scan", shape="2048x32768", form="", dtype="float32"),
     ),
     Reason(
         "few rows, whose tiles wait for the slowest of those before them",
@@ -279,6 +302,14 @@ REASONS = (
         ),
     ),
     Reason(
+        "the kernel that adds up partial sums takes 7 of the 263 us, as counted",
+        backward("add_rms_norm", shape="4096x16384", dtype="float32"),
+    ),
+    Reason(
+        "59 % of the warps that fit, others' 95, as counted",
+        is_of("reduce_sum", shape="4096x16384", form="dim 1"),
+    ),
+    Reason(
         "two thirds of the warps that fit (44 registers a thread), others' nearly all (29 to 32)",
         any_of(is_of("reduce_sum", form="dim 1, 2"), is_of("reduce_sum", shape="16x4194304")),
     ),
@@ -304,6 +335,10 @@ REASONS = (
     Reason(
         "statistics take a pass of their own: 41 of the 123 us of bfloat16, as counted",
         forward(LAYER, shape="16x4194304"),
+    ),
+    Reason(
+        "statistics take a pass of their own: 169 of the 376 us of float32, as counted",
+        backward(LAYER, shape="16x4194304"),
     ),
     Reason(
         "46 to 65 % of the warps that fit, others' 73 to 85 (40 to 48 registers, 32), as counted",
@@ -332,6 +367,11 @@ REASONS = (
     Reason(
         "four rows a thread: parameters are read four times, three of them from the L2 cache",
         forward("bn_relu", shape="16x4194304"),
+    ),
+    Reason(
+        "rows lie 8 and 16 MiB apart: with nothing read twice the memory is busy for 78 and 81 % "
+        "of the time, as counted",
+        forward("fused_op", shape="16x4194304"),
     ),
     Reason(
         "0.4 us more than the floor's operation, which has no parameters to wait for",
