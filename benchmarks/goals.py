@@ -295,7 +295,9 @@ REASONS = (
         any_of(
             all_of(is_of("reduce_sum"), lambda row: not row.form.startswith("dim 1"), partials),
             all_of(
-                any_of(backward("fused_op", LAYER, *NORMS), all_of(backward("affine"), sums)),
+                any_of(
+                    backward("fused_op", LAYER, *NORMS), all_of(backward("affine", "swiglu"), sums)
+                ),
                 lambda row: mib(row) <= 64,
                 partials,
             ),
@@ -376,6 +378,10 @@ REASONS = (
     Reason(
         "0.4 us more than the floor's operation, which has no parameters to wait for",
         all_of(small_kernel, forward("bn_relu")),
+    ),
+    Reason(
+        "0.6 us more than the floor's operation, which computes nothing",
+        all_of(small_kernel, forward("swiglu"), sums),
     ),
     Reason(
         "2.6 times the instructions of a sum over the same rows, as counted",

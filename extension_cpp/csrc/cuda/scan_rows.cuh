@@ -440,7 +440,7 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
             if (turn == lane) {
               states[v] = state;
               if (first_access + v * kWarp < accesses) {
-                here[v].template for_each<kReverse, true>(
+                here[v].template for_each<kReverse, kOfEach>(
                     [&](int, const auto& elements) { after = scan_next(f, after, elements, kInputs); });
               }
             }
