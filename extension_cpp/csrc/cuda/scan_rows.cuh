@@ -328,6 +328,8 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
   using Access = ScanAccess<T, K, N, kLaggedOf<F>, Lie>;
   // Of rows of a warp each has some that are not whole, and goes both ways; with a lagged array that is slower, too.
   constexpr bool kOfEach = V <= 2 || kLaggedOf<F>;
+  // Where they lie apart, with both ways here, too, float32 has a hundred bytes put aside instead of fifty.
+  constexpr bool kOfEachInTurn = kOfEach || Lie == RowsLie::kApart;
   Access here[V];
   if constexpr (Lie == RowsLie::kApart) {
 #pragma unroll
@@ -440,7 +442,7 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
             if (turn == lane) {
               states[v] = state;
               if (first_access + v * kWarp < accesses) {
-                here[v].template for_each<kReverse, kOfEach>(
+                here[v].template for_each<kReverse, kOfEachInTurn>(
                     [&](int, const auto& elements) { after = scan_next(f, after, elements, kInputs); });
               }
             }
