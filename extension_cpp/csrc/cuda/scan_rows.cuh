@@ -525,14 +525,15 @@ void launch_scan_rows(
     const Tensor& like, const F& f, int64_t rows, int64_t cols, int64_t most, const ScanArrays<T, K, R>& arrays) {
   using Tile = ScanTileFor<T, F, K>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T>;
+  constexpr int V = Tile::kAccesses;
   if (most <= kPerWarp) {
     launch_scan_rows<T, F, K, R, Tile, 1, Lie>(like, f, rows, cols, most, arrays);
-  } else if (Tile::kAccesses == 2 || most <= 2 * kPerWarp) {
+  } else if (V > 2 && most <= 2 * kPerWarp) {
     launch_scan_rows<T, F, K, R, Tile, 2, Lie>(like, f, rows, cols, most, arrays);
-  } else if (Lie == RowsLie::kAlike && is_just_too_long(cols, most, Tile::kWarps * Tile::kAccesses * kPerWarp)) {
-    launch_scan_rows<T, F, K, R, RoomyTile<Tile>, Tile::kAccesses, RowsLie::kAlike>(like, f, rows, cols, most, arrays);
+  } else if (Lie == RowsLie::kAlike && is_just_too_long(cols, most, Tile::kWarps * V * kPerWarp)) {
+    launch_scan_rows<T, F, K, R, RoomyTile<Tile>, V, RowsLie::kAlike>(like, f, rows, cols, most, arrays);
   } else {
-    launch_scan_rows<T, F, K, R, Tile, Tile::kAccesses, Lie>(like, f, rows, cols, most, arrays);
+    launch_scan_rows<T, F, K, R, Tile, V, Lie>(like, f, rows, cols, most, arrays);
   }
 }
 
