@@ -21,13 +21,14 @@ namespace detail {
 constexpr int kScanTeams = 4;  // of a block for several rows, a warp each
 
 // The tile of a block: Accesses of a thread to each array that is read, at most. Registers suffice for Blocks of these
-// at once.
-template <int Accesses, int Warps, int Blocks>
+// at once. Rows that Few of them, or fewer, have just no room for get a warp more in each (RoomyTile).
+template <int Accesses, int Warps, int Blocks, int Few = 1>
 struct ScanTileOf {
   static constexpr int kAccesses = Accesses;
   static constexpr int kWarps = Warps;
   static constexpr int kThreads = Warps * kWarp;
   static constexpr int kBlocks = Blocks;
+  static constexpr int kFew = Few;
 };
 
 // Of two arrays that are read, and of three. Which is fastest was found by trying; benchmarks/NOTES.md has what they
@@ -39,7 +40,7 @@ struct ScanTile<double, 2> : ScanTileOf<4, 8, 2> {};
 template <>
 struct ScanTile<double, 3> : ScanTileOf<2, 8, 2> {};
 template <>
-struct ScanTile<float, 2> : ScanTileOf<4, 8, 3> {};
+struct ScanTile<float, 2> : ScanTileOf<4, 8, 3, 4> {};
 template <>
 struct ScanTile<float, 3> : ScanTileOf<2, 8, 4> {};
 template <>
@@ -47,9 +48,9 @@ struct ScanTile<Half, 2> : ScanTileOf<2, 8, 4> {};
 template <>
 struct ScanTile<Half, 3> : ScanTileOf<2, 8, 3> {};
 template <>
-struct ScanTile<BFloat16, 2> : ScanTileOf<4, 4, 6> {};
+struct ScanTile<BFloat16, 2> : ScanTileOf<4, 4, 6, 4> {};
 template <>
-struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4> {};
+struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4, 4> {};
 
 // That of a functor.
 template <class T, class F, size_t K>
@@ -490,10 +491,9 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
   }
 }
 
-// Whether a few tiles have room for the columns of a row, but not for those of the accesses to it.
-inline bool is_just_too_long(int64_t cols, int64_t most, int64_t tile) {
-  constexpr int64_t kFew = 4;  // of more, one more does not matter
-  return ceil_div(cols, tile) <= kFew && ceil_div(cols, tile) < ceil_div(most, tile);
+// Whether a few tiles of so many columns have room for those of a row, but not for those of the accesses to it.
+inline bool is_just_too_long(int64_t cols, int64_t most, int64_t tile, int64_t few) {
+  return ceil_div(cols, tile) <= few && ceil_div(cols, tile) < ceil_div(most, tile);
 }
 
 // `most`: columns of the accesses to a row, at most.
@@ -530,7 +530,7 @@ void launch_scan_rows(
     launch_scan_rows<T, F, K, R, Tile, 1, Lie>(like, f, rows, cols, most, arrays);
   } else if (V > 2 && most <= 2 * kPerWarp) {
     launch_scan_rows<T, F, K, R, Tile, 2, Lie>(like, f, rows, cols, most, arrays);
-  } else if (Lie == RowsLie::kAlike && is_just_too_long(cols, most, Tile::kWarps * V * kPerWarp)) {
+  } else if (Lie == RowsLie::kAlike && is_just_too_long(cols, most, Tile::kWarps * V * kPerWarp, Tile::kFew)) {
     launch_scan_rows<T, F, K, R, RoomyTile<Tile>, V, RowsLie::kAlike>(like, f, rows, cols, most, arrays);
   } else {
     launch_scan_rows<T, F, K, R, Tile, V, Lie>(like, f, rows, cols, most, arrays);
