@@ -226,12 +226,16 @@ REASONS = (
         all_of(
             backward("swiglu", dtype="bfloat16"),
             any_of(has(form="other operands rows"), has(form="other operands scalars")),
+            from_mib(64),
         ),
     ),
     Reason(
-        "half of the warps that fit (64 registers a thread), three quarters of the instruction "
-        "slots taken, of swiglu, as counted",
-        backward("mymul", "swiglu", form="other operands columns", dtype="bfloat16"),
+        "half of the warps that fit (64 registers a thread), of swiglu three quarters of the "
+        "instruction slots taken, as counted",
+        all_of(
+            backward("mymul", "swiglu", form="other operands columns", dtype="bfloat16"),
+            from_mib(64),
+        ),
     ),
     Reason(
         "tiles: 0.9 to 1.9 times the instructions of others, and 34 to 72 % of the warps that fit, "
@@ -258,8 +262,8 @@ REASONS = (
         ),
     ),
     Reason(
-        "1.3 times the instructions of rows of 4096 steps, and 26 to 28 % of the warps that fit, of "
-        "those 36, as counted",
+        "1.3 times the instructions of rows of 4096 steps, and 26 to 28 % of the warps that fit, "
+        "where those have 36, as counted",
         all_of(forward("linear_scan", form=""), of_columns(4095, 4095)),
     ),
     Reason(
@@ -313,7 +317,7 @@ REASONS = (
         backward("add_rms_norm", shape="4096x16384", dtype="float32"),
     ),
     Reason(
-        "59 % of the warps that fit, others' 95, as counted",
+        "59 % of the warps that fit, others' 95, of bfloat16, as counted",
         is_of("reduce_sum", shape="4096x16384", form="dim 1"),
     ),
     Reason(

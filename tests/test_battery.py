@@ -133,6 +133,20 @@ def test_shapes_of_which_none_is_small(shapes):
     testing.check(spec, devices=["cpu"], checks=["check_layouts"])
 
 
+def test_strides_that_the_public_function_minds_show_in_every_sample():
+    """Of a tensor that the first sample does not give."""
+    (spec,) = (spec for spec in testing.find_specs() if spec.name == "linear_scan")
+
+    def scan(decay, input, initial=None, dim=-1):
+        if initial is not None:
+            initial = initial.view(-1).view(initial.shape)
+        return ops.linear_scan(decay, input, initial, dim)
+
+    minding = dataclasses.replace(spec, function=scan)
+    with pytest.raises(AssertionError, match="transposed"):
+        testing.check(minding, devices=["cpu"], checks=["check_layouts"])
+
+
 def test_a_reference_that_stops_gradients_has_no_slope():
     """Finite differences are left out where they do not agree with the reference either."""
     (spec,) = (spec for spec in testing.find_specs() if spec.name == "square")

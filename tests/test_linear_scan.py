@@ -127,7 +127,8 @@ def test_decays(decays, shape, dim, device):
 
 @on_each_device
 @pytest.mark.parametrize(
-    ("shape", "dim"), [((3, 700), 1), ((1, 9000), 1), ((700, 5), 0), ((2, 900, 1), 1)]
+    ("shape", "dim"),
+    [((3, 700), 1), ((1, 9000), 1), ((2, 4095), 1), ((700, 5), 0), ((2, 900, 1), 1)],
 )
 @pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("where", ["decay", "input", "initial"])

@@ -62,7 +62,7 @@ def mostly_op_cases(
     """Every sample through the operator; through the public function the first, or thoroughly all.
 
     For what is asked of registrations, which are the operator's. What the public function makes of
-    the other samples, the checks of values see.
+    the other samples, the checks of values see, and in two layouts check_layouts.
     """
     for i, sample in enumerate(samples(spec, device, dtype, shape, **options)):
         if thorough or i == 0:

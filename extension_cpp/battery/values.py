@@ -116,8 +116,8 @@ def check_layouts(spec: OpSpec, device: str, dtype: torch.dtype, *, thorough: bo
         spec: the operator.
         device: the type of device.
         dtype: the inputs'.
-        thorough: every kind of shape in the other dtypes, rather than two; and every sample through
-            the public function, too.
+        thorough: every kind of shape in the other dtypes, rather than two; and of the public
+            function every layout of every sample, rather than, of those after the first, two.
     """
     each = dtype in layout_dtypes(spec)
     every = layout_shapes(spec)
@@ -130,6 +130,11 @@ def check_layouts(spec: OpSpec, device: str, dtype: torch.dtype, *, thorough: bo
             for name in _layouts_of_results(case) if case.order else ():
                 named = case.laid_out(f"gradient of the output {name}", case.tensors)
                 named.agree(order=1, cotangent_layout=LAYOUTS[name])
+        for sample in samples(spec, device, dtype, shape)[1:] if not thorough else ():
+            case = public_case(spec, device, dtype, sample)
+            for laid_out in case.layouts():
+                if laid_out.layout in ("transposed", "sliced with a step"):
+                    laid_out.agree(order=case.order)
     # What an operator of the backward gives must not depend on the layout either.
     for case in op_cases(spec, device, dtype, main_shape(spec)):
         if case.op is spec.op:

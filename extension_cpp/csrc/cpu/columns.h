@@ -231,10 +231,11 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
     with_blocks<T>(
         [&](auto isa) { on_blocks_of(isa, f, tile); },
         [&] {
-          if constexpr (sizeof(T) != 2) {
-            on_elements_cloned(f, tile);
-          } else if constexpr (!std::is_same_v<T, Half>) {  // of which there are copies here, add_copies()
+          // Of Half there are copies here, add_copies(); of BFloat16, where it has blocks, no processor with AVX2.
+          if constexpr (std::is_same_v<T, BFloat16> && HAS_BLOCKS) {
             on_elements(f, tile);
+          } else if constexpr (!std::is_same_v<T, Half>) {
+            on_elements_cloned(f, tile);
           }
         });
   }

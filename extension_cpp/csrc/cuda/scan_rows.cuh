@@ -21,7 +21,8 @@ namespace detail {
 constexpr int kScanTeams = 4;  // of a block for several rows, a warp each
 
 // The tile of a block: Accesses of a thread to each array that is read, at most. Registers suffice for Blocks of these
-// at once. Rows that Few of them, or fewer, have just no room for get a warp more in each (RoomyTile).
+// at once. Rows that Few of them, or fewer, have just no room for get a warp more in each (RoomyTile), of as many
+// blocks at once as warps suffice for.
 template <int Accesses, int Warps, int Blocks, int Few = 1>
 struct ScanTileOf {
   static constexpr int kAccesses = Accesses;
@@ -36,9 +37,9 @@ struct ScanTileOf {
 template <class T, size_t Arrays>
 struct ScanTile;
 template <>
-struct ScanTile<double, 2> : ScanTileOf<4, 8, 2> {};
+struct ScanTile<double, 2> : ScanTileOf<4, 8, 2, 0> {};
 template <>
-struct ScanTile<double, 3> : ScanTileOf<2, 8, 2> {};
+struct ScanTile<double, 3> : ScanTileOf<2, 8, 2, 0> {};
 template <>
 struct ScanTile<float, 2> : ScanTileOf<4, 8, 3, 4> {};
 template <>
@@ -56,7 +57,6 @@ struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4, 4> {};
 template <class T, class F, size_t K>
 using ScanTileFor = ScanTile<T, std::clamp<size_t>(kArraysOf<F, K>, 2, 3)>;
 
-// Room for one warp more, of about as many registers a thread.
 template <class Tile>
 using RoomyTile = ScanTileOf<Tile::kAccesses, Tile::kWarps + 1, Tile::kWarps * Tile::kBlocks / (Tile::kWarps + 1)>;
 
@@ -526,12 +526,16 @@ void launch_scan_rows(
   using Tile = ScanTileFor<T, F, K>;
   constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T>;
   constexpr int V = Tile::kAccesses;
+  if constexpr (Lie == RowsLie::kAlike && Tile::kFew > 0) {
+    if (is_just_too_long(cols, most, Tile::kWarps * V * kPerWarp, Tile::kFew)) {
+      launch_scan_rows<T, F, K, R, RoomyTile<Tile>, V, Lie>(like, f, rows, cols, most, arrays);
+      return;
+    }
+  }
   if (most <= kPerWarp) {
     launch_scan_rows<T, F, K, R, Tile, 1, Lie>(like, f, rows, cols, most, arrays);
   } else if (V > 2 && most <= 2 * kPerWarp) {
     launch_scan_rows<T, F, K, R, Tile, 2, Lie>(like, f, rows, cols, most, arrays);
-  } else if (Lie == RowsLie::kAlike && is_just_too_long(cols, most, Tile::kWarps * V * kPerWarp, Tile::kFew)) {
-    launch_scan_rows<T, F, K, R, RoomyTile<Tile>, V, RowsLie::kAlike>(like, f, rows, cols, most, arrays);
   } else {
     launch_scan_rows<T, F, K, R, Tile, V, Lie>(like, f, rows, cols, most, arrays);
   }
