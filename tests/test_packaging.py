@@ -86,9 +86,7 @@ def test_the_version_is_stated_once_in_two_places():
     assert f'version = "{extension_cpp.__version__}"\n' in pyproject
 
 
-# From a clone to an installed package. What is built is not what is looked at, and optimising takes
-# most of a build.
-
+# From a clone to an installed package, not optimised: what is built is not what is looked at.
 USE = """
 import torch, extension_cpp
 x, bias = torch.randn(3, 4), torch.randn(4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -57,17 +57,29 @@ def cases(
 
 
 def mostly_op_cases(
-    spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape, *, thorough: bool, **options: Any
+    spec: OpSpec,
+    device: str,
+    dtype: torch.dtype,
+    shape: Shape,
+    *,
+    thorough: bool,
+    where: Callable[[Case], object] = lambda case: True,
+    **options: Any,
 ) -> Iterator[Case]:
     """Every sample through the operator; through the public function the first, or thoroughly all.
 
     For what is asked of registrations, which are the operator's. What the public function makes of
-    the other samples, the checks of values see, and in two layouts check_layouts.
+    the other samples, the checks of values see, and in two layouts check_layouts. Those that are
+    not `where`, as public cases, are left out.
     """
-    for i, sample in enumerate(samples(spec, device, dtype, shape, **options)):
-        if thorough or i == 0:
-            yield public_case(spec, device, dtype, sample)
-        yield op_case(spec, device, dtype, sample)
+    public = True
+    for sample in samples(spec, device, dtype, shape, **options):
+        case = public_case(spec, device, dtype, sample)
+        if where(case):
+            if public:
+                yield case
+            yield op_case(spec, device, dtype, sample)
+            public = thorough
 
 
 class Recorder(TorchDispatchMode):

@@ -19,8 +19,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from extension_cpp.battery.calls import Recorder, mostly_op_cases, samples
-from extension_cpp.battery.case import Case, op_case, public_case
+from extension_cpp.battery.calls import Recorder, mostly_op_cases
+from extension_cpp.battery.case import Case
 from extension_cpp.battery.choices import finest_dtype, main_shape
 from extension_cpp.battery.failure import CheckError
 from extension_cpp.battery.registry import differentiable, register
@@ -422,17 +422,14 @@ def _works(transform: Callable[[_Point], Any], point: _Point) -> bool:
 
 
 def _differentiable_cases(spec: OpSpec, device: str, *, thorough: bool) -> Iterator[Case]:
-    """As mostly_op_cases, of the samples that have something to differentiate."""
-    dtype, shape = finest_dtype(spec), main_shape(spec, max_dim=2)
-    public = True
-    for sample in samples(spec, device, dtype, shape):
-        case = public_case(spec, device, dtype, sample)
-        if not case.wanted:
-            continue
-        if public:
-            yield case
-        yield op_case(spec, device, dtype, sample)
-        public = thorough
+    return mostly_op_cases(
+        spec,
+        device,
+        finest_dtype(spec),
+        main_shape(spec, max_dim=2),
+        thorough=thorough,
+        where=lambda case: case.wanted,
+    )
 
 
 @register(applies=differentiable)

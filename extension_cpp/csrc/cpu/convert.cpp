@@ -4,6 +4,7 @@
 #include "cpu/clones.h"
 
 #include <algorithm>
+#include <type_traits>
 
 namespace extension_cpp::cpu {
 
@@ -34,46 +35,40 @@ CPU_INLINE void convert_blocks(const From* from, To* to, int64_t count, void (*c
   }
 }
 
-template <class T>
-CPU_AVX2 void widen_blocks(Avx2, const T* from, float* to, int64_t count) {
-  convert_blocks<Avx2::kBlock<T>, T, float>(from, to, count, Avx2::load_block);
+template <class From, class To>
+CPU_AVX2 void convert_blocks_of(Avx2, const From* from, To* to, int64_t count) {
+  if constexpr (std::is_same_v<To, float>) {
+    convert_blocks<Avx2::kBlock<From>, From, To>(from, to, count, Avx2::load_block);
+  } else {
+    convert_blocks<Avx2::kBlock<To>, From, To>(from, to, count, Avx2::store_block);
+  }
 }
 
-template <class T>
-CPU_AVX512 void widen_blocks(Avx512, const T* from, float* to, int64_t count) {
-  convert_blocks<Avx512::kBlock<T>, T, float>(from, to, count, Avx512::load_block);
-}
-
-template <class T>
-CPU_AVX2 void narrow_blocks(Avx2, const float* from, T* to, int64_t count) {
-  convert_blocks<Avx2::kBlock<T>, float, T>(from, to, count, Avx2::store_block);
-}
-
-template <class T>
-CPU_AVX512 void narrow_blocks(Avx512, const float* from, T* to, int64_t count) {
-  convert_blocks<Avx512::kBlock<T>, float, T>(from, to, count, Avx512::store_block);
+template <class From, class To>
+CPU_AVX512 void convert_blocks_of(Avx512, const From* from, To* to, int64_t count) {
+  if constexpr (std::is_same_v<To, float>) {
+    convert_blocks<Avx512::kBlock<From>, From, To>(from, to, count, Avx512::load_block);
+  } else {
+    convert_blocks<Avx512::kBlock<To>, From, To>(from, to, count, Avx512::store_block);
+  }
 }
 
 #endif
 
-template <class T>
-void widen_any(const T* from, float* to, int64_t count) {
-  with_blocks<T>([&](auto isa) { widen_blocks(isa, from, to, count); }, [&] { convert(from, to, count); });
-}
-
-template <class T>
-void narrow_any(const float* from, T* to, int64_t count) {
-  with_blocks<T>([&](auto isa) { narrow_blocks(isa, from, to, count); }, [&] { convert(from, to, count); });
+// T: the one of both that is half as wide.
+template <class T, class From, class To>
+void convert_any(const From* from, To* to, int64_t count) {
+  with_blocks<T>([&](auto isa) { convert_blocks_of(isa, from, to, count); }, [&] { convert(from, to, count); });
 }
 
 }  // namespace
 
-void widen(const Half* from, float* to, int64_t count) { widen_any(from, to, count); }
+void widen(const Half* from, float* to, int64_t count) { convert_any<Half>(from, to, count); }
 
-void widen(const BFloat16* from, float* to, int64_t count) { widen_any(from, to, count); }
+void widen(const BFloat16* from, float* to, int64_t count) { convert_any<BFloat16>(from, to, count); }
 
-void narrow(const float* from, Half* to, int64_t count) { narrow_any(from, to, count); }
+void narrow(const float* from, Half* to, int64_t count) { convert_any<Half>(from, to, count); }
 
-void narrow(const float* from, BFloat16* to, int64_t count) { narrow_any(from, to, count); }
+void narrow(const float* from, BFloat16* to, int64_t count) { convert_any<BFloat16>(from, to, count); }
 
 }  // namespace extension_cpp::cpu
