@@ -2,455 +2,98 @@
 
     python benchmarks/goals.py
 
-`benchmarks/report.py` writes the same beside the results of a GPU, as `NAME-goals.md`. A row is of
-the first goal that is for it. Figures count as they are printed, in whole per cent.
+`benchmarks/report.py` writes the same beside the results, as `NAME-goals.md`. A row is of the first
+goal that is for it. Figures count as they are printed: shares in whole per cent, ratios in
+hundredths.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Iterable
 
-import torch
+import cpu_goals
+import gpu_goals
+from conditions import Goal, best, eager, first_of
 from contenders import OURS
 from results import Row, committed, device
 from table import TEXT, markdown
 
-OfRow = Callable[[Row], bool]
-
-ELEMENTWISE = ("relu", "square", "mymuladd", "mymul", "affine", "fused_op", "myadd_out")
-LAYER = "fused_layer_norm"
-ENTROPY = "softmax_cross_entropy"
-NORMS = ("add_rms_norm", "add_layer_norm")
-SMALL = ("4096x1024", "1024x2048")
-TRANSPOSED = "last operand transposed"
-MISALIGNED = "misaligned"
-
 
 @dataclasses.dataclass(frozen=True)
-class Goal:
-    """The floor's time over ours, and the least time of others over ours; 0: any will do."""
+class Figure:
+    """What a goal may ask for."""
 
-    work: str
-    floor: float
-    best: float
-    of: OfRow
+    name: str
+    asked: Callable[[Goal], float]
+    of: Callable[[Row], float | None]
+    format: str
 
+    def is_reached(self, row: Row, goal: Goal) -> bool:
+        value = self.of(row)
+        return value is None or round(value, 2) >= self.asked(goal)
 
-@dataclasses.dataclass(frozen=True)
-class Reason:
-    """Why rows stay below; `benchmarks/NOTES.md` has the measurements."""
-
-    text: str
-    of: OfRow
-
-
-def columns(row: Row) -> int:
-    return row.sizes[-1]
+    def text(self, value: float | None) -> str:
+        return "" if value is None else format(value, self.format)
 
 
-def mib(row: Row) -> float:
-    """Of the main input."""
-    return math.prod(row.sizes) * getattr(torch, row.dtype).itemsize / 2**20
-
-
-def channels(row: Row) -> int:
-    """Independent ones of a scan over the dimension that its form names."""
-    return math.prod(row.sizes) // row.sizes[int(row.form.removeprefix("dim "))]
-
-
-def whole(row: Row) -> bool:
-    """Rows of whole accesses, aligned."""
-    return columns(row) % 8 == 0 and row.form != MISALIGNED
-
-
-def sums(row: Row) -> bool:
-    """Whether an operand was broadcast, to which the backward sums."""
-    return row.form not in ("", MISALIGNED, TRANSPOSED)
-
-
-def partials(row: Row) -> bool:
-    """Whether blocks leave partial sums for a second kernel, on an H200.
-
-    All do but strips that fill it in clusters: csrc/cuda/column_strips.cuh.
-    """
-    if row.operator == "reduce_sum" and row.form != "dim 0":
-        return row.form in ("all", "dim 0, 2")
-    tensors = {"reduce_sum": 1, "fused_op": 3}.get(row.operator)
-    if tensors is None or len(row.sizes) > 2 or not whole(row):
-        return True
-    strips = columns(row) * getattr(torch, row.dtype).itemsize // 128
-    blocks = 118 if tensors * mib(row) <= 16 else 264 if tensors == 1 else 198
-    very_large = row.sizes[0] >= 32768 and mib(row) >= 256
-    return 8 * strips < blocks or row.sizes[0] < 256 or very_large
-
-
-def small_kernel(row: Row) -> bool:
-    """Whether it takes about as long to start as to run, and has no tiles."""
-    return row.form != TRANSPOSED and mib(row) <= 16
-
-
-def is_of(*operators: str, **values: str) -> OfRow:
-    """Rows of some operators whose direction, form, shape or dtype is the one that is named."""
-    return lambda row: row.operator in operators and has(**values)(row)
-
-
-def has(**values: str) -> OfRow:
-    return lambda row: all(getattr(row, name) == value for name, value in values.items())
-
-
-def forward(*operators: str, **values: str) -> OfRow:
-    return is_of(*operators, direction="forward", **values)
-
-
-def backward(*operators: str, **values: str) -> OfRow:
-    return is_of(*operators, direction="backward", **values)
-
-
-def both(*operators: str, **values: str) -> OfRow:
-    return is_of(*operators, direction="both", **values)
-
-
-def all_of(*conditions: OfRow) -> OfRow:
-    return lambda row: all(condition(row) for condition in conditions)
-
-
-def any_of(*conditions: OfRow) -> OfRow:
-    return lambda row: any(condition(row) for condition in conditions)
-
-
-def of_columns(least: int, most: int) -> OfRow:
-    return lambda row: least <= columns(row) <= most
-
-
-def from_mib(least: float) -> OfRow:
-    return lambda row: mib(row) >= least
-
-
-def best(row: Row) -> float | None:
-    """The least time of others over ours."""
-    others = [time.us for name, time in row.times.items() if name != OURS]
-    return min(others) / row.times[OURS].us if others else None
-
-
-def before(time: str) -> OfRow:
-    """Rows of runs that started before a time, as 2026-11-26T01:40: kernels have changed since."""
-    return lambda row: row.run < time
-
-
-def as_fast(row: Row) -> bool:
-    """As the others, within what runs of one binary differ by, and near what memory gives."""
-    ratio = best(row)
-    near = 0.97 if row.times[OURS].us < 25 else 0.985
-    return ratio is not None and ratio >= near and row.of_floor(OURS) >= 0.94
-
-
-def bound_by_memory(row: Row) -> bool:
-    """Whether others are about as near the floor as the goal lets them be."""
-    ratio, goal = best(row), goal_of(row)
-    if ratio is None or goal is None or row.of_floor(OURS) < max(goal.floor, 0.85):
-        return False
-    return ratio / row.of_floor(OURS) < goal.best + 0.02
-
-
-GOALS = (
-    Goal("the textbook kernel", 0, 0, is_of("vector_add")),
-    Goal("relu, both passes (others write a mask)", 0, 0.98, both("relu")),
-    Goal("cross entropy, both passes", 0.85, 1.0, both(ENTROPY, dtype="bfloat16")),
-    Goal("both passes", 0, 0, has(direction="both")),
-    Goal("relu backward (others read a mask)", 0.97, 0, backward("relu")),
-    Goal("one operand transposed", 0.90, 0.97, has(form=TRANSPOSED)),
-    Goal("small ones", 0, 1.0, all_of(
-        is_of(*ELEMENTWISE, "reduce_sum", LAYER), lambda row: row.shape in SMALL
-    )),
-    Goal("elementwise", 0.97, 0.98, forward(*ELEMENTWISE)),
-    Goal("square backward", 0.97, 0.98, backward("square")),
-    Goal("fused_op backward, 256 columns", 0.80, 1.1, all_of(
-        backward("fused_op"), of_columns(256, 256)
-    )),
-    Goal("fused_op backward, 4095 columns", 0.85, 1.1, all_of(
-        backward("fused_op"), of_columns(4095, 4095)
-    )),
-    Goal("fused_op backward", 0.90, 1.2, backward("fused_op")),
-    Goal("products backward, with sums", 0.85, 0.98, all_of(
-        backward(*ELEMENTWISE, "swiglu"), sums
-    )),
-    Goal("products backward", 0.95, 0.98, backward(*ELEMENTWISE)),
-    Goal("sums, from 128 MiB", 0.95, 1.0, all_of(is_of("reduce_sum"), from_mib(128))),
-    Goal("smaller sums", 0, 0, is_of("reduce_sum")),
-    Goal("layer norm 16 x 4194304", 0.58, 1.2, forward(LAYER, shape="16x4194304")),
-    Goal("layer norm 16 x 4194304, backward", 0.50, 1.2, backward(LAYER, shape="16x4194304")),
-    Goal("layer norm 2048 x 65536", 0.85, 1.0, forward(LAYER, shape="2048x65536")),
-    Goal("layer norm 2048 x 65536, backward", 0.70, 1.0, backward(LAYER, shape="2048x65536")),
-    Goal("layer norm, misaligned", 0, 1.0, is_of(LAYER, form=MISALIGNED)),
-    Goal("layer norm, 256 and 4095 columns", 0.90, 1.0, all_of(
-        forward(LAYER), lambda row: columns(row) in (256, 4095)
-    )),
-    Goal("layer norm", 0.95, 1.0, forward(LAYER)),
-    Goal("layer norm backward, 256, 4095 and 16384 columns", 0.75, 1.0, all_of(
-        backward(LAYER), lambda row: columns(row) in (256, 4095, 16384)
-    )),
-    Goal("layer norm backward", 0.85, 1.0, backward(LAYER)),
-    Goal("linear_scan, few channels", 0, 1.5, all_of(
-        is_of("linear_scan"), lambda row: row.form.startswith("dim"),
-        lambda row: channels(row) < 32768,
-    )),
-    Goal("linear_scan, misaligned", 0, 1.5, is_of("linear_scan", form=MISALIGNED)),
-    Goal("linear_scan", 0.85, 1.5, forward("linear_scan")),
-    Goal("linear_scan backward", 0.80, 1.5, backward("linear_scan")),
-    Goal("swiglu", 0.97, 0.99, forward("swiglu")),
-    Goal("swiglu backward", 0.95, 0.99, backward("swiglu")),
-    Goal("norms of a sum, misaligned", 0, 1.0, is_of(*NORMS, form=MISALIGNED)),
-    Goal("norms of a sum", 0.93, 1.0, forward(*NORMS)),
-    Goal("norms of a sum, backward", 0.85, 1.0, backward(*NORMS)),
-    Goal("bn_relu", 0.97, 0.99, forward("bn_relu")),
-    Goal("cross entropy", 0.90, 1.0, forward(ENTROPY, dtype="bfloat16")),
-)  # fmt: skip
-
-# The first that is for a row.
-REASONS = (
-    Reason(
-        "measured before blocks of the same columns ran one after the other",
-        all_of(before("2026-11-26T01:40"), forward("fused_op", shape="16x4194304")),
-    ),
-    Reason(
-        "others' forward writes a byte that their backward reads, 18 bytes an element; ours 20",
-        both("relu"),
-    ),
-    Reason("as fast as others, but for what two runs of one binary differ by", as_fast),
-    Reason("others read a byte where ours reads the input, as counted", backward("relu")),
-    Reason(
-        "a quarter of the warps that fit (128 registers a thread), two thirds of the instruction "
-        "slots taken, as counted",
-        all_of(
-            backward("swiglu", dtype="bfloat16"),
-            any_of(has(form="other operands rows"), has(form="other operands scalars")),
-            from_mib(64),
-        ),
-    ),
-    Reason(
-        "half of the warps that fit (64 registers a thread), of swiglu three quarters of the "
-        "instruction slots taken, as counted",
-        all_of(
-            backward("mymul", "swiglu", form="other operands columns", dtype="bfloat16"),
-            from_mib(64),
-        ),
-    ),
-    Reason(
-        "tiles: 0.9 to 1.9 times the instructions of others, and 34 to 72 % of the warps that fit, "
-        "others' 44 to 72, as counted",
-        all_of(has(form=TRANSPOSED), whole),
-    ),
-    Reason(
-        "sums of rows and of columns in one kernel, bound by instructions, as counted",
-        all_of(backward("affine", form="a[M, 1], b[N]"), from_mib(64)),
-    ),
-    Reason(
-        "tiles ask of each access where it begins: 230 instructions for 16 bytes",
-        all_of(has(form=TRANSPOSED, dtype="bfloat16"), lambda row: not whole(row)),
-    ),
-    Reason(
-        "the L2 cache is 92 % busy, as counted: rows begin within its sectors",
-        all_of(has(form=TRANSPOSED, dtype="float32"), lambda row: not whole(row)),
-    ),
-    Reason(
-        "1.3 to 1.5 times the instructions of rows that are whole accesses, as counted",
-        all_of(
-            any_of(is_of(LAYER), backward("fused_op")),
-            of_columns(4095, 4095),
-        ),
-    ),
-    Reason(
-        "1.3 times the instructions of rows of 4096 steps, and 26 to 28 % of the warps that fit, "
-        "where those have 36, as counted",
-        all_of(forward("linear_scan", form=""), of_columns(4095, 4095)),
-    ),
-    Reason(
-        "1.4 times the instructions of rows of 4096 steps, as counted, and a tile more to wait for",
-        all_of(backward("linear_scan", form="", dtype="float32"), of_columns(4095, 4095)),
-    ),
-    Reason(
-        "an access is its own word and the next thread's, exchanged and shifted",
-        is_of("linear_scan", form=MISALIGNED),
-    ),
-    Reason(
-        "half of the warps that fit (64 registers a thread), which wait for loads and for each "
-        "other, as counted",
-        backward("linear_scan", shape="2048x32768", form="", dtype="float32"),
-    ),
-    Reason(
-        "few rows, whose tiles wait for the slowest of those before them",
-        all_of(is_of("linear_scan", form=""), lambda row: row.sizes[0] <= 16),
-    ),
-    Reason(
-        "planes of 49 elements: every sixth access has two channels, and each warp goes both ways",
-        forward("bn_relu", shape="128x512x7x7", form="channels first"),
-    ),
-    Reason(
-        "every access to what does not lie as the output does is two and a shift",
-        all_of(
-            lambda row: not whole(row) and row.form != TRANSPOSED,
-            lambda row: (row.operator, row.direction) != ("affine", "backward"),
-        ),
-    ),
-    Reason(
-        "a quarter of the warps (128 registers a thread), and 4 to 9 us in the kernel that adds up "
-        "partial sums, as counted",
-        all_of(backward(LAYER), of_columns(1024, 8192), from_mib(64)),
-    ),
-    Reason(
-        "the kernel that adds up partial sums costs 4 us, and blocks end at different times",
-        any_of(
-            all_of(is_of("reduce_sum"), lambda row: not row.form.startswith("dim 1"), partials),
-            all_of(
-                any_of(
-                    backward("fused_op", LAYER, *NORMS), all_of(backward("affine", "swiglu"), sums)
-                ),
-                lambda row: mib(row) <= 64,
-                partials,
-            ),
-        ),
-    ),
-    Reason(
-        "the kernel that adds up partial sums takes 7 of the 263 us, as counted",
-        backward("add_rms_norm", shape="4096x16384", dtype="float32"),
-    ),
-    Reason(
-        "59 % of the warps that fit, others' 95, of bfloat16, as counted",
-        is_of("reduce_sum", shape="4096x16384", form="dim 1"),
-    ),
-    Reason(
-        "two thirds of the warps that fit (44 registers a thread), others' nearly all (29 to 32)",
-        any_of(is_of("reduce_sum", form="dim 1, 2"), is_of("reduce_sum", shape="16x4194304")),
-    ),
-    Reason(
-        "of 128 MiB the floor's operation leaves 13 to 20 % in the L2 cache, unwritten, of which a "
-        "sum reads all, as counted on an H200",
-        all_of(
-            is_of("reduce_sum"),
-            lambda row: 128 <= mib(row) <= 256 and row.of_floor(OURS) < 0.95,
-            lambda row: row.floor_of != "sum",
-        ),
-    ),
-    Reason(
-        "others' forward wrote a byte, which their backward, one kernel for so many columns, reads "
-        "where ours reads the output: 5 bytes an element for 6, of float32 9 for 12",
-        all_of(backward("fused_op"), of_columns(16384, 1 << 30)),
-    ),
-    Reason(
-        "1.5 to 2.1 times the instructions of others, a warp of whose serves a row, as counted "
-        "before full rows had kernels of their own",
-        all_of(forward(LAYER, *NORMS), of_columns(1, 1024)),
-    ),
-    Reason(
-        "statistics take a pass of their own: 41 of the 123 us of bfloat16, as counted",
-        forward(LAYER, shape="16x4194304"),
-    ),
-    Reason(
-        "statistics take a pass of their own: 169 of the 376 us of float32, as counted",
-        backward(LAYER, shape="16x4194304"),
-    ),
-    Reason(
-        "46 to 65 % of the warps that fit, others' 73 to 85 (40 to 48 registers, 32), as counted",
-        all_of(forward(LAYER, *NORMS), of_columns(2048, 2048)),
-    ),
-    Reason(
-        "the L2 cache is 86 to 92 % busy, as counted: parameters are read for every row",
-        all_of(forward(LAYER, *NORMS), of_columns(4096, 16384)),
-    ),
-    Reason(
-        "the sum is read once more: the bytes of five tensors for four",
-        forward(*NORMS, shape="16x4194304"),
-    ),
-    Reason(
-        "each pass reads the sum again, from the L2 cache",
-        forward(*NORMS, shape="2048x65536", dtype="bfloat16"),
-    ),
-    Reason(
-        "blocks of a cluster share a row, and read nothing while they wait for each other",
-        all_of(is_of(LAYER, *NORMS), of_columns(16385, 131072)),
-    ),
-    Reason(
-        "a third of the warps that fit (80 registers a thread), which wait for loads, as counted",
-        forward("linear_scan", dtype="bfloat16"),
-    ),
-    Reason(
-        "four rows a thread: parameters are read four times, three of them from the L2 cache",
-        forward("bn_relu", shape="16x4194304"),
-    ),
-    Reason(
-        "rows lie 8 and 16 MiB apart: with nothing read twice the memory is busy for 78 and 81 % "
-        "of the time, as counted",
-        forward("fused_op", shape="16x4194304"),
-    ),
-    Reason(
-        "0.4 us more than the floor's operation, which has no parameters to wait for",
-        all_of(small_kernel, forward("bn_relu")),
-    ),
-    Reason(
-        "0.6 us more than the floor's operation, which computes nothing",
-        all_of(small_kernel, forward("swiglu"), sums),
-    ),
-    Reason(
-        "2.6 times the instructions of a sum over the same rows, as counted",
-        forward(ENTROPY),
-    ),
-    Reason(
-        "1.3 to 4.7 times the instructions of others around few accesses, as counted",
-        all_of(small_kernel, any_of(forward(*ELEMENTWISE), is_of("reduce_sum"))),
-    ),
-    Reason(
-        "0.4 to 1.1 us more than others', as counted, whose instructions are 0.3 to 1.4 of ours",
-        all_of(small_kernel, backward(*ELEMENTWISE)),
-    ),
-    Reason("bound by memory: at the floor itself it would hardly be reached", bound_by_memory),
+FIGURES = (
+    Figure("of floor", lambda goal: goal.floor, lambda row: row.of_floor(OURS), ".0%"),
+    Figure("best other", lambda goal: goal.best, best, ".2f"),
+    Figure("eager", lambda goal: goal.eager, eager, ".2f"),
 )
+GOALS = {"cuda": gpu_goals.GOALS, "cpu": cpu_goals.GOALS}
+REASONS = {"cuda": gpu_goals.REASONS, "cpu": cpu_goals.REASONS}
 
 
-def goal_of(row: Row) -> Goal | None:
-    return next((goal for goal in GOALS if goal.of(row)), None)
+def goal_of(row: Row, device: str) -> Goal | None:
+    return first_of(GOALS[device], row)
 
 
-def reason_for(row: Row) -> str:
-    return next((reason.text for reason in REASONS if reason.of(row)), "not known")
+def reason_for(row: Row, device: str) -> str:
+    reason = first_of(REASONS[device], row)
+    return "not known" if reason is None else reason.text
 
 
 def reached(row: Row, goal: Goal) -> bool:
-    ratio = best(row)
-    return round(row.of_floor(OURS), 2) >= goal.floor and (
-        ratio is None or round(ratio, 2) >= goal.best
-    )
+    return all(figure.is_reached(row, goal) for figure in FIGURES)
 
 
-def rows_by_goal(rows: Iterable[Row]) -> dict[Goal, list[Row]]:
+def rows_by_goal(rows: Iterable[Row], device: str) -> dict[Goal, list[Row]]:
     """Those that were timed, of goals that ask something."""
-    found: dict[Goal, list[Row]] = {goal: [] for goal in GOALS}
+    found: dict[Goal, list[Row]] = {goal: [] for goal in GOALS[device]}
     for row in rows:
-        goal = goal_of(row)
+        goal = goal_of(row, device)
         if goal is not None and OURS in row.times:
             found[goal].append(row)
-    return {goal: of for goal, of in found.items() if of and (goal.floor or goal.best)}
+    asks = {goal: any(figure.asked(goal) for figure in FIGURES) for goal in found}
+    return {goal: of for goal, of in found.items() if of and asks[goal]}
 
 
-def table(rows: Iterable[Row]) -> str:
+def table(rows: Iterable[Row], device: str) -> str:
     """The goals, how many rows reach them, and the rows that do not."""
+    by_goal = rows_by_goal(rows, device)
+    figures = [figure for figure in FIGURES if any(map(figure.asked, by_goal))]
     summary, short = [], []
-    for goal, of in rows_by_goal(rows).items():
+    for goal, of in by_goal.items():
         below = [row for row in of if not reached(row, goal)]
-        least = min(row.of_floor(OURS) for row in of)
-        ratios = [ratio for ratio in map(best, of) if ratio is not None]
-        figures = (_asked(goal.floor), f"{least:.0%}", _ratio(goal.best or None))
-        counts = (str(len(of)), str(len(of) - len(below)))
-        summary.append([goal.work, *figures, _ratio(min(ratios, default=None)), *counts])
+        asked_and_least = []
+        for figure in figures:
+            values = [value for value in map(figure.of, of) if value is not None]
+            least = min(values, default=None)
+            asked_and_least += [figure.text(figure.asked(goal) or None), figure.text(least)]
+        summary.append([goal.work, *asked_and_least, str(len(of)), str(len(of) - len(below))])
         for row in below:
             call = " ".join(word for word in (row.operator, row.form) if word)
-            figures = (f"{row.times[OURS].us:.1f}", f"{row.of_floor(OURS):.0%}", _ratio(best(row)))
-            short.append([call, row.shape, row.dtype, row.direction, *figures, reason_for(row)])
-    of_goals = ["work", "of floor, goal", "least", "best other, goal", "least", "rows", "reached"]
-    of_rows = ["call", "shape", "dtype", "pass", "us", "of floor", "best other", "why"]
+            us = f"{row.times[OURS].us:.1f}"
+            has = [figure.text(figure.of(row)) for figure in figures]
+            why = reason_for(row, device)
+            short.append([call, row.shape, row.dtype, row.direction, us, *has, why])
+    names = [figure.name for figure in figures]
+    of_goals = ["work", *(text for name in names for text in (f"{name}, goal", "least"))]
+    of_rows = ["call", "shape", "dtype", "pass", "us", *names, "why"]
     return f"""\
-{markdown(of_goals, summary, ["work"])}
+{markdown([*of_goals, "rows", "reached"], summary, ["work"])}
 
 Rows that do not reach theirs:
 
@@ -458,18 +101,9 @@ Rows that do not reach theirs:
 """
 
 
-def _asked(share: float) -> str:
-    return f"{share:.0%}" if share else ""
-
-
-def _ratio(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.2f}"
-
-
 def main() -> None:
     for results in committed():
-        if device(results) == "cuda":
-            print(f"{results.path.stem}\n\n{table(results)}")
+        print(f"{results.path.stem}\n\n{table(results, device(results))}")
 
 
 if __name__ == "__main__":

@@ -32,7 +32,8 @@ def hardware(device: str) -> str:
         return torch.cuda.get_device_name()
     model = re.search(r"^model name\s*: (.*)$", _read("/proc/cpuinfo"), re.M)
     name = model[1].strip() if model else platform.processor() or platform.machine()
-    return f"{name}, {torch.get_num_threads()} threads"
+    instructions = torch.backends.cpu.get_cpu_capability()  # such as AVX2
+    return f"{name}, {instructions}, {torch.get_num_threads()} threads"
 
 
 def state(device: str) -> dict[str, Any]:

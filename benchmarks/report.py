@@ -2,8 +2,8 @@
 
     python benchmarks/report.py
 
-For `results/NAME.json` there will be `NAME.md`, all rows, `NAME-OPERATOR.png` and `NAME.png`, and
-of a GPU `NAME-goals.md`, what rows shall reach; for `results/derived/NAME.json` only `NAME.md`.
+For `results/NAME.json` there will be `NAME.md`, all rows, `NAME-goals.md`, what they shall reach,
+`NAME-OPERATOR.png` and `NAME.png`; for `results/derived/NAME.json` only `NAME.md`.
 What README and templates/README.md show between their marks is of the newest results of a GPU.
 """
 
@@ -33,8 +33,7 @@ def main(folder: Path = FOLDER, readme: Path = README) -> None:
     found = committed(folder)
     for results in found:
         results.path.with_suffix(".md").write_text(document(results))
-        if device(results) == "cuda":
-            goals_path(results).write_text(goals_document(results))
+        goals_path(results).write_text(goals_document(results))
         try:
             draw(results, folder)
         except ImportError:
@@ -161,11 +160,11 @@ def goals_path(results: Results) -> Path:
 def goals_document(results: Results) -> str:
     """What the rows of a file shall reach, and those that do not."""
     return f"""\
-{origin(results)} Asked for are the floor's time over ours, and the least
-time of others over ours. [goals.py](../goals.py) has the goals,
+{origin(results)} Asked for are times of others over ours: of the floor,
+of the fastest other, of eager. [goals.py](../goals.py) has the goals,
 [NOTES.md](../NOTES.md) what was measured.
 
-{goals.table(results)}"""
+{goals.table(results, device(results))}"""
 
 
 if __name__ == "__main__":

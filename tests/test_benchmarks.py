@@ -642,7 +642,7 @@ def test_a_run_says_what_it_was_made_of():
     versions = machine.versions()
     assert versions["torch"] == torch.__version__
     assert versions["liger-kernel"] is None or versions["liger-kernel"][0].isdigit()
-    assert "threads" in machine.hardware("cpu")
+    assert re.search(r", [A-Z0-9 ]+, \d+ threads$", machine.hardware("cpu"))
     assert machine.state("cpu").keys() == {"clock_mhz", "load"}
 
 
@@ -768,11 +768,9 @@ def test_documents_show_the_committed_results():
     for one in found:
         assert one.path.with_suffix(".md").read_text() == report.document(one)
         assert one.path.with_suffix(".png").exists()
-    of_gpus = [one for one in found if results.device(one) == "cuda"]
-    for one in of_gpus:
         assert report.goals_path(one).read_text() == report.goals_document(one)
     written = set(results.FOLDER.glob("*.md"))
-    of_goals = {report.goals_path(one) for one in of_gpus}
+    of_goals = {report.goals_path(one) for one in found}
     assert written == {one.path.with_suffix(".md") for one in found} | of_goals
 
 
@@ -782,7 +780,7 @@ def times(**us):
 
 def test_what_rows_shall_reach():
     def work(*of, **changes):
-        return goals.goal_of(fake_row(*of, **changes)).work
+        return goals.goal_of(fake_row(*of, **changes), "cuda").work
 
     assert work("relu", "16384x4096") == work("mymul", form="other operands rows") == "elementwise"
     assert work("relu", "4096x1024") == work("fused_layer_norm", "1024x2048") == "small ones"
@@ -799,7 +797,33 @@ def test_what_rows_shall_reach():
     assert work("linear_scan", "65536x512", form="dim 0") == "linear_scan, few channels"
     assert work("linear_scan", "2048x32768", form="dim 0") == "linear_scan"
     assert work("linear_scan", "8x4096x4096", form="dim 1") == "linear_scan"
-    assert goals.goal_of(fake_row("one of another package")) is None
+    assert goals.goal_of(fake_row("one of another package"), "cuda") is None
+
+
+def test_what_rows_of_a_cpu_shall_reach():
+    def work(*of, **changes):
+        return goals.goal_of(fake_row(*of, **changes), "cpu").work
+
+    assert work("relu") == work("mymul", form="misaligned", direction="backward") == "elementwise"
+    assert work("fused_op", direction="backward") == "fused_op backward"
+    assert work("fused_op", direction="both") == "both passes"
+    assert work("fused_layer_norm") == "layer norm"
+    assert work("one of another package") == "others"
+
+
+@pytest.mark.parametrize(
+    ("eager_us", "compile_us", "is_reached"),
+    [(149.6, 100, True), (149.4, 100, False), (150, 99, False)],
+)
+def test_a_goal_may_ask_for_more_than_eager(eager_us, compile_us, is_reached):
+    others = times(ours=100, eager=eager_us, compile=compile_us)
+    row = fake_row("fused_op", floor_us=1, times=others)
+    goal = goals.goal_of(row, "cpu")
+    assert (goal.floor, goal.best, goal.eager) == (0, 1.0, 1.5)
+    assert goals.reached(row, goal) == is_reached
+    summary, short = goals.table([row], "cpu").split("Rows that do not reach theirs:")
+    assert f"| 1 | {int(is_reached)} |" in summary
+    assert "| us | best other | eager | why |" in short  # and no floor, which no goal asks for
 
 
 @pytest.mark.parametrize(
@@ -814,32 +838,34 @@ def test_what_rows_shall_reach():
 )
 def test_rows_that_do_not_reach_their_goal_are_shown(floor_us, others, is_reached):
     row = fake_row("square", "16384x4096", floor_us=floor_us, times=times(ours=100, **others))
-    goal = goals.goal_of(row)
+    goal = goals.goal_of(row, "cuda")
     assert (goal.floor, goal.best) == (0.97, 0.98)
     assert goals.reached(row, goal) == is_reached
-    summary, short = goals.table([row]).split("Rows that do not reach theirs:")
+    summary, short = goals.table([row], "cuda").split("Rows that do not reach theirs:")
     assert f"| 1 | {int(is_reached)} |" in summary
     assert ("| square | 16384x4096 | float32 | forward | 100.0 |" in short) != is_reached
 
 
 def test_reasons_are_given_where_they_hold():
     row = fake_row("square", "16384x4096", floor_us=96, times=times(ours=100, compile=99.5))
-    assert goals.reason_for(row).startswith("as fast as others")
+    assert goals.reason_for(row, "cuda").startswith("as fast as others")
     slower = dataclasses.replace(row, times=times(ours=100, compile=98))
-    assert goals.reason_for(slower) == "not known"
+    assert goals.reason_for(slower, "cuda") == "not known"
     far = dataclasses.replace(row, floor_us=90)
-    assert goals.reason_for(far) == "not known"
-    # Each is that of a row that is committed.
-    below = [
-        row
+    assert goals.reason_for(far, "cuda") == "not known"
+
+
+@pytest.mark.parametrize("device", goals.REASONS)
+def test_each_reason_is_that_of_a_row(device):
+    used = {
+        goals.reason_for(row, device)
         for found in results.committed()
-        if results.device(found) == "cuda"
-        for goal, rows in goals.rows_by_goal(found).items()
+        if results.device(found) == device
+        for goal, rows in goals.rows_by_goal(found, device).items()
         for row in rows
         if not goals.reached(row, goal)
-    ]
-    used = {goals.reason_for(row) for row in below}
-    assert used - {"not known"} == {reason.text for reason in goals.REASONS}
+    }
+    assert used - {"not known"} == {reason.text for reason in goals.REASONS[device]}
 
 
 # ----- the command
