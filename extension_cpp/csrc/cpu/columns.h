@@ -4,6 +4,7 @@
 #include "cpu/blocks.h"
 #include "cpu/clones.h"
 #include "cpu/convert.h"
+#include "cpu/lines.h"
 #include "cpu/row.h"
 #include "cpu/sum_target.h"
 #include "cpu/wide_rows.h"
@@ -419,7 +420,7 @@ struct ColumnFormula {
       int64_t rows, int64_t width, MatrixRows<const T> (&from)[K], MatrixRows<T> (&to)[R], A* const* sums,
       RowSums<A, R> own_row_sums) const {
     constexpr int64_t kCopied = kTileCols<T>;
-    alignas(64) A values[K + R][kCopied];
+    alignas(kLineBytes) A values[K + R][kCopied];
     MatrixRows<const A> wide_from[K];
     MatrixRows<A> wide_to[R] = {};
     for (int64_t most = kCopied / width; rows > 0; rows -= most) {

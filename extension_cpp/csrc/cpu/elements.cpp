@@ -2,6 +2,7 @@
 
 #include "cpu/blocks.h"
 #include "cpu/clones.h"
+#include "cpu/lines.h"
 #include "cpu/row_sums.h"
 
 #include <algorithm>
@@ -42,7 +43,7 @@ CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
   // The processor reads ahead no further than a page: the first lines of what lies behind, as a rule the next row, are
   // sent for.
   constexpr int64_t kPage = 4096 / sizeof(T);
-  constexpr int64_t kLine = 64 / sizeof(T);
+  constexpr int64_t kLine = kLineBytes / sizeof(T);
   constexpr int kSecondLevel = 2;
   for (int64_t line = 0; line < 4 && count >= kPage / 2; ++line) {
     __builtin_prefetch(from + count + line * kLine, 0, kSecondLevel);

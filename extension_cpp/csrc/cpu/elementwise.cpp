@@ -1,6 +1,7 @@
 #include "cpu/elementwise.h"
 
 #include "checks.h"
+#include "cpu/lines.h"
 #include "few.h"
 #include "indexing.h"
 #include "layout.h"
@@ -19,9 +20,6 @@ constexpr int64_t kChunkBytes = 4096;
 constexpr int64_t kSlabRows = 32;
 // What the slab of an input takes at most, to stay in the L2 cache.
 constexpr int64_t kSlabBytes = 1 << 19;
-
-// Bytes of the cache that come together.
-constexpr int64_t kLine = 64;
 
 // What the stack has room for: operands, and bytes of copies.
 constexpr size_t kFewOperands = 6;
@@ -111,7 +109,7 @@ struct Copies {
     Bits* const to = static_cast<Bits*>(buffer);
     constexpr int64_t kAhead = 16;  // columns; each is in a page of its own, of which nothing is read ahead
     for (int64_t col = 0; col < cols; ++col) {
-      for (int64_t row = 0; row < rows; row += kLine / sizeof(Bits)) {
+      for (int64_t row = 0; row < rows; row += kLineBytes / sizeof(Bits)) {
         __builtin_prefetch(from + std::min(col + kAhead, cols - 1) * stride + row);
       }
       for (int64_t row = 0; row < rows; ++row) {
@@ -163,7 +161,7 @@ bool is_transposed(const Layouts& layouts, int k) {
 // Elements from one row of a slab to the next: an odd number of lines of the cache, so that they do not compete for the
 // same places in it.
 int64_t slab_pitch(int64_t cols, int64_t itemsize) {
-  return ((cols * itemsize + kLine - 1) / kLine | 1) * kLine / itemsize;
+  return ((cols * itemsize + kLineBytes - 1) / kLineBytes | 1) * kLineBytes / itemsize;
 }
 
 // Whether an input is transposed, and copied slab by slab.
@@ -375,8 +373,8 @@ class Call {
     char* data() { return reinterpret_cast<char*>(lines_.data()); }
 
    private:
-    struct alignas(64) Line {
-      char bytes[64];
+    struct alignas(kLineBytes) Line {
+      char bytes[kLineBytes];
     };
 
     extension_cpp::detail::Few<Line, kFewBytes / sizeof(Line)> lines_;

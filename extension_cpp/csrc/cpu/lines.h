@@ -1,4 +1,4 @@
-// Arrays that begin at a line of the cache: vectors that lie across two are slow to store.
+// Lines of the cache, and arrays that begin at one: vectors that lie across two are slow to store.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,7 @@
 
 namespace extension_cpp::cpu {
 
+// Bytes that come together.
 constexpr int64_t kLineBytes = 64;
 
 struct FreeLines {

@@ -3,6 +3,7 @@
 
 #include "cpu/clones.h"
 #include "cpu/elements.h"
+#include "cpu/lines.h"
 #include "cpu/row_sums.h"
 #include "cpu/wide_rows.h"
 #include "dispatch.h"
@@ -356,7 +357,7 @@ class Row {
       } else {
         constexpr bool kCopies = WideRows<T, K>::kCopies;
         constexpr int64_t kBlock = 512 / (kCopies ? 1 : sizeof(T));
-        alignas(64) A values[kCopies ? kBlock : 1];
+        alignas(kLineBytes) A values[kCopies ? kBlock : 1];
         const bool sends = sends_for_next_row();
         const int64_t most = kCopies || sends ? kBlock : count;
         for (int64_t block = 0; block < count; block += most) {
@@ -390,7 +391,7 @@ class Row {
   // be nothing, which does no harm.
   CPU_INLINE void send_for_next_row(const WideRows<T, K>& rows, const T* to, int64_t col, int64_t width) const {
     constexpr int kSecondLevel = 2;
-    constexpr int64_t kLine = 64 / sizeof(T);
+    constexpr int64_t kLine = kLineBytes / sizeof(T);
     for (int64_t j = 0; j < width; j += kLine) {
       for (size_t k = 0; k < K; ++k) {
         __builtin_prefetch(rows.in_memory(k) + offset_ + row_cols_ + col + j, 0, kSecondLevel);

@@ -3,6 +3,7 @@
 
 #include "cpu/clones.h"
 #include "cpu/convert.h"
+#include "cpu/lines.h"
 #include "scan_arrays.h"
 #include "torch_abi.h"
 
@@ -24,8 +25,6 @@ constexpr int64_t kScanColumns = 1024;
 
 // Rows that take a step together: the processor works on some while it waits for the results of others.
 constexpr int64_t kScanRows = 8;
-
-constexpr int64_t kLineBytes = 64;
 
 // Steps of a row that are copied at a time. Memory is read in long pieces, and copies of all rows fit the L2 cache.
 template <class A>

@@ -62,11 +62,14 @@ void launch_add_partials(
         detail::add_partials_kernel<kThreads, A, K, Out>, grid, kThreads, 0, current_stream(like), parts, cols,
         partials, detail::sum_outputs(outputs, std::make_index_sequence<K>{}));
   };
-  // Of large blocks a multiprocessor runs two at once: up to two turns of them. Columns are waited for the less, the
-  // more threads share them; where there are many, small blocks are sooner done.
-  const int64_t large = 2 * 2 * multiprocessors();
-  if (static_cast<int64_t>(grid.x * K) <= large) {
+  // Columns are waited for the less, the more threads share them; but all blocks shall run at once. Where there are
+  // many, small ones are sooner done.
+  const int64_t blocks = static_cast<int64_t>(grid.x * K);
+  const int64_t threads = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor) * int64_t{multiprocessors()};
+  if (blocks * 1024 <= threads) {
     launch(std::integral_constant<int, 1024>());
+  } else if (blocks * 512 <= threads) {
+    launch(std::integral_constant<int, 512>());
   } else {
     launch(std::integral_constant<int, 128>());
   }

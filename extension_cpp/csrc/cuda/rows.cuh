@@ -514,7 +514,9 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
   const int group = lanes * row_teams;
   const int unit = lanes < kWarp ? kWarp : lanes;
   const int lane = thread % lanes;
-  if (group <= unit) {
+  // Those of one team go the same way where its threads' columns do not begin at boundaries: what they store one by one
+  // would be transactions.
+  if (group < unit || (group == unit && !kRagged<Rows>)) {
 #pragma unroll
     for (size_t c = 0; c < C; ++c) {
       sum_over_teams_of_warp(sums[c], lanes, group);
@@ -702,6 +704,13 @@ auto with_access_width_for_sums(const In& inputs, const Extent& extent, const La
 // Teams of a block that has `threads`, or as many as one team has.
 inline int teams_of(int threads, int lanes) { return std::max(1, threads / lanes); }
 
+// Rows of each team: so many, for which its sums are worth their while, and fewer where not even every second
+// multiprocessor would have a block. `blocks` are those of all columns.
+inline int64_t rows_of_teams(int64_t rows, int64_t row_teams, int64_t blocks) {
+  const int64_t least = ceil_div(multiprocessors(), 2 * blocks);
+  return std::clamp<int64_t>(ceil_div(rows, row_teams * least), 1, 4);
+}
+
 // False, and nothing done, where a device has no memory for a row, or, for rows that segments share, no clusters.
 template <int N, int V, Fit Rows, bool Ahead, bool Shares, class In, class F, class Out, size_t C>
 bool launch_column_sums(
@@ -724,7 +733,7 @@ bool launch_column_sums(
   while (row_teams > 1 && 8 * row_teams > extent.rows && teams / row_teams < tiles) {
     row_teams /= 2;
   }
-  const size_t least = row_teams > 1 ? sizeof(A) * N * (V + (kRagged<Rows> ? 1 : 0)) * block : 0;
+  const size_t least = row_teams > 1 || kRagged<Rows> ? sizeof(A) * N * (V + (kRagged<Rows> ? 1 : 0)) * block : 0;
   const auto queue = Ahead ? queue_size<In, N, V, Rows>(kernel, block, least) : QueueSize{0, least};
   if (Ahead && queue.rows == 0) {
     return false;
@@ -741,7 +750,7 @@ bool launch_column_sums(
   // As many blocks as run at once, yet several rows for each team.
   const int64_t blocks = ceil_div(tiles, teams / row_teams);
   const int64_t wanted = std::max<int64_t>(1, resident / blocks);
-  const int64_t useful = std::max<int64_t>(1, ceil_div(extent.rows, 4 * row_teams));
+  const int64_t useful = ceil_div(extent.rows, rows_of_teams(extent.rows, row_teams, blocks) * row_teams);
   const int64_t groups = std::clamp<int64_t>(std::min(wanted, useful) / classes, 1, kMaxGridY / classes);
   const int64_t parts = classes * groups;
   const int64_t size = extent.batch * extent.cols;
