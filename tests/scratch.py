@@ -9,7 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+import quick_compiler
+from quick_compiler import ROOT
+
 BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 LOADER_FILES = ("__init__.py", "__main__.py", "_loader.py", "py.typed")
 # What changes a build or an import; the tests start from none of it.
@@ -194,47 +196,6 @@ def build(project: Path, env: dict[str, str] | None = None) -> str:
     return result.stdout
 
 
-# Named after a compiler, by which torch knows one.
-QUICK = "g++"
-_QUICK = """#!{python}
-import fcntl, os, subprocess, sys
-quick = ["-O0", "-g0"]
-header, command = {header!r}, sys.argv[1:]
-if "-c" in command:
-    named = [command[i + 1] for i, flag in enumerate(command) if flag in ("-o", "-MF")]
-    of_a_file = (*named, "-o", "-MF", "-MMD", "-c")
-    flags = [a for a in command if a not in of_a_file and not a.endswith(".cpp")]
-    command += [*quick, "-include", header]
-    with open(header + ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not os.path.exists(header + ".gch"):
-            made = ["-x", "c++-header", header, "-o", header + ".gch"]
-            subprocess.run(["c++", *flags, *quick, *made], check=True)
-os.execvp("c++", ["c++", *command])
-"""
-
-
-def quick_compiler(folder: Path) -> Path:
-    """A C++ compiler for a build in which every source includes torch_abi.h.
-
-    It reads that once for all of them, which takes most of the time, and neither optimises nor
-    writes debug symbols.
-    """
-    header, script = folder / "precompiled.h", folder / QUICK
-    # One that is new would compile all again.
-    if not script.exists():
-        folder.mkdir(parents=True)
-        header.write_text('#include "torch_abi.h"\n')
-        script.write_text(_QUICK.format(python=sys.executable, header=str(header)))
-        script.chmod(0o755)
-    return script
-
-
-def quickly(folder: Path) -> dict[str, str]:
-    """Settings of a build by `quick_compiler`, which is made in the folder."""
-    return {"DEBUG": "1", "CXX": str(quick_compiler(folder))}
-
-
-if __name__ == "__main__":
-    # For .ci/run.
-    print(quick_compiler(ROOT / "build" / "quick"))
+def quickly() -> dict[str, str]:
+    """Settings of a build that neither optimises nor compiles what another build has compiled."""
+    return {"DEBUG": "1", "CXX": str(quick_compiler.make())}

@@ -80,7 +80,7 @@ def make(folder: Path, names: list[str]) -> Path:
     tool(root, ["--from", f"{folder}/neighbours.py:neighbours", "--template", "kernel"])
     for command in (["ruff", "check"], ["ruff", "format", "--check"]):
         succeed(sys.executable, "-m", *command, "--no-cache", "extension_cpp", cwd=root)
-    build(root, **quickly(root / "build" / "quick"))
+    build(root, **quickly())
     check_types(root, "extension_cpp")
     return root
 

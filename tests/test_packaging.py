@@ -130,7 +130,7 @@ def pip(environment: Path, command: str, project: Path) -> str:
         *("-m", "pip", "--python", environment, *words[start + 1 :], "--no-deps", "--no-index"),
         cwd=project,
         # Beside the clone, whose name has a space in it.
-        env=quickly(project.parent / "quick") | settings,
+        env=quickly() | settings,
     )
     assert result.returncode == 0, result.stdout
     return result.stdout
@@ -182,7 +182,7 @@ def make_build(command: str, project: Path, env: dict[str, str]) -> str:
 
 @pytest.mark.slow
 def test_make_build(tmp_path: Path, clone: Path):
-    assert make_build("make build", clone, quickly(tmp_path / "quick")) == "stable"
+    assert make_build("make build", clone, quickly()) == "stable"
     assert python("-c", USE, cwd=clone).stdout == f"{clone}/extension_cpp/__init__.py\n"
 
 
@@ -216,6 +216,6 @@ def test_the_source_distribution_holds_all_sources(tmp_path: Path):
 def test_the_source_distribution_builds(tmp_path: Path, clone: Path):
     unpacked = unpacked_source_distribution(clone, tmp_path)
     command = ("make", "build", f"PYTHON={sys.executable}")
-    result = run(*command, cwd=unpacked, env=quickly(tmp_path / "quick"))
+    result = run(*command, cwd=unpacked, env=quickly())
     assert result.returncode == 0, result.stdout
     assert python("-c", USE, cwd=unpacked).returncode == 0

@@ -86,7 +86,7 @@ def make(root: Path, cases: list[list[str]]) -> None:
     """Without optimisation, which the worked operators have."""
     tool(root, *cases)
     remove_worked_operators(root)
-    build(root, **quickly(root / "build" / "quick"))
+    build(root, **quickly())
     check_types(root)
 
 
@@ -114,7 +114,7 @@ def notices_arguments_that_change_places(root: Path) -> None:
     wrong, count = re.subn(r"\bmode\.size\(\)", "maybe_mode->size()", text, count=1)
     assert count == 1
     source.write_text(wrong)
-    build(root, **quickly(root / "build" / "quick"))
+    build(root, **quickly())
     command = [sys.executable, "-m", "pytest", "-q", "-k", "forward and [no_defaults-cpu"]
     result = run(*command, "tests/test_operators.py", cwd=root)
     assert result.returncode == 1, result.stdout
@@ -127,7 +127,7 @@ def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
     wanted = ("no_defaults", "tensor_lists", "three", "writes")
     tool(root, *(case for case in chosen if name(case) in wanted))
     remove_worked_operators(root)
-    build(root, EXTENSION_CPP_ABI="aten", **quickly(root / "build" / "quick"))
+    build(root, EXTENSION_CPP_ABI="aten", **quickly())
     battery(root, f"({select(list(wanted))}) and (forward or backward) and float32")
 
 
@@ -191,7 +191,7 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     )
     tool(project, *added)
     # With optimisation in `make test-all`: the sources are those of here, or of templates.
-    settings = {} if EVERY else quickly(project / "build" / "quick")
+    settings = {} if EVERY else quickly()
     build(project, **settings)
     succeed(sys.executable, "examples/quickstart.py", cwd=project)
     checks_what_was_edited(project, **settings)
