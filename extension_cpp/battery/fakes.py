@@ -24,7 +24,7 @@ from extension_cpp.battery.choices import (
     tiny_shapes,
 )
 from extension_cpp.battery.failure import fail, op_name
-from extension_cpp.battery.layouts import ONE_OF_EACH_KIND, is_dense, same_strides
+from extension_cpp.battery.layouts import is_dense, same_strides
 from extension_cpp.battery.registry import register
 from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.surroundings import fresh_compiler
@@ -32,7 +32,7 @@ from extension_cpp.battery.tensors import as_leaves, gradients, random_like
 
 _UNTRACED = ("test_schema", "test_autograd_registration", "test_faketensor")
 _DYNAMIC, _STATIC = "test_aot_dispatch_dynamic", "test_aot_dispatch_static"
-_WITH_SYMBOLS = ("contiguous", "transposed")
+_TRACED = ("contiguous", "transposed")
 
 
 @register()
@@ -40,17 +40,20 @@ def check_opcheck(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
     """`torch.library.opcheck`, for operator and backward, in every layout.
 
     Its tests of traced graphs, which take nearly all of the time, see every kind of call of the
-    main shape; and one kind of call of every operator in one layout of each kind, and with few
-    elements. Graphs whose sizes are symbols, which take several times as long, see that one
-    contiguous and in another order: check_dynamic makes them of every sample.
+    main shape; and one kind of call of every operator in another order, of no elements and of one:
+    check_compile makes graphs in one layout of each kind, and of all such sizes. Graphs whose sizes
+    are symbols, which take several times as long, see that one of the main shape alone:
+    check_dynamic makes them of every sample.
 
     Args:
         spec: the operator.
         device: the type of device.
         thorough: all of its tests for every call.
     """
-    dtype, main = default_dtype(spec), main_shape(spec)
-    for shape in [main, *tiny_shapes(spec)]:
+    dtype, main, tiny = default_dtype(spec), main_shape(spec), tiny_shapes(spec)
+    # Of no elements, and of one, the first.
+    by_size = {math.prod(shape): shape for shape in reversed(tiny)}
+    for shape in [main, *tiny]:
         seen = set()
         for case in op_cases(spec, device, dtype, shape):
             # Every layout for one kind of call of every operator.
@@ -65,9 +68,10 @@ def check_opcheck(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
                 contiguous = laid_out.layout == "contiguous"
                 if not contiguous and not (first and shape == main):
                     continue
-                traced = (first or shape == main) and laid_out.layout in ONE_OF_EACH_KIND
+                traced = shape == main or (first and shape in by_size.values())
+                traced = traced and laid_out.layout in _TRACED
                 # Sizes of 0 and 1 are constants of such graphs, too.
-                symbolic = first and shape == main and laid_out.layout in _WITH_SYMBOLS
+                symbolic = first and shape == main and traced
                 tests = list(_UNTRACED)
                 if comparable and (thorough or traced):
                     tests.append(_STATIC)
@@ -111,7 +115,8 @@ def check_strides(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
         spec: the operator.
         device: the type of device.
         thorough: every shape in both dtypes, rather than one in the second; every layout of each,
-            rather than of one of each kind; and in more of them those of one tensor at a time.
+            rather than of one of each kind; and in more of them, and in the second dtype too, those
+            of one tensor at a time.
     """
     every = [shape for shape in spec.shapes if math.prod(shape) <= 10000]
     main = main_shape(spec)
@@ -122,7 +127,8 @@ def check_strides(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
     not_elementwise: dict[Any, str] = {}
     not_contiguous: dict[Any, str] = {}
     for dtype in layout_dtypes(spec):
-        for shape in every if thorough or dtype == default_dtype(spec) else [main]:
+        every_way = thorough or dtype == default_dtype(spec)
+        for shape in every if every_way else [main]:
             for case in op_cases(spec, device, dtype, shape):
                 # A tensor that stays as it is in several layouts is made fake once.
                 mode = FakeTensorMode()
@@ -130,7 +136,8 @@ def check_strides(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
                 case = case.laid_out("", [t.detach() for t in case.tensors])
                 # Others are there for the loops in a kernel, which allocate nothing.
                 count = None if thorough or shape in layout_shapes(spec) else 1
-                for laid_out in itertools.islice(case.layouts(each=shape in alone), count):
+                each = every_way and shape in alone
+                for laid_out in itertools.islice(case.layouts(each=each), count):
                     outputs = laid_out.outputs_only(_compare_with_fake(laid_out, fake_of, mode))
                     for i, output in enumerate(outputs):
                         call = f"{laid_out} gives strides {output.stride()}"

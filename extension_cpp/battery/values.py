@@ -13,6 +13,7 @@ from torch import Tensor
 from extension_cpp.battery.calls import cases, mostly_op_cases, op_cases, samples
 from extension_cpp.battery.case import Case, op_case, public_case
 from extension_cpp.battery.choices import (
+    default_dtype,
     finest_dtype,
     layout_dtypes,
     layout_shapes,
@@ -116,14 +117,17 @@ def check_layouts(spec: OpSpec, device: str, dtype: torch.dtype, *, thorough: bo
         spec: the operator.
         device: the type of device.
         dtype: the inputs'.
-        thorough: every kind of shape in the other dtypes, rather than two; and of the public
-            function every layout of every sample, rather than, of those after the first, two.
+        thorough: every kind of shape in the other dtypes, rather than two, and where layouts differ
+            in the second; and of the public function every layout of every sample, rather than, of
+            those after the first, two.
     """
     each = dtype in layout_dtypes(spec)
     every = layout_shapes(spec)
-    for shape in every if each or thorough else dict.fromkeys([main_shape(spec), *every[-1:]]):
+    two = list(dict.fromkeys([main_shape(spec), *every[-1:]]))
+    for shape in every if each or thorough else two:
         # Of no elements, and of one, all layouts are one but for where they start.
-        alone = each and (thorough or math.prod(shape) > 1)
+        some = two if dtype != default_dtype(spec) else [s for s in every if math.prod(s) > 1]
+        alone = each and (thorough or shape in some)
         for case in mostly_op_cases(spec, device, dtype, shape, thorough=thorough):
             for laid_out in case.layouts(each=alone):
                 laid_out.agree(order=case.order)
