@@ -141,6 +141,9 @@ for line in sys.stdin:
     if arguments[0] == "-c":
         _, code, *sys.argv[1:] = arguments
         exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    elif arguments[0] == "-m":
+        _, module, *sys.argv[1:] = arguments
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
     else:
         sys.argv, sys.path[0] = arguments, os.path.dirname(os.path.abspath(arguments[0]))
         runpy.run_path(arguments[0], run_name="__main__")
@@ -170,7 +173,7 @@ def _imported() -> subprocess.Popen[str] | None:
 def python_with_torch(
     *arguments: str | Path, cwd: Path, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """As `python` with a script or with `-c`, in a process that has imported torch: in a moment.
+    """As `python` with a script, `-c` or `-m`, in a process that has imported torch: in a moment.
 
     Not with what counts where a process starts, such as LD_PRELOAD or another torch.
     """

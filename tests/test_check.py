@@ -12,7 +12,7 @@ import time
 import pytest
 import torch
 from mutants import broken
-from scratch import ROOT, copy_repository, python
+from scratch import ROOT, copy_repository, python, python_with_torch
 
 from extension_cpp import testing
 from extension_cpp.command import build, program, tasks, text
@@ -78,7 +78,7 @@ def check(package):
     def run(*arguments):
         path = f"{ROOT}:{ROOT / 'tests'}:{package}"
         command = ("-m", "extension_cpp.testing", "--no-build", *arguments)
-        return python(*command, cwd=package, env={"PYTHONPATH": path})
+        return python_with_torch(*command, cwd=package, env={"PYTHONPATH": path})
 
     return run
 
