@@ -88,6 +88,8 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
     const int64_t step[] = {operands.repeated[I] ? 0 : 1 ...};
     const int64_t count = operands.count;
     int64_t j = 0;
+    // With AVX2, of float16, two thirds of the time of one by one.
+#pragma GCC unroll 2
     for (; j + kBlock <= count; j += kBlock) {
       on_block<Isa>(f, {from[I] + j * step[I]...}, {to[M] + j...});
     }
