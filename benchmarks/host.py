@@ -3,6 +3,7 @@
     python benchmarks/host.py                   all operators, 4 x 8, float32
     python benchmarks/host.py fused_op          one of them
     python benchmarks/host.py --device cuda     with CUDA graphs, too
+    python benchmarks/host.py relu --after 96   single calls, each after a copy of 96 MiB
 
 Interleaved rounds of 100 calls in a row, their median and quartiles, and how many times the first
 contender's median it is: PyTorch's own operations. benchmarks/README.md says who else is timed.
@@ -84,6 +85,12 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--shape", type=parse_shape, default=(4, 8), help="default: 4x8")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument(
+        "--after",
+        type=int,
+        metavar="MIB",
+        help="what is copied before each call, out of the caches",
+    )
     return parser.parse_args(argv)
 
 
@@ -129,7 +136,11 @@ def report(title: str, calls: dict[str, Timed], arguments: argparse.Namespace) -
             torch.testing.assert_close(call.run(), right, msg=lambda m, n=name: f"{n}: {m}")  # type: ignore[misc]
     if arguments.device == "cuda":
         calls = calls | {"CUDA graph": graph(calls["public function"])}
-    once = functools.partial(once_each, cuda=arguments.device == "cuda")
+    cuda = arguments.device == "cuda"
+    once = functools.partial(once_each, cuda=cuda)
+    if arguments.after:
+        kept = torch.ones(2, arguments.after << 18, device=arguments.device)
+        once = functools.partial(once_each, cuda=cuda, before=lambda: kept[0].copy_(kept[1]))
     effort = Effort(arguments.rounds, fewest=arguments.rounds)
     spreads = interleaved(once, calls, effort)
     print(f"\n{title:<36} {'us':>8} {'quartiles':>17} {'of torch':>9}")
@@ -139,15 +150,18 @@ def report(title: str, calls: dict[str, Timed], arguments: argparse.Namespace) -
         print(f"    {name:<32} {1e6 * spread.median:8.2f} {quartiles:>17} {ratio:8.2f}x")
 
 
-def once_each(calls: Calls, *, cuda: bool) -> Seconds:
+def once_each(calls: Calls, *, cuda: bool, before: Callable[[], object] | None = None) -> Seconds:
+    """How long a call takes: one of many in a row, or a single one after something else."""
     seconds = {}
     gc.collect()
     gc.disable()
     try:
         for name, call in calls.items():
             assert isinstance(call, Timed)
-            runs = range(max(1, CALLS // call.calls))
+            runs = range(max(1, CALLS // call.calls) if before is None else 1)
             with call.mode():
+                if before is not None:
+                    before()
                 if cuda:
                     torch.cuda.synchronize()
                 start = time.perf_counter()

@@ -1,5 +1,6 @@
 """The benchmark of host time: who is timed, and that what is wrong is not."""
 
+import functools
 import re
 import sys
 
@@ -66,6 +67,20 @@ def test_time_is_that_of_one_call(monkeypatch):
     }
     assert host.once_each(calls, cuda=False) == {"one": 1 / 100, "twenty": 2 / 100}
     assert seen == [False] * 100 + [None] * 5
+
+
+def test_single_calls_come_after_something(monkeypatch):
+    seen = []
+
+    def clock():
+        seen.append("clock")
+        return float(len(seen))
+
+    monkeypatch.setattr(host.time, "perf_counter", clock)
+    calls = {name: host.Timed(functools.partial(seen.append, name)) for name in ("one", "two")}
+    seconds = host.once_each(calls, cuda=False, before=lambda: seen.append("copy"))
+    assert seen == ["copy", "clock", "one", "clock", "copy", "clock", "two", "clock"]
+    assert seconds == {"one": 2, "two": 2}
 
 
 def test_modes_are_entered_once(few):
