@@ -356,16 +356,18 @@ def wrapper_of(source: str) -> str:
 def write_wrappers() -> None:
     for source in shared_sources():
         wrapper = ROOT / wrapper_of(source)
-        text = f'#include "{os.path.relpath(ROOT / source, wrapper.parent)}"\n'
-        # Left alone where it is right already: one that is new would be compiled again.
-        if not wrapper.exists() or wrapper.read_text() != text:
-            wrapper.parent.mkdir(parents=True, exist_ok=True)
-            wrapper.write_text(text)
+        write(wrapper, f'#include "{os.path.relpath(ROOT / source, wrapper.parent)}"\n')
 
 
 def write_exports() -> None:
-    (ROOT / EXPORTS).parent.mkdir(exist_ok=True)
-    (ROOT / EXPORTS).write_text(f"{{ global: {PACKAGE}_operators; local: *{PACKAGE}*; }};\n")
+    write(ROOT / EXPORTS, f"{{ global: {PACKAGE}_operators; local: *{PACKAGE}*; }};\n")
+
+
+def write(path: Path, text: str) -> None:
+    """Not where it is there already: what is new would be compiled, or linked, again."""
+    if not path.exists() or path.read_text() != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
 
 
 def extensions(config: Config) -> list[Extension]:

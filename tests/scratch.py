@@ -201,4 +201,4 @@ def build(project: Path, env: dict[str, str] | None = None) -> str:
 
 def quickly() -> dict[str, str]:
     """Settings of a build that neither optimises nor compiles what another build has compiled."""
-    return {"DEBUG": "1", "CXX": str(quick_compiler.make())}
+    return {"DEBUG": "1", "CXX": quick_compiler.make()}

@@ -129,7 +129,6 @@ def pip(environment: Path, command: str, project: Path) -> str:
     result = python(
         *("-m", "pip", "--python", environment, *words[start + 1 :], "--no-deps", "--no-index"),
         cwd=project,
-        # Beside the clone, whose name has a space in it.
         env=quickly() | settings,
     )
     assert result.returncode == 0, result.stdout
@@ -181,7 +180,7 @@ def make_build(command: str, project: Path, env: dict[str, str]) -> str:
 
 
 @pytest.mark.slow
-def test_make_build(tmp_path: Path, clone: Path):
+def test_make_build(clone: Path):
     assert make_build("make build", clone, quickly()) == "stable"
     assert python("-c", USE, cwd=clone).stdout == f"{clone}/extension_cpp/__init__.py\n"
 
