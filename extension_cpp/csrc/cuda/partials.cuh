@@ -64,11 +64,13 @@ void launch_add_partials(
   };
   // Columns are waited for the less, the more threads share them; but all blocks shall run at once. Where there are
   // many, small ones are sooner done.
-  const int64_t blocks = static_cast<int64_t>(grid.x * K);
-  const int64_t threads = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor) * int64_t{multiprocessors()};
-  if (blocks * 1024 <= threads) {
+  const auto all_run = [&](int threads) {
+    const int64_t each = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor) / threads;
+    return static_cast<int64_t>(grid.x * K) <= each * multiprocessors();
+  };
+  if (all_run(1024)) {
     launch(std::integral_constant<int, 1024>());
-  } else if (blocks * 512 <= threads) {
+  } else if (all_run(512)) {
     launch(std::integral_constant<int, 512>());
   } else {
     launch(std::integral_constant<int, 128>());

@@ -514,8 +514,8 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
   const int group = lanes * row_teams;
   const int unit = lanes < kWarp ? kWarp : lanes;
   const int lane = thread % lanes;
-  // Those of one team go the same way where its threads' columns do not begin at boundaries: what they store one by one
-  // would be transactions.
+  // Those of one unit go the same way where threads' columns do not begin at boundaries: each number that they store
+  // would be a transaction.
   if (group < unit || (group == unit && !kRagged<Rows>)) {
 #pragma unroll
     for (size_t c = 0; c < C; ++c) {
@@ -704,8 +704,8 @@ auto with_access_width_for_sums(const In& inputs, const Extent& extent, const La
 // Teams of a block that has `threads`, or as many as one team has.
 inline int teams_of(int threads, int lanes) { return std::max(1, threads / lanes); }
 
-// Rows of each team: so many, for which its sums are worth their while, and fewer where not even every second
-// multiprocessor would have a block. `blocks` are those of all columns.
+// Rows of each team: four, for which its sums are worth their while, and fewer where with four not even about every
+// second multiprocessor would have a block. `blocks` are those of all columns.
 inline int64_t rows_of_teams(int64_t rows, int64_t row_teams, int64_t blocks) {
   const int64_t least = ceil_div(multiprocessors(), 2 * blocks);
   return std::clamp<int64_t>(ceil_div(rows, row_teams * least), 1, 4);
