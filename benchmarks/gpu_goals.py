@@ -217,8 +217,8 @@ REASONS = (
         ),
     ),
     Reason(
-        "a quarter of the warps (128 registers a thread), and 4 to 9 us in the kernel that adds up "
-        "partial sums, as counted",
+        "a quarter of the warps (128 registers a thread), and 4 us or more in the kernel that adds "
+        "up partial sums, as counted",
         all_of(backward(LAYER), of_columns(1024, 8192), from_mib(64)),
     ),
     Reason(
@@ -284,6 +284,10 @@ REASONS = (
     Reason(
         "the sum is read once more: the bytes of five tensors for four",
         forward(*NORMS, shape="16x4194304"),
+    ),
+    Reason(
+        "rows too long for registers are read twice: the bytes of six tensors for four",
+        backward(*NORMS, shape="16x4194304"),
     ),
     Reason(
         "each pass reads the sum again, from the L2 cache",
