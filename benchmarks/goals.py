@@ -16,7 +16,8 @@ import cpu_goals
 import gpu_goals
 from conditions import Goal, best, eager, first_of
 from contenders import OURS
-from results import Row, committed, device
+from results import Row, committed
+from results import device as device_of
 from table import TEXT, markdown
 
 
@@ -103,7 +104,7 @@ Rows that do not reach theirs:
 
 def main() -> None:
     for results in committed():
-        print(f"{results.path.stem}\n\n{table(results, device(results))}")
+        print(f"{results.path.stem}\n\n{table(results, device_of(results))}")
 
 
 if __name__ == "__main__":
