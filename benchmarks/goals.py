@@ -43,16 +43,16 @@ FIGURES = (
     Figure("best other", lambda goal: goal.best, best, ".2f"),
     Figure("eager", lambda goal: goal.eager, eager, ".2f"),
 )
-GOALS = {"cuda": gpu_goals.GOALS, "cpu": cpu_goals.GOALS}
-REASONS = {"cuda": gpu_goals.REASONS, "cpu": cpu_goals.REASONS}
+# What rows of a device's results shall reach, and why they do not: GOALS and REASONS.
+MODULES = {"cuda": gpu_goals, "cpu": cpu_goals}
 
 
 def goal_of(row: Row, device: str) -> Goal | None:
-    return first_of(GOALS[device], row)
+    return first_of(MODULES[device].GOALS, row)
 
 
 def reason_for(row: Row, device: str) -> str:
-    reason = first_of(REASONS[device], row)
+    reason = first_of(MODULES[device].REASONS, row)
     return "not known" if reason is None else reason.text
 
 
@@ -62,7 +62,7 @@ def reached(row: Row, goal: Goal) -> bool:
 
 def rows_by_goal(rows: Iterable[Row], device: str) -> dict[Goal, list[Row]]:
     """Those that were timed, of goals that ask something."""
-    found: dict[Goal, list[Row]] = {goal: [] for goal in GOALS[device]}
+    found: dict[Goal, list[Row]] = {goal: [] for goal in MODULES[device].GOALS}
     for row in rows:
         goal = goal_of(row, device)
         if goal is not None and OURS in row.times:

@@ -159,7 +159,7 @@ def goals_path(results: Results) -> Path:
 
 def goals_document(results: Results) -> str:
     """What the rows of a file shall reach, and those that do not."""
-    module = "cpu_goals" if device(results) == "cpu" else "gpu_goals"
+    module = goals.MODULES[device(results)].__name__
     return f"""\
 {origin(results)} Asked for are times of others over ours: of the floor,
 of the fastest other, of eager. [{module}.py](../{module}.py) has the goals,

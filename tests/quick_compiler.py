@@ -5,6 +5,7 @@ a source once for all copies of the repository that hold it.
 """
 
 import fcntl
+import functools
 import hashlib
 import os
 import re
@@ -91,7 +92,6 @@ def compile_once(store: Path, command: list[str]) -> None:
 
 def digest(package: Path, flags: Sequence[str], files: Sequence[Path]) -> str:
     """Of all that makes an object: whichever folder the package lies in."""
-    compiler = subprocess.run(["c++", "--version"], stdout=subprocess.PIPE, check=True).stdout
     torch = find_spec("torch")
     assert torch is not None
     assert torch.origin is not None
@@ -101,8 +101,13 @@ def digest(package: Path, flags: Sequence[str], files: Sequence[Path]) -> str:
     said = [flag for flag in flags if not flag.startswith(PLACES)]
     variables = [os.environ.get(name) for name in VARIABLES]
     own = Path(__file__).read_bytes()
-    everything = (compiler, torch_version, own, variables, said, contents)
+    everything = (compiler_version(), torch_version, own, variables, said, contents)
     return hashlib.sha256(repr(everything).encode()).hexdigest()
+
+
+@functools.cache
+def compiler_version() -> bytes:
+    return subprocess.run(["c++", "--version"], stdout=subprocess.PIPE, check=True).stdout
 
 
 def precompiled(store: Path, package: Path, flags: Sequence[str]) -> Path:

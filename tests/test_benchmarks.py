@@ -855,7 +855,7 @@ def test_reasons_are_given_where_they_hold():
     assert goals.reason_for(far, "cuda") == "not known"
 
 
-@pytest.mark.parametrize("device", goals.REASONS)
+@pytest.mark.parametrize("device", goals.MODULES)
 def test_each_reason_is_that_of_a_row(device):
     used = {
         goals.reason_for(row, device)
@@ -865,7 +865,7 @@ def test_each_reason_is_that_of_a_row(device):
         for row in rows
         if not goals.reached(row, goal)
     }
-    assert used - {"not known"} == {reason.text for reason in goals.REASONS[device]}
+    assert used - {"not known"} == {reason.text for reason in goals.MODULES[device].REASONS}
 
 
 # ----- the command

@@ -35,22 +35,23 @@ CPU_INLINE void convert_blocks(const From* from, To* to, int64_t count, void (*c
   }
 }
 
-template <class From, class To>
-CPU_AVX2 void convert_blocks_of(Avx2, const From* from, To* to, int64_t count) {
+template <class Isa, class From, class To>
+CPU_INLINE void convert_blocks(const From* from, To* to, int64_t count) {
   if constexpr (std::is_same_v<To, float>) {
-    convert_blocks<Avx2::kBlock<From>, From, To>(from, to, count, Avx2::load_block);
+    convert_blocks<Isa::template kBlock<From>, From, To>(from, to, count, Isa::load_block);
   } else {
-    convert_blocks<Avx2::kBlock<To>, From, To>(from, to, count, Avx2::store_block);
+    convert_blocks<Isa::template kBlock<To>, From, To>(from, to, count, Isa::store_block);
   }
 }
 
 template <class From, class To>
+CPU_AVX2 void convert_blocks_of(Avx2, const From* from, To* to, int64_t count) {
+  convert_blocks<Avx2>(from, to, count);
+}
+
+template <class From, class To>
 CPU_AVX512 void convert_blocks_of(Avx512, const From* from, To* to, int64_t count) {
-  if constexpr (std::is_same_v<To, float>) {
-    convert_blocks<Avx512::kBlock<From>, From, To>(from, to, count, Avx512::load_block);
-  } else {
-    convert_blocks<Avx512::kBlock<To>, From, To>(from, to, count, Avx512::store_block);
-  }
+  convert_blocks<Avx512>(from, to, count);
 }
 
 #endif

@@ -64,10 +64,9 @@ void launch_add_partials(
   };
   // Columns are waited for the less, the more threads share them; but all blocks shall run at once. Where there are
   // many, small ones are sooner done.
-  const auto all_run = [&](int threads) {
-    const int64_t each = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor) / threads;
-    return static_cast<int64_t>(grid.x * K) <= each * multiprocessors();
-  };
+  const int most_threads = device_attribute(cudaDevAttrMaxThreadsPerMultiProcessor);
+  const int64_t all = multiprocessors();
+  const auto all_run = [&](int threads) { return static_cast<int64_t>(grid.x * K) <= most_threads / threads * all; };
   if (all_run(1024)) {
     launch(std::integral_constant<int, 1024>());
   } else if (all_run(512)) {
