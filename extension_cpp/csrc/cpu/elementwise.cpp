@@ -273,13 +273,18 @@ class Call {
         chunk_(kChunkBytes / operands.itemsize),
         outputs_(operands.num_outputs),
         inputs_(operands.num_inputs),
+        row_bytes_(operands.num_inputs),
+        are_numbers_(operands.num_inputs),
         cols_(layouts.size(0)),
         short_rows_(are_short_rows()) {
     for (size_t m = 0; m < operands.num_outputs; ++m) {
       outputs_.data()[m] = static_cast<char*>(operands.outputs[m].mutable_data_ptr());
     }
     for (size_t k = 0; k < operands.num_inputs; ++k) {
+      const int operand = static_cast<int>(k) + 1;
       inputs_.data()[k] = static_cast<const char*>(operands.inputs[k]->const_data_ptr());
+      row_bytes_.data()[k] = layouts.dims == 1 ? 0 : layouts.stride(1, operand) * itemsize_;
+      are_numbers_.data()[k] = is_number(operand);
     }
   }
 
@@ -295,30 +300,30 @@ class Call {
   // Elements begin ... end - 1, where they are.
   void on_rows(int64_t begin, int64_t end) const {
     Buffers buffers(inputs_.size());
-    Pointers<char*> to(outputs_.size());
-    Pointers<const char*> from(inputs_.size());
-    extension_cpp::detail::Few<bool, kFewOperands> repeated(inputs_.size());
+    Pointers<char*> outputs(outputs_.size());
+    Pointers<const char*> inputs(inputs_.size());
+    char** const to = outputs.data();
+    const char** const from = inputs.data();
+    const int64_t* const row_bytes = row_bytes_.data();
+    const bool* const are_numbers = are_numbers_.data();
     int64_t row = begin / cols_;
     int64_t place = begin - row * cols_;
     for (bool first = true; begin < end; first = false, ++row, place = 0) {
       for (size_t m = 0; m < outputs_.size(); ++m) {
-        to.data()[m] = outputs_.data()[m] + begin * itemsize_;
+        to[m] = outputs_.data()[m] + begin * itemsize_;
       }
       for (size_t k = 0; k < inputs_.size(); ++k) {
-        const int operand = static_cast<int>(k) + 1;
-        const int64_t row_stride = layouts_.dims == 1 ? 0 : layouts_.stride(1, operand);
-        const char* const of_row = inputs_.data()[k] + row * row_stride * itemsize_;
-        repeated.data()[k] = is_number(operand);
-        if (!repeated.data()[k]) {
-          from.data()[k] = of_row + place * itemsize_;
-        } else if (first || row_stride != 0) {
+        const char* const of_row = inputs_.data()[k] + row * row_bytes[k];
+        if (!are_numbers[k]) {
+          from[k] = of_row + place * itemsize_;
+        } else if (first || row_bytes[k] != 0) {
           char* const buffer = buffers.data() + k * kChunkBytes;
           with_bits(itemsize_, [&](auto copies) { copies.repeat(of_row, buffer); });
-          from.data()[k] = buffer;
+          from[k] = buffer;
         }
       }
       const int64_t count = std::min(cols_ - place, end - begin);
-      loop_(formula_, {count, to.data(), from.data(), repeated.data()});
+      loop_(formula_, {count, to, from, are_numbers});
       begin += count;
     }
   }
@@ -405,6 +410,8 @@ class Call {
   int64_t chunk_;  // elements in kChunkBytes
   Pointers<char*> outputs_;
   Pointers<const char*> inputs_;
+  Pointers<int64_t> row_bytes_;  // from one row of an input to the next
+  Pointers<bool> are_numbers_;   // inputs, throughout a row
   int64_t cols_;
   bool short_rows_;  // of which several are worked on at a time
 };
