@@ -62,6 +62,22 @@ def agrees(decay, input, initial, dim, **options):
     are_close(with_gradients(linear_scan, *arguments), by_loop(*arguments), decay.dtype, **options)
 
 
+def agrees_with_float64(decay, input, initial, dim) -> Tensor:
+    """The same against scans in float64, of as many steps as may be; the forward one."""
+    tolerance = 5 * TOLERANCES[decay.dtype]
+    doubles = [t.double() for t in (decay, input, initial)]
+    actual = linear_scan(decay, input, initial, dim)
+    exact = linear_scan(*doubles, dim)
+    torch.testing.assert_close(actual.double(), exact, rtol=tolerance, atol=tolerance)
+    grad_output = torch.randn_like(decay)
+    backward = torch.ops.extension_cpp.linear_scan_backward
+    found = backward(grad_output, decay, actual, initial, dim)
+    wanted = backward(grad_output.double(), doubles[0], actual.double(), doubles[2], dim)
+    for grad, want in zip(found, wanted, strict=True):
+        torch.testing.assert_close(grad.double(), want, rtol=tolerance, atol=tolerance)
+    return exact
+
+
 @on_each_device
 @in_each_dtype
 @pytest.mark.parametrize("length", LENGTHS)
@@ -87,18 +103,21 @@ def test_many_channels(inner, dtype, device):
 )
 def test_a_million_steps(shape, dim, device):
     """Against a scan in float64, which is compared with a loop where that is no longer slow."""
-    decay, input, initial = tensors(shape, dim, low=0.5)
-    exact = linear_scan(decay.double(), input.double(), initial.double(), dim)
-    head = [t.double().narrow(dim, 0, 5000) for t in (decay, input)]
-    torch.testing.assert_close(exact.narrow(dim, 0, 5000), reference(*head, initial.double(), dim))
-    actual = linear_scan(decay.to(device), input.to(device), initial.to(device), dim)
-    torch.testing.assert_close(actual.cpu().double(), exact, rtol=1e-4, atol=1e-5)
-    grad_output = torch.randn(shape)
-    operator = torch.ops.extension_cpp.linear_scan_backward
-    wanted = operator(grad_output.double(), decay.double(), exact, initial.double(), dim)
-    moved = [t.to(device) for t in (grad_output, decay, exact.float(), initial)]
-    for grad, want in zip(operator(*moved, dim), wanted, strict=True):
-        torch.testing.assert_close(grad.cpu().double(), want, rtol=1e-4, atol=1e-4)
+    arguments = tensors(shape, dim, device, low=0.5)
+    exact = agrees_with_float64(*arguments, dim).cpu()
+    decay, input, initial = (t.cpu().double() for t in arguments)
+    head = [t.narrow(dim, 0, 5000) for t in (decay, input)]
+    torch.testing.assert_close(exact.narrow(dim, 0, 5000), reference(*head, initial, dim))
+
+
+# Of so many bytes that a GPU sends for tiles ahead: rows of many tiles in whole accesses, others.
+@on_each_device
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(5, 1_700_000), (5, 1_700_001), (2051, 4095), (4101, 2047)])
+def test_large_rows_and_many(shape, dtype, device):
+    if device == "cpu":
+        shape = (min(shape[0], 20), min(shape[1], 100_001))
+    agrees_with_float64(*tensors(shape, 1, device, dtype, low=0.5), 1)
 
 
 @on_each_device

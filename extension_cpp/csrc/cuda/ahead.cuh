@@ -14,11 +14,12 @@ constexpr int64_t kAheadBytes = 7 << 19;
 // For inputs of fewer bytes the kernel begins later than it gains.
 constexpr int64_t kLeastSentForAhead = 128 << 20;
 
-// How many blocks ahead of itself each of `blocks` sends for what will be read: those that come read so many bytes
-// each. 0: none.
-inline int blocks_ahead(int64_t blocks, int64_t bytes_of_block) {
-  const bool worth_it = blocks * bytes_of_block >= kLeastSentForAhead;
-  return worth_it ? static_cast<int>(std::max<int64_t>(1, kAheadBytes / bytes_of_block)) : 0;
+// How many blocks ahead of itself each of `blocks` sends for what will be read, `bytes` ahead: those that come read so
+// many bytes each. 0: none, where all together read fewer than `least`.
+inline int blocks_ahead(
+    int64_t blocks, int64_t bytes_of_block, int64_t bytes = kAheadBytes, int64_t least = kLeastSentForAhead) {
+  const bool worth_it = blocks * bytes_of_block >= least;
+  return worth_it ? static_cast<int>(std::max<int64_t>(1, bytes / bytes_of_block)) : 0;
 }
 
 // Sends for elements first ... first + count - 1 to the L2 cache: for the 16-byte pieces that lie among them whole. One

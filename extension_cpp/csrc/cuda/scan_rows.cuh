@@ -5,6 +5,7 @@
 // on who comes first what is added to what.
 #pragma once
 
+#include "ahead.cuh"
 #include "launch.cuh"
 #include "scan_piece.cuh"
 #include "scan_told.cuh"
@@ -292,11 +293,57 @@ __device__ A state_before_tile(
   return shared.state;
 }
 
+// What a block has whose tiles are of several warps.
+struct TilePlace {
+  int64_t row;
+  int64_t tile;
+};
+
+// Of all rows in turn. A block waits for those before it: they begin in the order of their numbers, on which CUB
+// relies, too. (To draw numbers instead takes a trip to memory before the first read.)
+__device__ inline TilePlace tile_of_block(int64_t block, int64_t rows, int64_t tiles) {
+  return tiles > 1 ? TilePlace{block % rows, block / rows} : TilePlace{block, 0};
+}
+
+// Whether blocks send for the tiles of those that come later: where one waits for others, or for what it puts aside.
+// Others are slower by it, forward those of few whole tiles, too.
+template <class Tile, RowsLie Lie, bool Lagged>
+bool sends_for_tiles(int64_t warps, int64_t tiles) {
+  if (Lie == RowsLie::kApart || warps < Tile::kWarps) {
+    return false;
+  }
+  return Lie == RowsLie::kAlike || tiles > (Lagged ? 1 : 3);
+}
+
+constexpr int64_t kTileAheadBytes = 10 << 19;
+constexpr int64_t kLeastSentForTiles = 32 << 20;
+
+// Sends for the tile, of so many steps, of the block that comes `ahead` blocks later.
+template <bool Reverse, bool Lagged, class T, size_t K, size_t R>
+__device__ void send_for_tile(
+    const ScanArrays<T, K, R>& arrays, int64_t rows, int64_t cols, int64_t tiles, int64_t steps, int ahead) {
+  const int64_t block = int64_t{blockIdx.x} + ahead;
+  if (block >= gridDim.x) {
+    return;
+  }
+  const TilePlace place = tile_of_block(block, rows, tiles);
+  const int64_t begin = place.tile * steps;
+  const int64_t count = min(steps, cols - begin);
+  const int64_t offset = place.row * cols + (Reverse ? cols - begin - count : begin);
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    send_for(arrays.inputs[k] + offset, count);
+  }
+  if constexpr (Lagged) {
+    send_for(arrays.lagged + offset, count);
+  }
+}
+
 // V accesses a thread, one behind the other for a warp, and `warps` of these: a tile of a row. A block has one, or a
-// warp each of several rows.
+// warp each of several rows. `ahead`: 0, or how many blocks later that one comes whose tile it sends for.
 template <class T, class F, size_t K, size_t R, class Tile, int V, RowsLie Lie>
 __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_rows_kernel(
-    F f, ScanArrays<T, K, R> arrays, int64_t rows, int64_t cols, int warps, int64_t tiles,
+    F f, ScanArrays<T, K, R> arrays, int64_t rows, int64_t cols, int warps, int64_t tiles, int ahead,
     ToldOfTile<acc_t<T>>* told /* [rows, tiles] */) {
   using A = acc_t<T>;
   constexpr int N = kVector<T>;
@@ -306,14 +353,8 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int warp = warps == 1 ? 0 : static_cast<int>(threadIdx.x) / kWarp;
 
-  int64_t row = blockIdx.x;
-  int64_t tile = 0;
-  if (tiles > 1) {
-    // Of all rows in turn. A block waits for those before it: they begin in the order of their numbers, on which CUB
-    // relies, too. (To draw numbers instead takes a trip to memory before the first read.)
-    tile = row / rows;
-    row %= rows;
-  } else if (warps == 1) {
+  auto [row, tile] = tile_of_block(blockIdx.x, rows, tiles);
+  if (warps == 1) {
     row = row * kScanTeams + threadIdx.x / kWarp;
     if (row >= rows) {
       return;
@@ -343,6 +384,12 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanBlocks<Tile, Lie>) scan_r
     const int64_t access = first_access + v * kWarp;
     if (access < accesses) {
       here[v].read(arrays, row, cols, start_of(access));
+    }
+  }
+  if constexpr (Lie != RowsLie::kApart) {
+    if (ahead > 0 && threadIdx.x == 0) {
+      send_for_tile<kReverse, kLaggedOf<F>>(
+          arrays, rows, cols, tiles, static_cast<int64_t>(warps) * (V * kWarp * N), ahead);
     }
   }
   if constexpr (Lie == RowsLie::kApart && V == 1) {
@@ -514,9 +561,13 @@ void launch_scan_rows(
   }
   const int64_t blocks = warps == 1 ? ceil_div(rows, kScanTeams) : rows * tiles;
   const int64_t threads = kWarp * (warps == 1 ? kScanTeams : warps);
+  constexpr auto kArrayBytes = static_cast<int64_t>(sizeof(T) * kArraysOf<F, K>);
+  const int ahead = sends_for_tiles<Tile, Lie, kLaggedOf<F>>(warps, tiles)
+                        ? blocks_ahead(blocks, warps * kPerWarp * kArrayBytes, kTileAheadBytes, kLeastSentForTiles)
+                        : 0;
   scan_rows_kernel<T, F, K, R, Tile, V, Lie>
       <<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(
-          f, arrays, rows, cols, static_cast<int>(warps), tiles, told);
+          f, arrays, rows, cols, static_cast<int>(warps), tiles, ahead, told);
   CUDA_LAUNCH_CHECK();
 }
 
