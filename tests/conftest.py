@@ -1,4 +1,5 @@
 import gc
+import logging
 import os
 
 # torch.compile's caches on disk do not see what changes in a backward formula, and are shared with
@@ -10,6 +11,13 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
+import torch._dynamo.guards
+
+# torch's compiler writes down all that it does where somebody listens, and pytest listens to loggers
+# that do not propagate: a tenth of a compilation.
+logging.getLogger("torch.__trace").propagate = True
+# Dynamo empties the processor's caches to time guards, for a log.
+torch._dynamo.guards.profile_guard_manager = lambda *arguments: 0.0
 
 # Tests whose kernels are to be run by several threads.
 THREADED = {"test_forward", "test_backward", "test_determinism"}
