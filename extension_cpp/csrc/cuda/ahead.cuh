@@ -11,13 +11,14 @@ namespace extension_cpp::cuda::detail {
 // was not read yet.)
 constexpr int64_t kAheadBytes = 7 << 19;
 
-// For inputs of fewer bytes the kernel begins later than it gains.
+// For inputs of fewer bytes the kernel begins later than it gains. Rows that are not whole accesses gain sooner.
 constexpr int64_t kLeastSentForAhead = 128 << 20;
+constexpr int64_t kLeastOfRaggedRows = 60 << 20;
 
 // How many blocks ahead of itself each of `blocks` sends for what will be read, `bytes` ahead: those that come read so
 // many bytes each. 0: none, where all together read fewer than `least`.
 inline int blocks_ahead(
-    int64_t blocks, int64_t bytes_of_block, int64_t bytes = kAheadBytes, int64_t least = kLeastSentForAhead) {
+    int64_t blocks, int64_t bytes_of_block, int64_t least, int64_t bytes = kAheadBytes) {
   const bool worth_it = blocks * bytes_of_block >= least;
   return worth_it ? static_cast<int>(std::max<int64_t>(1, bytes / bytes_of_block)) : 0;
 }

@@ -789,7 +789,9 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
       const int teams = teams_of(kRowBlock, lanes);
       const dim3 block(static_cast<unsigned>(lanes), static_cast<unsigned>(teams));
       const auto blocks = static_cast<unsigned>(ceil_div(spans.count, teams));
-      const int ahead = blocks_ahead(blocks, teams * span_cols * In::kCount * static_cast<int64_t>(sizeof(T)));
+      const int64_t bytes_of_block = teams * span_cols * In::kCount * static_cast<int64_t>(sizeof(T));
+      constexpr int64_t kLeast = kRagged<kFit> ? kLeastOfRaggedRows : kLeastSentForAhead;
+      const int ahead = blocks_ahead(blocks, bytes_of_block, kLeast);
       launch_clusters(kernel, cluster, blocks, block, 0, current_stream(like), f, inputs, spans, ahead);
     };
     const auto is_full = [&](int kept, int lanes) {

@@ -563,7 +563,7 @@ void launch_scan_rows(
   const int64_t threads = kWarp * (warps == 1 ? kScanTeams : warps);
   constexpr auto kArrayBytes = static_cast<int64_t>(sizeof(T) * kArraysOf<F, K>);
   const int ahead = sends_for_tiles<Tile, Lie, kLaggedOf<F>>(warps, tiles)
-                        ? blocks_ahead(blocks, warps * kPerWarp * kArrayBytes, kTileAheadBytes, kLeastSentForTiles)
+                        ? blocks_ahead(blocks, warps * kPerWarp * kArrayBytes, kLeastSentForTiles, kTileAheadBytes)
                         : 0;
   scan_rows_kernel<T, F, K, R, Tile, V, Lie>
       <<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(
