@@ -13,8 +13,8 @@ import pytest
 import torch
 import torch._dynamo.guards
 
-# torch's compiler writes down all that it does where somebody listens, and pytest listens to loggers
-# that do not propagate: a tenth of a compilation.
+# torch's compiler writes down all that it does where somebody listens, and pytest listens to every
+# logger that does not propagate.
 logging.getLogger("torch.__trace").propagate = True
 # Dynamo empties the processor's caches to time guards, for a log.
 torch._dynamo.guards.profile_guard_manager = lambda *arguments: 0.0
