@@ -5,6 +5,7 @@ benchmarks/README.md states the method.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import random
 import statistics
@@ -94,10 +95,24 @@ class Timer(Protocol):
         """How long the caller waits for each, where that is less than until it has finished."""
 
 
+def keep_freed_memory() -> None:
+    """Lets this process keep the memory that it frees, where the C library is glibc.
+
+    Else results of some MiB are new pages in every call, each of which the system gives out and
+    fills with zeros: most of the time, and none of it that of a kernel.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        trim_threshold, mmap_max, never = -1, -4, -1
+        mallopt(trim_threshold, never)
+        mallopt(mmap_max, 0)
+
+
 class CpuTimer:
     """Wall time of calls in turn. Caches hold what the call before it left there."""
 
     def __init__(self, effort: Effort, clock: Callable[[], float] = time.perf_counter) -> None:
+        keep_freed_memory()
         self._effort = effort
         self._clock = clock
 

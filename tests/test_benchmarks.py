@@ -3,7 +3,9 @@
 import dataclasses
 import json
 import math
+import platform
 import re
+import resource
 import sys
 import types
 
@@ -209,6 +211,19 @@ def test_cpu_time_is_of_each_call():
     times = timer.time({"a": call(2e-3), "b": call(5e-3)})
     assert times["a"].median == pytest.approx(2e-3)
     assert times["b"].median == pytest.approx(5e-3)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc is told to keep memory")
+def test_results_on_the_cpu_are_not_new_pages():
+    def faults_of_a_result():
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        torch.ones(64 << 20, dtype=torch.uint8)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+    timing.CpuTimer(timing.Effort(1))
+    for _ in range(20):  # until among what was freed there is room for an aligned one
+        faults_of_a_result()
+    assert faults_of_a_result() < 100
 
 
 # ----- what the memory gives
