@@ -197,11 +197,6 @@ REASONS = (
         is_of("linear_scan", form=MISALIGNED),
     ),
     Reason(
-        "half of the warps that fit (64 registers a thread), which wait for loads and for each "
-        "other, as counted",
-        backward("linear_scan", shape="2048x32768", form="", dtype="float32"),
-    ),
-    Reason(
         "few rows, whose tiles wait for the slowest of those before them",
         all_of(is_of("linear_scan", form=""), lambda row: row.sizes[0] <= 16),
     ),
