@@ -96,16 +96,17 @@ class Timer(Protocol):
 
 
 def keep_freed_memory() -> None:
-    """Lets this process keep the memory that it frees, where the C library is glibc.
+    """Lets the main thread keep the memory that it frees, where the C library is glibc.
 
     Else results of some MiB are new pages in every call, each of which the system gives out and
-    fills with zeros: most of the time, and none of it that of a kernel.
+    fills with zeros: most of the time, and none of it that of a kernel. Some still are: of what was
+    freed, not all has room for the next aligned result.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        trim_threshold, mmap_max, never = -1, -4, -1
-        mallopt(trim_threshold, never)
-        mallopt(mmap_max, 0)
+        m_trim_threshold, m_mmap_max = -1, -4  # as malloc.h names them
+        kept = mallopt(m_trim_threshold, -1) and mallopt(m_mmap_max, 0)
+        assert kept, "mallopt refuses"
 
 
 class CpuTimer:

@@ -15,8 +15,8 @@ constexpr int64_t kAheadBytes = 7 << 19;
 constexpr int64_t kLeastSentForAhead = 128 << 20;
 constexpr int64_t kLeastOfRaggedRows = 60 << 20;
 
-// How many blocks ahead of itself each of `blocks` sends for what will be read, `bytes` ahead: those that come read so
-// many bytes each. 0: none, where all together read fewer than `least`.
+// How many blocks ahead of itself each of `blocks`, which reads `bytes_of_block`, sends for what will be read: so many
+// that it lies `bytes` ahead. 0: none, where all together read fewer than `least`.
 inline int blocks_ahead(int64_t blocks, int64_t bytes_of_block, int64_t least, int64_t bytes = kAheadBytes) {
   const bool worth_it = blocks * bytes_of_block >= least;
   return worth_it ? static_cast<int>(std::max<int64_t>(1, bytes / bytes_of_block)) : 0;

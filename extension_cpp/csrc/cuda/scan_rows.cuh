@@ -305,8 +305,9 @@ __device__ inline TilePlace tile_of_block(int64_t block, int64_t rows, int64_t t
   return tiles > 1 ? TilePlace{block % rows, block / rows} : TilePlace{block, 0};
 }
 
-// Whether blocks send for the tiles of those that come later: where one waits for others, or for what it puts aside.
-// Others are slower by it, forward those of few whole tiles, too.
+// Whether blocks send for the tiles of those that come later: of rows that are not whole accesses, and of rows of
+// several tiles. Tiles of fewer warps than there is room for, inputs that lie apart and, forward, rows of few whole
+// tiles are slower by it (benchmarks/NOTES.md).
 template <class Tile, RowsLie Lie, bool Lagged>
 bool sends_for_tiles(int64_t warps, int64_t tiles) {
   if (Lie == RowsLie::kApart || warps < Tile::kWarps) {
@@ -315,6 +316,7 @@ bool sends_for_tiles(int64_t warps, int64_t tiles) {
   return Lie == RowsLie::kAlike || tiles > (Lagged ? 1 : 3);
 }
 
+// How far ahead, and of how many bytes at least: found by trying, as those of rows (ahead.cuh), from which they differ.
 constexpr int64_t kTileAheadBytes = 10 << 19;
 constexpr int64_t kLeastSentForTiles = 32 << 20;
 

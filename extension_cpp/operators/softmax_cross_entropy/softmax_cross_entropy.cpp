@@ -166,15 +166,16 @@ struct OneHot {
 
   template <int N>
   HOST_DEVICE Values<A, N> at(int64_t col) const {
-    if constexpr (N == 1) {  // on the CPU, whose loop over columns becomes one over vectors
+    if constexpr (N == 1) {  // one comparison: the CPU's loop over columns becomes one over vectors
       return {{col == index ? A(1) : A(0)}};
+    } else {
+      const int place = col <= index && index < col + N ? static_cast<int>(index - col) : N;
+      Values<A, N> result;
+      for (int k = 0; k < N; ++k) {
+        result[k] = k == place ? A(1) : A(0);
+      }
+      return result;
     }
-    const int place = col <= index && index < col + N ? static_cast<int>(index - col) : N;
-    Values<A, N> result;
-    for (int k = 0; k < N; ++k) {
-      result[k] = k == place ? A(1) : A(0);
-    }
-    return result;
   }
 };
 
