@@ -1,6 +1,7 @@
 import gc
 import logging
 import os
+import sys
 
 # torch.compile's caches on disk do not see what changes in a backward formula, and are shared with
 # other projects of the same sources.
@@ -11,13 +12,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
-import torch._dynamo.guards
 
 # torch's compiler writes down all that it does where somebody listens, and pytest listens to every
 # logger that does not propagate.
 logging.getLogger("torch.__trace").propagate = True
-# Dynamo empties the processor's caches to time guards, for a log.
-torch._dynamo.guards.profile_guard_manager = lambda *arguments: 0.0
 
 # Tests whose kernels are to be run by several threads.
 THREADED = {"test_forward", "test_backward", "test_determinism"}
@@ -27,6 +25,14 @@ THREADED = {"test_forward", "test_backward", "test_determinism"}
 def _threads(request):
     """One thread: there is a test process per core, and waiting threads get in the way."""
     torch.set_num_threads(2 if request.node.originalname in THREADED else 1)
+
+
+@pytest.fixture(autouse=True)
+def _guards_are_not_timed():
+    """Dynamo, where an earlier test has imported it, empties caches to time guards, for a log."""
+    guards = sys.modules.get("torch._dynamo.guards")
+    if guards is not None:
+        guards.profile_guard_manager = lambda *arguments: 0.0
 
 
 @pytest.fixture(autouse=True)
