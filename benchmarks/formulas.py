@@ -22,7 +22,7 @@ from torch.utils.cpp_extension import load
 
 ROOT = Path(__file__).resolve().parents[1]
 OPS = torch.ops.formulas
-DTYPES = ("float32", "float16", "bfloat16")  # float64 is the C library's
+DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 
 def compile_formulas(folder: str) -> None:

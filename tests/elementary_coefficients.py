@@ -1,7 +1,7 @@
 """Derives the coefficients of csrc/elementary.h: `python tests/elementary_coefficients.py`.
 
 Each polynomial is the one of its degree whose largest error, in parts of the function that is
-computed with it, is least: the exchange algorithm of E. Remez (1934), then rounded to float32.
+computed with it, is least: the exchange algorithm of E. Remez (1934), then rounded to the type.
 """
 
 from collections.abc import Callable
@@ -13,9 +13,18 @@ Function = Callable[[Real], Real]
 
 GRID = 300
 
+# Of the significand.
+FLOAT32_BITS = 24
+FLOAT64_BITS = 53
+
 
 def minimax(
-    f: Function, weight: Function, degree: int, low: float | Real, high: float | Real
+    f: Function,
+    weight: Function,
+    degree: int,
+    low: float | Real,
+    high: float | Real,
+    bits: int = FLOAT32_BITS,
 ) -> list[float]:
     """The coefficients, lowest power first, for which max |weight (polynomial - f)| is least."""
     middle, half = (mp.mpf(low) + high) / 2, (mp.mpf(high) - low) / 2
@@ -47,8 +56,26 @@ def minimax(
         while len(nodes) > count:
             nodes.pop(0 if abs(errors[nodes[0]]) < abs(errors[nodes[-1]]) else -1)
     return [
-        float(mp.ldexp(mp.nint(mp.ldexp(m, 24)), e - 24)) for m, e in map(mp.frexp, coefficients)
+        float(mp.ldexp(mp.nint(mp.ldexp(m, bits)), e - bits))
+        for m, e in map(mp.frexp, coefficients)
     ]
+
+
+# For exp(r) - 1, near 0 as accurate as elsewhere.
+EXPONENTIAL = (lambda r: (mp.expm1(r) - r) / r**2, lambda r: r**2 / mp.expm1(r))
+INVERSE_TANH = (
+    lambda q: (mp.atanh(mp.sqrt(q)) / mp.sqrt(q) - 1) / q,
+    lambda q: q * mp.sqrt(q) / mp.atanh(mp.sqrt(q)),
+)
+
+ERROR = (
+    lambda z: mp.erf(mp.sqrt(z)) / mp.sqrt(z) - 1,
+    lambda z: mp.sqrt(z) / mp.erf(mp.sqrt(z)),
+)
+
+
+def of_t(t: Real) -> Real:
+    return 3 * (1 + t) / (1 - t)
 
 
 def coefficients() -> dict[str, list[float]]:
@@ -57,10 +84,7 @@ def coefficients() -> dict[str, list[float]]:
         half, third = mp.log(2) * mp.mpf("0.501"), mp.mpf(1) / 3
         root = mp.sqrt
         return {
-            # Weighted for exp(r) - 1, near 0 as accurate as elsewhere.
-            "(exp(r) - 1 - r) / r^2": minimax(
-                lambda r: (mp.expm1(r) - r) / r**2, lambda r: r**2 / mp.expm1(r), 4, -half, half
-            ),
+            "(exp(r) - 1 - r) / r^2": minimax(*EXPONENTIAL, 4, -half, half),
             "(log(1 + f) - f) / f^2": minimax(
                 lambda f: (mp.log1p(f) - f) / f**2, lambda f: f**2 / mp.log1p(f), 8, -third, third
             ),
@@ -72,23 +96,32 @@ def coefficients() -> dict[str, list[float]]:
                 )
                 for where, degree, largest in (("CPU", 4, 0.55), ("device", 3, 0.6))
             },
-            "erf(y) / y - 1, of z = y^2": minimax(
-                lambda z: mp.erf(root(z)) / root(z) - 1,
-                lambda z: root(z) / mp.erf(root(z)),
-                *(5, 0, 0.9**2),
-            ),
+            "erf(y) / y - 1, of z = y^2": minimax(*ERROR, 5, 0, 0.9**2),
             "log2(1 - erf(y))": minimax(
                 lambda y: mp.log(mp.erfc(y), 2), lambda y: mp.erfc(y) / mp.erf(y), 5, 0.9, 3.93
             ),
-            "(atanh(s) / s - 1) / q, q = s^2": minimax(
-                lambda q: (mp.atanh(root(q)) / root(q) - 1) / q,
-                lambda q: q * root(q) / mp.atanh(root(q)),
-                *(3, 0, third**2),
-            ),
+            "(atanh(s) / s - 1) / q, q = s^2": minimax(*INVERSE_TANH, 3, 0, third**2),
             "2^f": minimax(lambda f: 2**f, lambda f: 2**-f, 6, -0.5, 0.5),
         }
 
 
+def coefficients_of_double() -> dict[str, list[float]]:
+    with mp.workdps(40):
+        half, fifth = mp.log(2) * mp.mpf("0.501"), mp.mpf(1) / 5
+        return {
+            "(exp(r) - 1 - r) / r^2": minimax(*EXPONENTIAL, 10, -half, half, FLOAT64_BITS),
+            "(atanh(s) / s - 1) / q, q = s^2": minimax(*INVERSE_TANH, 7, 0, fifth**2, FLOAT64_BITS),
+            "erf(y) / y - 1, of z = y^2": minimax(*ERROR, 11, 0, 1, FLOAT64_BITS),
+            # J. L. Schonfelder (1978) has it as a series in such a t.
+            "e^(y^2) (1 - erf(y)), of t = (y - 3) / (y + 3)": minimax(
+                lambda t: mp.exp(of_t(t) ** 2) * mp.erfc(of_t(t)),
+                lambda t: mp.exp(-(of_t(t) ** 2)) / mp.erf(of_t(t)),
+                *(11, -mp.mpf(1) / 2, mp.mpf(1) / 3, FLOAT64_BITS),
+            ),
+        }
+
+
 if __name__ == "__main__":
-    for name, values in coefficients().items():
-        print(f"{name}: {', '.join(f'{value:.9g}' for value in values)}")
+    for digits, found in ((9, coefficients()), (17, coefficients_of_double())):
+        for name, values in found.items():
+            print(f"{name}: {', '.join(f'{value:.{digits}g}' for value in values)}")

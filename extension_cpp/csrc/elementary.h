@@ -3,10 +3,10 @@
 //
 //   HOST_DEVICE A operator()(A x) const { return cap * math::tanh(x / cap); }
 //
-// A loop that calls std::exp of the C library is not vectorised. These are, for float on the CPU: arithmetic without a
-// branch, of instructions that every processor has. Over the whole range of float32, subnormal numbers included, they
-// are within 2 units in the last place (tests/test_elementary.py has the figures), whether or not the compiler fuses
-// multiplications with additions. For double on the CPU they are those of std::, on the device mostly CUDA's own.
+// A loop that calls std::exp of the C library is not vectorised. On the CPU these are arithmetic without a branch, of
+// instructions that every processor has. Over the whole range, subnormal numbers included, they are within 2 units in
+// the last place (tests/test_elementary.py has the figures), whether or not the compiler fuses multiplications with
+// additions. On the device they are mostly CUDA's own.
 //
 // The vector libraries at hand do not serve: Sleef, inside torch, is no part of the stable ABI, and compilers reach the
 // C library's, which is up to 4 units off, under -ffast-math alone.
@@ -29,125 +29,239 @@ namespace detail {
 // Polynomials are those of tests/elementary_coefficients.py. Of a product that is said to be exact it does not matter
 // whether the compiler fuses it with the addition that follows.
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// What the functions below want to know of a type.
+template <class A>
+struct Format;
 
-CPU_INLINE uint32_t bits_of(float x) {
-  uint32_t bits;
+template <>
+struct Format<float> {
+  using Bits = uint32_t;
+  static constexpr int kDigits = 23;  // of the fraction
+  static constexpr Bits kBias = 127;
+
+  // Adding it rounds a number n to an integer, and leaves n + 2 kBias in the lowest bits.
+  static constexpr float kRound = 0x1.8p23f + 2 * kBias;
+
+  // The two halves of ln 2 (W. J. Cody and W. Waite, 1980): n times the upper one is exact for |n| < 2^9.
+  static constexpr float kLn2Upper = 0x1.62e4p-1f;
+  static constexpr float kLn2Lower = 0x1.7f7d1cp-20f;
+
+  // e^x is infinite above the one, and 0 below the other.
+  static constexpr float kLargestExponent = 89.f;
+  static constexpr float kLeastExponent = -104.f;
+  // e^x - 1 is -1 below it; and x, where |x| is less than the next.
+  static constexpr float kLeastExponentBeside1 = -18.f;
+  static constexpr float kHalfUnitOf1 = 0x1p-25f;
+
+  // (e^r - 1 - r) / r^2, where |r| is at most ln(2) / 2.
+  static CPU_INLINE float exponential(float r) {
+    float p = 0.00138824817f;
+    p = p * r + 0.00836664625f;
+    p = p * r + 0.0416672044f;
+    p = p * r + 0.16666542f;
+    return p * r + 0.49999997f;
+  }
+
+  // log(1 + f) - f, where |f| is at most 1/3.
+  static CPU_INLINE float logarithm(float f) {
+    float p = -0.129484549f;
+    p = p * f + 0.140046269f;
+    p = p * f + -0.121672697f;
+    p = p * f + 0.140011862f;
+    p = p * f + -0.166822985f;
+    p = p * f + 0.200107455f;
+    p = p * f + -0.249997169f;
+    p = p * f + 0.333332092f;
+    p = p * f + -0.5f;
+    return p * (f * f);
+  }
+};
+
+template <>
+struct Format<double> {
+  using Bits = uint64_t;
+  static constexpr int kDigits = 52;
+  static constexpr Bits kBias = 1023;
+  static constexpr double kRound = 0x1.8p52 + 2 * kBias;
+  static constexpr double kLn2Upper = 0x1.62e42feep-1;
+  static constexpr double kLn2Lower = 0x1.a39ef35793c76p-33;
+  static constexpr double kLargestExponent = 710.;
+  static constexpr double kLeastExponent = -746.;
+  static constexpr double kLeastExponentBeside1 = -38.;
+  static constexpr double kHalfUnitOf1 = 0x1p-54;
+
+  static CPU_INLINE double exponential(double r) {
+    double p = 2.0875455489388039e-09;
+    p = p * r + 2.5109192932967952e-08;
+    p = p * r + 2.7557402832406234e-07;
+    p = p * r + 2.755724381061855e-06;
+    p = p * r + 2.4801587171615473e-05;
+    p = p * r + 0.00019841269886470821;
+    p = p * r + 0.0013888888888963192;
+    p = p * r + 0.0083333333333215163;
+    p = p * r + 0.041666666666666505;
+    p = p * r + 0.16666666666666677;
+    return p * r + 0.5;
+  }
+
+  // By 2 atanh(s), s = f / (2 + f), whose polynomial has a third of the terms. And 2 s is f - f^2 / 2 + s f^2 / 2.
+  static CPU_INLINE double logarithm(double f) {
+    const double s = f / (2. + f);
+    const double q = s * s;
+    double p = 0.06918860926046301;
+    p = p * q + 0.065871977633324599;
+    p = p * q + 0.076955319328237889;
+    p = p * q + 0.090908336863389602;
+    p = p * q + 0.11111112135511127;
+    p = p * q + 0.14285714278028819;
+    p = p * q + 0.20000000000027854;
+    p = p * q + 0.33333333333333298;
+    const double square = 0.5 * f * f;
+    return s * (square + 2. * q * p) - square;
+  }
+};
+
+template <class A>
+using Bits = typename Format<A>::Bits;
+
+template <class A>
+constexpr A kInfinity = std::numeric_limits<A>::infinity();
+
+template <class A>
+CPU_INLINE Bits<A> bits_of(A x) {
+  Bits<A> bits;
   std::memcpy(&bits, &x, sizeof bits);
   return bits;
 }
 
-CPU_INLINE float from_bits(uint32_t bits) {
-  float x;
+template <class A>
+CPU_INLINE A from_bits(Bits<A> bits) {
+  A x;
   std::memcpy(&x, &bits, sizeof x);
   return x;
 }
 
-// 2^(biased - 127), where that is a normal number; else any number. Bits above the lowest nine do not matter.
-CPU_INLINE float power_of_two(uint32_t biased) { return from_bits(biased << 23); }
+// 2^(biased - kBias), where that is a normal number; else any number. Of the bits only those of an exponent and a sign
+// matter, the lowest.
+template <class A>
+CPU_INLINE A power_of_two(Bits<A> biased) {
+  return from_bits<A>(biased << Format<A>::kDigits);
+}
 
 // NaN stays NaN.
-CPU_INLINE float at_most(float high, float x) { return high < x ? high : x; }
-CPU_INLINE float at_least(float low, float x) { return low > x ? low : x; }
+template <class A>
+CPU_INLINE A at_most(A high, A x) {
+  return high < x ? high : x;
+}
+template <class A>
+CPU_INLINE A at_least(A low, A x) {
+  return low > x ? low : x;
+}
 
-// Adding it rounds a number n to an integer, and leaves n + 254 in the lowest bits.
-constexpr float kRound = 0x1.8p23f + 254.f;
-
-// The two halves of ln 2 (W. J. Cody and W. Waite, 1980): n times the upper one is exact for |n| < 2^9.
-constexpr float kLn2Upper = 0x1.62e4p-1f;
-constexpr float kLn2Lower = 0x1.7f7d1cp-20f;
-
-// e^x = 2^n e^(r + lost), where |r| is at most ln(2) / 2, and lost below its last place. |x| < 2^9.
+// e^x = 2^n e^(r + lost), where |r| is at most ln(2) / 2, and lost below its last place.
+template <class A>
 struct ExpParts {
-  uint32_t biased;  // n + 254 in the lowest bits
-  float r;
-  float lost;
-  float p;  // (e^r - 1 - r) / r^2
+  Bits<A> biased;  // n + 2 kBias in the lowest bits
+  A r;
+  A lost;
+  A p;  // (e^r - 1 - r) / r^2
 
-  CPU_INLINE float tail() const { return p * (r * r); }
+  CPU_INLINE A tail() const { return p * (r * r); }
 };
 
-CPU_INLINE ExpParts exponential(float x) {
-  const float shifted = x * 1.44269504f + kRound;
-  const float n = shifted - kRound;
-  const float upper = x - n * kLn2Upper;  // exact
-  const float r = upper - n * kLn2Lower;
-  float p = 0.00138824817f;
-  p = p * r + 0.00836664625f;
-  p = p * r + 0.0416672044f;
-  p = p * r + 0.16666542f;
-  p = p * r + 0.49999997f;
-  return {bits_of(shifted), r, (upper - r) - n * kLn2Lower, p};
+// Of an x whose n is exact times the upper half of ln 2.
+template <class A>
+CPU_INLINE ExpParts<A> exponential(A x) {
+  using F = Format<A>;
+  const A shifted = x * A(1.4426950408889634) + F::kRound;
+  const A n = shifted - F::kRound;
+  const A upper = x - n * F::kLn2Upper;  // exact
+  const A r = upper - n * F::kLn2Lower;
+  return {bits_of(shifted), r, (upper - r) - n * F::kLn2Lower, F::exponential(r)};
 }
 
-// The logarithm of 2^k (1 + f + g), where |f| is at most 1/3, and g below f's last place.
-CPU_INLINE float logarithm(int32_t k, float f, float g) {
-  float p = -0.129484549f;
-  p = p * f + 0.140046269f;
-  p = p * f + -0.121672697f;
-  p = p * f + 0.140011862f;
-  p = p * f + -0.166822985f;
-  p = p * f + 0.200107455f;
-  p = p * f + -0.249997169f;
-  p = p * f + 0.333332092f;
-  p = p * f + -0.5f;
-  const float n = static_cast<float>(k);
-  const float upper = n * kLn2Upper;  // exact, and more than f, or 0
-  const float sum = upper + f;
-  const float lost = f - (sum - upper);
-  return sum + (p * (f * f) + (lost + (n * kLn2Lower + g)));
+// x = 2^n m, where 2/3 <= m < 4/3.
+template <class A>
+struct Scaled {
+  Bits<A> biased;  // n + kBias
+  A n;
+  A m;
+};
+
+// Of a normal x > 0.
+template <class A>
+CPU_INLINE Scaled<A> scaled(A x) {
+  using F = Format<A>;
+  constexpr A kWhole = A(Bits<A>{1} << F::kDigits);  // from which on the last place is 1
+  const Bits<A> bits = bits_of(x);
+  const Bits<A> biased = (bits - bits_of(A(2) / 3) + bits_of(A(1))) >> F::kDigits;
+  const A n = from_bits<A>(biased | bits_of(kWhole)) - (kWhole + F::kBias);
+  return {biased, n, from_bits<A>(bits - (biased << F::kDigits) + bits_of(A(1)))};
 }
 
-// k of x = 2^k m, where 2/3 <= m < 4/3, for a normal x > 0.
-CPU_INLINE int32_t exponent_of(float x) { return static_cast<int32_t>(bits_of(x) - bits_of(2.f / 3)) >> 23; }
+// The logarithm of 2^n (1 + f + g), where |f| is at most 1/3, and g below f's last place.
+template <class A>
+CPU_INLINE A logarithm(A n, A f, A g) {
+  using F = Format<A>;
+  const A upper = n * F::kLn2Upper;  // exact, and more than f, or 0
+  const A sum = upper + f;
+  const A lost = f - (sum - upper);
+  return sum + (F::logarithm(f) + (lost + (n * F::kLn2Lower + g)));
+}
 
 // What the logarithm of x is: `value` where x is positive and finite.
-CPU_INLINE float logarithm_or_special(float x, float value) {
-  const float positive = x < kInfinity ? value : x;
-  const float other = x == 0.f ? -kInfinity : std::numeric_limits<float>::quiet_NaN();
-  return x > 0.f ? positive : other;
+template <class A>
+CPU_INLINE A logarithm_or_special(A x, A value) {
+  const A positive = x < kInfinity<A> ? value : x;
+  const A other = x == A(0) ? -kInfinity<A> : std::numeric_limits<A>::quiet_NaN();
+  return x > A(0) ? positive : other;
 }
 
-CPU_INLINE float exp(float x) {
-  const ExpParts e = exponential(x);
+template <class A>
+CPU_INLINE A exp(A x) {
+  using F = Format<A>;
+  const ExpParts<A> e = exponential(x);
   // 2^n in two steps, of which the first is exact, and the second rounds where the result is subnormal.
-  const float mantissa = (e.p * e.r + 1.f) * e.r + 1.f;
-  const uint32_t half = e.biased >> 1;
-  const float result = mantissa * power_of_two(half) * power_of_two(e.biased - half);
-  const float not_large = x > 89.f ? kInfinity : result;
-  return x < -104.f ? 0.f : not_large;
+  const A mantissa = (e.p * e.r + A(1)) * e.r + A(1);
+  const Bits<A> half = e.biased >> 1;
+  const A result = mantissa * power_of_two<A>(half) * power_of_two<A>(e.biased - half);
+  const A not_large = x > F::kLargestExponent ? kInfinity<A> : result;
+  return x < F::kLeastExponent ? A(0) : not_large;
 }
 
-CPU_INLINE float expm1(float x) {
-  const ExpParts e = exponential(at_least(-18.f, at_most(89.f, x)));
+template <class A>
+CPU_INLINE A expm1(A x) {
+  using F = Format<A>;
+  const ExpParts<A> e = exponential(at_least(F::kLeastExponentBeside1, at_most(F::kLargestExponent, x)));
   // Of half the result, for 2^n not to overflow before the result does.
-  const float power = power_of_two(e.biased - 128);
-  const float less = power - 0.5f;
-  const float head = power * e.r;  // exact
-  const float sum = less + head;
-  const float lost = head - (sum - less);
-  const float result = 2.f * (sum + (power * (e.tail() + e.lost) + lost));
-  return std::fabs(x) < 0x1p-25f ? x : result;
+  const A power = power_of_two<A>(e.biased - (F::kBias + 1));
+  const A less = power - A(0.5);
+  const A head = power * e.r;  // exact
+  const A sum = less + head;
+  const A lost = head - (sum - less);
+  const A result = A(2) * (sum + (power * (e.tail() + e.lost) + lost));
+  return std::fabs(x) < F::kHalfUnitOf1 ? x : result;
 }
 
-CPU_INLINE float log(float x) {
-  const bool subnormal = x < std::numeric_limits<float>::min();
-  const float scaled = subnormal ? x * 0x1p23f : x;
-  const int32_t k = exponent_of(scaled);
-  const float m = from_bits(bits_of(scaled) - (static_cast<uint32_t>(k) << 23));
-  return logarithm_or_special(x, logarithm(subnormal ? k - 23 : k, m - 1.f, 0.f));
+template <class A>
+CPU_INLINE A log(A x) {
+  constexpr int kDigits = Format<A>::kDigits;
+  const bool subnormal = x < std::numeric_limits<A>::min();
+  const Scaled<A> parts = scaled(subnormal ? x * A(Bits<A>{1} << kDigits) : x);
+  const A n = subnormal ? parts.n - A(kDigits) : parts.n;
+  return logarithm_or_special(x, logarithm(n, parts.m - A(1), A(0)));
 }
 
-CPU_INLINE float log1p(float x) {
-  const float u = 1.f + x;
-  const float back = u - 1.f;
-  const float rounding = (1.f - (u - back)) + (x - back);  // u + rounding is 1 + x
-  const int32_t k = exponent_of(u);
-  const float m = from_bits(bits_of(u) - (static_cast<uint32_t>(k) << 23));
-  // rounding / 2^k, by way of a power that is no subnormal.
-  const float g = rounding * power_of_two(static_cast<uint32_t>(157 - k)) * 0x1p-30f;
-  const float f = (m - 1.f) + g;
-  const float result = logarithm_or_special(u, logarithm(k, f, g - (f - (m - 1.f))));
+template <class A>
+CPU_INLINE A log1p(A x) {
+  const A u = A(1) + x;
+  const A back = u - A(1);
+  const A rounding = (A(1) - (u - back)) + (x - back);  // u + rounding is 1 + x
+  const Scaled<A> parts = scaled(u);
+  // rounding / 2^n, by way of a power that is no subnormal.
+  const A g = rounding * power_of_two<A>(2 * Format<A>::kBias + 30 - parts.biased) * A(0x1p-30);
+  const A f = (parts.m - A(1)) + g;
+  const A result = logarithm_or_special(u, logarithm(parts.n, f, g - (f - (parts.m - A(1)))));
   return std::copysign(result, x);  // of -0
 }
 
@@ -161,10 +275,16 @@ CPU_INLINE float tanh(float x) {
   p = p * z + -0.333333164f;
   const float small = y + y * (z * p);
   // 1 - 2 / (1 + e^(2 y))
-  const ExpParts e = exponential(2.f * at_most(10.f, y));
-  const float power = power_of_two(381 - e.biased);
+  const ExpParts<float> e = exponential(2.f * at_most(10.f, y));
+  const float power = power_of_two<float>(381 - e.biased);
   const float large = 1.f - 2.f * power / (1.f + (power + (e.r + e.tail())));
   return std::copysign(y < 0.55f ? small : large, x);
+}
+
+// What is lost of t in parts of it is lost of the result at most.
+CPU_INLINE double tanh(double x) {
+  const double t = expm1(2. * at_most(22., std::fabs(x)));
+  return std::copysign(t / (t + 2.), x);
 }
 
 CPU_INLINE float erf(float x) {
@@ -184,6 +304,7 @@ CPU_INLINE float erf(float x) {
   q = q * y + -0.938408852f;
   q = q * y + -1.61639071f;
   q = q * y + -0.0026294156f;
+  constexpr float kRound = Format<float>::kRound;
   const float shifted = q + kRound;
   const float f = q - (shifted - kRound);
   float e = 0.000153458022f;
@@ -193,21 +314,57 @@ CPU_INLINE float erf(float x) {
   e = e * f + 0.240226462f;
   e = e * f + 0.693147182f;
   e = e * f + 1.f;
-  const float large = 1.f - power_of_two(bits_of(shifted) - 127) * e;
+  const float large = 1.f - power_of_two<float>(bits_of(shifted) - 127) * e;
   return std::copysign(y < 0.9f ? small : large, x);
 }
 
-CPU_INLINE float sigmoid(float x) {
+CPU_INLINE double erf(double x) {
+  const double y = at_most(6., std::fabs(x));
+  const double z = y * y;
+  double p = -7.7794697685024137e-10;
+  p = p * z + 1.3710981296872088e-08;
+  p = p * z + -1.6206314032613041e-07;
+  p = p * z + 1.6447131617232896e-06;
+  p = p * z + -1.492471230652664e-05;
+  p = p * z + 0.00012055293577157444;
+  p = p * z + -0.00085483259293218613;
+  p = p * z + 0.0052239776061185038;
+  p = p * z + -0.026866170643111427;
+  p = p * z + 0.11283791670944184;
+  p = p * z + -0.37612638903183521;
+  p = p * z + 0.12837916709551256;
+  const double small = y + y * p;
+  // 1 - erf(y), in parts of e^(-y^2)
+  const double t = (y - 3.) / (y + 3.);
+  double q = 1.5272824300481001e-05;
+  q = q * t + 0.00010316140393432708;
+  q = q * t + 7.6668810446226681e-05;
+  q = q * t + -0.00058088712776164955;
+  q = q * t + 0.00071327084840888688;
+  q = q * t + 0.0042703824301544898;
+  q = q * t + -0.024392322437751461;
+  q = q * t + 0.07166585074082403;
+  q = q * t + -0.15011593631199818;
+  q = q * t + 0.24560380166398382;
+  q = q * t + -0.32623356004599791;
+  q = q * t + 0.17900115118135157;
+  const double large = 1. - exp(-z) * q;
+  return std::copysign(y < 1. ? small : large, x);
+}
+
+template <class A>
+CPU_INLINE A sigmoid(A x) {
+  using F = Format<A>;
   // 1 / (1 + e^|x|), of which both halves follow: in steps, as exp, where it is subnormal.
-  const ExpParts e = exponential(at_most(104.f, std::fabs(x)));
-  const uint32_t half = e.biased >> 1;
-  const float first = power_of_two(254 - half);
-  const float second = power_of_two(254 - (e.biased - half));
-  const float power = first * second;
-  const float sum = 1.f + power;
-  const float lost = power - (sum - 1.f);
-  const float small = first / (sum + (e.r + (e.tail() + lost))) * second;
-  return x < 0.f ? small : 1.f - small;
+  const ExpParts<A> e = exponential(at_most(-F::kLeastExponent, std::fabs(x)));
+  const Bits<A> half = e.biased >> 1;
+  const A first = power_of_two<A>(2 * F::kBias - half);
+  const A second = power_of_two<A>(2 * F::kBias - (e.biased - half));
+  const A power = first * second;
+  const A sum = A(1) + power;
+  const A lost = power - (sum - A(1));
+  const A small = first / (sum + (e.r + (e.tail() + lost))) * second;
+  return x < A(0) ? small : A(1) - small;
 }
 
 // The quotient; on the device, where 1 <= b is known, without the branch of IEEE's division: of b beyond 2^126 the
@@ -240,7 +397,7 @@ __device__ inline float tanh_on_device(float x) {
 }
 #endif
 
-// For double, and on the device.
+// On the device.
 template <class A>
 HOST_DEVICE inline A sigmoid_of(A x) {
   const A z = std::exp(-std::fabs(x));  // never overflows, and keeps subnormal results
@@ -256,26 +413,26 @@ HOST_DEVICE inline A sigmoid_of(A x) {
 #endif
 
 HOST_DEVICE CPU_INLINE float exp(float x) { return DEVICE_OR_HOST(::expf(x), detail::exp(x)); }
-HOST_DEVICE CPU_INLINE double exp(double x) { return ::exp(x); }
+HOST_DEVICE CPU_INLINE double exp(double x) { return DEVICE_OR_HOST(::exp(x), detail::exp(x)); }
 
 HOST_DEVICE CPU_INLINE float expm1(float x) { return DEVICE_OR_HOST(::expm1f(x), detail::expm1(x)); }
-HOST_DEVICE CPU_INLINE double expm1(double x) { return ::expm1(x); }
+HOST_DEVICE CPU_INLINE double expm1(double x) { return DEVICE_OR_HOST(::expm1(x), detail::expm1(x)); }
 
 HOST_DEVICE CPU_INLINE float log(float x) { return DEVICE_OR_HOST(::logf(x), detail::log(x)); }
-HOST_DEVICE CPU_INLINE double log(double x) { return ::log(x); }
+HOST_DEVICE CPU_INLINE double log(double x) { return DEVICE_OR_HOST(::log(x), detail::log(x)); }
 
 HOST_DEVICE CPU_INLINE float log1p(float x) { return DEVICE_OR_HOST(::log1pf(x), detail::log1p(x)); }
-HOST_DEVICE CPU_INLINE double log1p(double x) { return ::log1p(x); }
+HOST_DEVICE CPU_INLINE double log1p(double x) { return DEVICE_OR_HOST(::log1p(x), detail::log1p(x)); }
 
 HOST_DEVICE CPU_INLINE float tanh(float x) { return DEVICE_OR_HOST(detail::tanh_on_device(x), detail::tanh(x)); }
-HOST_DEVICE CPU_INLINE double tanh(double x) { return ::tanh(x); }
+HOST_DEVICE CPU_INLINE double tanh(double x) { return DEVICE_OR_HOST(::tanh(x), detail::tanh(x)); }
 
 HOST_DEVICE CPU_INLINE float erf(float x) { return DEVICE_OR_HOST(::erff(x), detail::erf(x)); }
-HOST_DEVICE CPU_INLINE double erf(double x) { return ::erf(x); }
+HOST_DEVICE CPU_INLINE double erf(double x) { return DEVICE_OR_HOST(::erf(x), detail::erf(x)); }
 
 // 1 / (1 + exp(-x))
 HOST_DEVICE CPU_INLINE float sigmoid(float x) { return DEVICE_OR_HOST(detail::sigmoid_of(x), detail::sigmoid(x)); }
-HOST_DEVICE CPU_INLINE double sigmoid(double x) { return detail::sigmoid_of(x); }
+HOST_DEVICE CPU_INLINE double sigmoid(double x) { return DEVICE_OR_HOST(detail::sigmoid_of(x), detail::sigmoid(x)); }
 
 // log(1 + exp(x)), with no threshold: of a large x it is x.
 HOST_DEVICE CPU_INLINE float softplus(float x) {
@@ -289,7 +446,7 @@ HOST_DEVICE CPU_INLINE float softplus(float x) {
   p = p * q + 0.333332092f;
   return (x > 0.f ? x : 0.f) + (z - s * (z - 2.f * (q * p)));
 }
-HOST_DEVICE CPU_INLINE double softplus(double x) { return (x > 0. ? x : 0.) + ::log1p(::exp(-::fabs(x))); }
+HOST_DEVICE CPU_INLINE double softplus(double x) { return (x > 0. ? x : 0.) + log1p(exp(-std::fabs(x))); }
 
 // 1 / sqrt(x). The square root itself is std::sqrt, an instruction everywhere.
 HOST_DEVICE CPU_INLINE float rsqrt(float x) { return DEVICE_OR_HOST(::rsqrtf(x), 1.f / std::sqrt(x)); }
