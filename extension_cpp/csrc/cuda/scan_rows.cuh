@@ -187,11 +187,13 @@ class ScanAccess {
       }
       return;
     }
+    if constexpr (!kWhole) {  // else nvcc warns of a loop that nothing comes to
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      const int n = Reverse ? N - 1 - i : i;
-      if (n >= begin_ && n < end_) {
-        visit_own(n, n == 0 || n == begin_);
+      for (int i = 0; i < N; ++i) {
+        const int n = Reverse ? N - 1 - i : i;
+        if (n >= begin_ && n < end_) {
+          visit_own(n, n == 0 || n == begin_);
+        }
       }
     }
   }
