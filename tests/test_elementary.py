@@ -208,7 +208,21 @@ BY_MPMATH = {
     "rsqrt": lambda x: 1 / mp.sqrt(x),
 }
 # Where exp overflows, its result becomes subnormal, and 0; and where ways of working change.
-PLACES_OF_DOUBLE = (0.3466, 1.0, 5.9, 6.0, 22.0, 36.7, 38.0, 708.4, 709.79, 710.0, 744.4, 745.14, 746.0)
+PLACES_OF_DOUBLE = (
+    0.3466,
+    1.0,
+    5.9,
+    6.0,
+    22.0,
+    36.7,
+    38.0,
+    708.4,
+    709.79,
+    710.0,
+    744.4,
+    745.14,
+    746.0,
+)
 
 
 def float64s(count: int) -> Tensor:

@@ -36,7 +36,7 @@ from torch._C import _dispatch_tls_is_dispatch_key_excluded as is_excluded
 from torch._C import _dispatch_tls_is_dispatch_key_included as is_included
 from torch._C import _dispatch_tls_set_dispatch_key_excluded as set_excluded
 from torch._C._functorch import is_functorch_wrapped_tensor
-from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import OpOverload, OpOverloadPacket, _OpNamespace
 from torch.autograd import forward_ad as fwAD
 from torch.autograd.graph import increment_version
 from torch.nn import Parameter
@@ -71,6 +71,20 @@ def call_directly(
         call = functools.partial(_write_without_autograd, written) if written else without_autograd
         # The object stays the same: others hold it already, as a key of tables, too.
         packet.__class__ = _packet_class(packet.op, record, call)
+    namespace = getattr(torch.ops, op.namespace)
+    if type(namespace) is _OpNamespace:
+        namespace.__class__ = _DirectNamespace
+
+
+class _DirectNamespace(_OpNamespace):
+    """One that finds its operators as any object does.
+
+    Modules have a way of their own, and where their class has a ``__getattr__``, too, Python comes
+    to it by a call of its own, which takes as long as the rest of ``torch.ops.namespace.name``.
+    """
+
+    __getattribute__ = object.__getattribute__
+    __module__ = _OpNamespace.__module__  # by which generated code calls operators
 
 
 def _packet_class(

@@ -429,6 +429,20 @@ def test_an_operator_without_a_formula_says_so_in_backward(entered: list[None]) 
         output.sum().backward()
 
 
+def test_a_namespace_is_what_it_was_but_finds_operators_directly() -> None:
+    namespace = getattr(torch.ops, NAMESPACE)
+    assert namespace is ops
+    assert isinstance(namespace, torch._ops._OpNamespace)
+    assert type(namespace).__getattribute__ is object.__getattribute__
+    assert "doubled" in dir(namespace)
+    define("defined_later(Tensor x) -> Tensor", torch.clone)
+    assert namespace.defined_later.default.__module__ == f"torch._ops.{NAMESPACE}"
+    with pytest.raises(AttributeError, match=f"'{NAMESPACE}' object has no attribute 'nonsense'"):
+        _ = namespace.nonsense
+    # Others' namespaces are left alone.
+    assert type(torch.ops.aten) is torch._ops._OpNamespace
+
+
 @pytest.mark.parametrize("written", [False, True])
 @pytest.mark.parametrize("key", [DispatchKey.AutogradFunctionality, DispatchKey.ADInplaceOrView])
 @pytest.mark.parametrize("leaving", [True, False])
