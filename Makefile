@@ -44,7 +44,7 @@ demo: build ## fused_op on real input: results, gradients, compiled, trained wit
 check: $(ENVIRONMENT) ## build what changed, then check one operator and time it: OP=name OPTIONS=--quick
 	@"$(PYTHON)" -m extension_cpp.testing "$$OP" $(OPTIONS)
 
-CUDA_TARGETS = --ptx
+CUDA_TARGETS = --ir
 
 test: build ## the test suite, CUDA tests too where there is a GPU
 	"$(PYTHON)" setup.py check_cuda --optional $(CUDA_TARGETS)

@@ -35,8 +35,9 @@ from setuptools.command.build_py import build_py
 # x.0 runs on every x.y.
 GPU_TARGETS = ("8.0", "9.0", "10.0", "12.0")
 # What `make check-cuda` compiles for: two show code that compiles for one of them alone. With
-# --oldest, the first: a compilation takes most of its time once for each. With --ptx it ends before
-# the assembler and the host's compiler, which take most of it: it finds what is wrong with the C++.
+# --oldest, the first: a compilation takes most of its time once for each. With --ir it ends where a
+# linker would go on, before there are instructions, which take most of it: it finds what is wrong
+# with the C++.
 CHECK_TARGETS = ("8.0", "9.0")
 # The oldest torch that a stable-ABI build runs on. Raising it opens more of torch/csrc/stable.
 MIN_TORCH = (2, 11)
@@ -137,12 +138,11 @@ class Toolkit:
         numbers = sorted(map(int, re.findall(r"^compute_(\d+)$", listed, re.MULTILINE)))
         return [f"{number // 10}.{number % 10}" for number in numbers]
 
-    def fast_compile(self, ptx: bool) -> list[str]:
+    def fast_compile(self) -> list[str]:
         """Flags for code that nobody runs: compiled in half the time, where this nvcc can."""
         option = "--Ofast-compile"
         # At its "max" the rows' kernels are so long that ptxas takes five times as long for them.
-        level = "max" if ptx else "mid"
-        return [f"{option}={level}"] if option in output_of(self.nvcc, "--help") else []
+        return [f"{option}=mid"] if option in output_of(self.nvcc, "--help") else []
 
 
 def output_of(*command: str) -> str:
@@ -558,17 +558,17 @@ class CheckCuda(Command):
         ("optional", None, "where there is no nvcc, say so and succeed"),
         ("operator=", None, "those of one operator alone"),
         ("oldest", None, "for the oldest of CHECK_TARGETS alone"),
-        ("ptx", None, "to PTX, which is for one of them: neither assembled nor for the host"),
+        ("ir", None, "to LTO IR, for one of them: neither to instructions nor for the host"),
     ]
 
     def initialize_options(self) -> None:
         self.optional = False
         self.operator: str | None = None
         self.oldest = False
-        self.ptx = False
+        self.ir = False
 
     def finalize_options(self) -> None:
-        self.oldest = bool(self.oldest or self.ptx)
+        self.oldest = bool(self.oldest or self.ir)
 
     def run(self) -> None:
         toolkit = Toolkit.find()
@@ -597,7 +597,7 @@ class CheckCuda(Command):
             "-D__CUDA_NO_BFLOAT16_CONVERSIONS__",
             "-D__CUDA_NO_HALF2_OPERATORS__",
             *self.quick(nvcc_flags(config, gencode_flags(";".join(targets)))),
-            *toolkit.fast_compile(self.ptx),
+            *([] if self.ir else toolkit.fast_compile()),
         ]
         folder = f"{PACKAGE}/operators/{self.operator}/" if self.operator else ""
         files = [file for file in cuda_sources() if file.startswith(folder)]
@@ -608,21 +608,21 @@ class CheckCuda(Command):
             raise fail(f"{len(failed)} of {len(files)} CUDA sources do not compile: {failed}")
         whose = f" of {self.operator}" if self.operator else ""
         what = f"all CUDA sources{whose} ({len(files)})"
-        to = " to PTX" if self.ptx else ""
+        to = " to LTO IR" if self.ir else ""
         print(f"{PACKAGE}: {what} compile{to} for {' and '.join(targets)}")
 
     @property
     def how(self) -> str:
-        return "-ptx" if self.ptx else "-c"
+        return "-ltoir" if self.ir else "-c"
 
-    @staticmethod
-    def quick(flags: list[str]) -> list[str]:
+    def quick(self, flags: list[str]) -> list[str]:
         """The same, but for the optimisation of the host's code, which nobody runs."""
-        return ["-O0" if flag == "-O3" else flag for flag in flags]
+        flags = ["-O0" if flag == "-O3" else flag for flag in flags]
+        return [flag.replace("code=sm_", "code=lto_") for flag in flags] if self.ir else flags
 
     def compile(self, source: str, command: list[str]) -> bool:
         # A folder each: those who compile now for one, now for both, compile what changed alone.
-        kind = "ptx" if self.ptx else "oldest" if self.oldest else "all"
+        kind = "ir" if self.ir else "oldest" if self.oldest else "all"
         target = (ROOT / "build" / "check-cuda" / kind / source).with_suffix(".o")
         depfile, done = target.with_suffix(".d"), target.with_suffix(".cmd")
         command = [*command, "-MD", "-MF", str(depfile), str(ROOT / source), "-o", str(target)]

@@ -524,9 +524,9 @@ def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
     oldest = python_with_torch("setup.py", "-q", "check_cuda", "--oldest", cwd=project, env=env)
     assert oldest.stdout.count("nvcc -c") == 3
     assert oldest.stdout.endswith("all CUDA sources (3) compile for 8.0\n")
-    ptx = python_with_torch("setup.py", "-q", "check_cuda", "--ptx", cwd=project, env=env)
-    assert ptx.stdout.count("nvcc -ptx") == 3
-    assert ptx.stdout.endswith("all CUDA sources (3) compile to PTX for 8.0\n")
+    ir = python_with_torch("setup.py", "-q", "check_cuda", "--ir", cwd=project, env=env)
+    assert ir.stdout.count("nvcc -ltoir") == 3
+    assert ir.stdout.endswith("all CUDA sources (3) compile to LTO IR for 8.0\n")
     assert check() == []
 
     one.write_text("broken\n")
@@ -543,12 +543,11 @@ def test_check_cuda_recompiles_only_what_changed(project: Path, tmp_path: Path):
 
 def test_check_cuda_compiles_fast_where_nvcc_can(setup_py: ModuleType):
     toolkit = setup_py.Toolkit.find()
-    assert toolkit.fast_compile(ptx=False) == ["--Ofast-compile=mid"]
-    assert toolkit.fast_compile(ptx=True) == ["--Ofast-compile=max"]
+    assert toolkit.fast_compile() == ["--Ofast-compile=mid"]
     nvcc = Path(toolkit.nvcc)
     nvcc.write_text(nvcc.read_text().replace("--Ofast-compile", "--optimize"))
     older = setup_py.Toolkit(toolkit.nvcc, toolkit.home, "12.0")
-    assert older.fast_compile(ptx=False) == []
+    assert older.fast_compile() == []
 
 
 def test_check_cuda_without_nvcc(project: Path):

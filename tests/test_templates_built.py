@@ -148,7 +148,7 @@ def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
     # What operators share is the worked ones' as well, which `make test` compiles.
     for shared in (root / "extension_cpp" / "csrc" / "cuda").glob("*.cu"):
         shared.unlink()
-    succeed(sys.executable, "setup.py", "check_cuda", "--ptx", cwd=root)
+    succeed(sys.executable, "setup.py", "check_cuda", "--ir", cwd=root)
 
 
 def test_removing_everything_restores_the_repository(tmp_path: Path) -> None:
