@@ -6,9 +6,9 @@
 // Compiles the function that it marks for AVX-512 and AVX2 with FMA and F16C besides the baseline; the loader picks
 // one. Plain "avx2" would enable neither FMA nor F16C. Everything that the function calls must be inlined into it, or
 // stays at the baseline. Needs ifunc (glibc) and a compiler that knows the names; the sanitizers run before ifuncs are
-// resolved.
+// resolved. Without optimisation nothing is vectorised: a debugger then finds each function once, and not inlined.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12 && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__CUDACC__)
+    defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__CUDACC__)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 // Of a function in whose place one with blocks (blocks.h) serves processors with AVX-512.
 #define CPU_CLONES_BELOW_BLOCKS __attribute__((target_clones("arch=x86-64-v3", "default")))
@@ -18,7 +18,7 @@
 #endif
 
 // Of a function marked CPU_CLONES that calls what users write: all of it is inlined, however long.
-#if defined(__GNUC__)
+#if defined(__GNUC__) && defined(__OPTIMIZE__)
 #define CPU_FLATTEN __attribute__((flatten))
 #else
 #define CPU_FLATTEN
@@ -40,7 +40,7 @@
 #define CPU_ROLLED_LOOP
 #endif
 
-#if defined(__GNUC__)
+#if defined(__GNUC__) && defined(__OPTIMIZE__)
 #define CPU_INLINE_LAMBDA __attribute__((always_inline))
 #define CPU_INLINE CPU_INLINE_LAMBDA inline
 #else
