@@ -9,6 +9,9 @@ os.environ["TORCHINDUCTOR_FORCE_DISABLE_CACHES"] = "1"
 # OpenMP's threads wait for each other without working. Else, where there are more of them than
 # processors, most of the time goes into waiting.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# What the processor says of its vectors is enough: inductor compiles a program to see whether the
+# compiler knows them, in every process, for four seconds.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 import pytest
 import torch

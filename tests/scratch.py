@@ -14,6 +14,11 @@ from quick_compiler import ROOT
 
 BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 LOADER_FILES = ("__init__.py", "__main__.py", "_loader.py", "py.typed")
+# For AOTInductor: headers are compiled for one package, and its wrapper is called a few times.
+PACKAGE_QUICKLY = {
+    "aot_inductor.precompile_headers": False,
+    "aot_inductor.compile_wrapper_opt_level": "O0",
+}
 # What changes a build or an import; the tests start from none of it.
 SETTINGS = (
     "USE_CUDA",
