@@ -33,6 +33,14 @@
 #define CPU_INDEPENDENT_LOOP
 #endif
 
+// The same, two vectors at a time, which with AVX2 are a line of the cache: of light formulas that wait for memory up
+// to a twelfth less time.
+#if defined(__GNUC__) && !defined(__clang__)
+#define CPU_LOOP_BY_LINES CPU_INDEPENDENT_LOOP _Pragma("GCC unroll 2")
+#else
+#define CPU_LOOP_BY_LINES CPU_INDEPENDENT_LOOP
+#endif
+
 // Not taken apart before it is vectorised.
 #if defined(__GNUC__) && !defined(__clang__)
 #define CPU_ROLLED_LOOP _Pragma("GCC unroll 1")

@@ -56,7 +56,7 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
       const int64_t count = std::min(longest, operands.count - begin);
       T* const to[] = {reinterpret_cast<T*>(operands.outputs[M]) + begin...};
       const T* const from[] = {reinterpret_cast<const T*>(operands.inputs[I]) + (operands.repeated[I] ? 0 : begin)...};
-      CPU_INDEPENDENT_LOOP
+      CPU_LOOP_BY_LINES
       for (int64_t j = 0; j < count; ++j) {
         const auto results = as_values(f(static_cast<A>(from[I][j])...));
         ((to[M][j] = static_cast<T>(results[M])), ...);
