@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from conditions import (
     ELEMENTWISE,
-    ENTROPY,
     LAYER,
     Goal,
     Reason,
@@ -35,6 +34,8 @@ GOALS = (
 
 # What `relu` takes beside torch's own function where its code is in no cache, at most, in us.
 COLD_CALL_US = 92
+# What the call takes besides that expands an operand to the shape of the others.
+COLD_EXPANSION_US = 55
 
 
 def near_eager(row: Row) -> bool:
@@ -43,25 +44,48 @@ def near_eager(row: Row) -> bool:
     return goal is not None and goal.eager == 1.0 and "eager" in row.times
 
 
+def more_than_eager(row: Row) -> float:
+    """In us."""
+    return row.times[OURS].us - row.times["eager"].us
+
+
 def differs_by_a_call(row: Row) -> bool:
-    return row.times[OURS].us - row.times["eager"].us <= COLD_CALL_US
+    return more_than_eager(row) <= COLD_CALL_US
+
+
+def differs_by_two_calls(row: Row) -> bool:
+    """Where operands are expanded."""
+    expands = row.operator == "mymul" and row.form.startswith("other operands")
+    return expands and more_than_eager(row) <= COLD_CALL_US + COLD_EXPANSION_US
 
 
 def quartiles_overlap(row: Row) -> bool:
-    """Ours and PyTorch's."""
-    return row.times[OURS].quartiles[0] <= row.times["eager"].quartiles[1]
+    """Ours and those of every other that is faster."""
+    ours = row.times[OURS]
+    faster = [time for time in row.times.values() if time.us < ours.us]
+    return all(ours.quartiles[0] <= time.quartiles[1] for time in faster)
 
 
 # The first that is for a row; `benchmarks/NOTES.md` has the measurements.
 REASONS: tuple[Reason, ...] = (
     Reason(
-        "float64: std::exp of one number after the other, where PyTorch's is of vectors",
-        is_of("swiglu", ENTROPY, dtype="float64"),
-    ),
-    Reason(
         "a call whose code is in no cache takes 57 to 92 us more than torch's own function, as "
         "timed of relu after copies",
         all_of(near_eager, differs_by_a_call),
+    ),
+    Reason(
+        "such a call, and one that expands the operand, which takes 39 to 55 us besides, as timed",
+        all_of(near_eager, differs_by_two_calls),
+    ),
+    Reason(
+        "rows of float16 are converted by way of copies: in the caches 1.3 times PyTorch's time, "
+        "as timed, where relu in registers takes as long as PyTorch's",
+        is_of("bn_relu", dtype="float16"),
+    ),
+    Reason(
+        "eight rows of single numbers at a time: about half as fast as the floor, at which it "
+        "would be 26 to 28 times the loop, as timed",
+        is_of("linear_scan", dtype="float64"),
     ),
     Reason(
         "up to 42 ns a row more than PyTorch in the caches, as timed, the call's cost included",
@@ -79,6 +103,6 @@ REASONS: tuple[Reason, ...] = (
     ),
     Reason(
         "not told apart: the quartiles of ours and PyTorch's overlap",
-        all_of(near_eager, quartiles_overlap),
+        all_of(any_of(near_eager, is_of("fused_op")), quartiles_overlap),
     ),
 )

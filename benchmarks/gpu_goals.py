@@ -256,8 +256,8 @@ REASONS = (
         all_of(backward("fused_op"), of_columns(16384, 1 << 30)),
     ),
     Reason(
-        "1.5 to 2.1 times the instructions of others, a warp of whose serves a row, as counted "
-        "before full rows had kernels of their own",
+        "1.4 to 4.2 times the instructions of others, a warp of whose serves a row and asks for "
+        "parameters before it is reduced, as counted",
         all_of(forward(LAYER, *NORMS), of_columns(1, 1024)),
     ),
     Reason(
@@ -269,7 +269,7 @@ REASONS = (
         backward(LAYER, shape="16x4194304"),
     ),
     Reason(
-        "46 to 65 % of the warps that fit, others' 73 to 85 (40 to 48 registers, 32), as counted",
+        "40 to 60 % of the warps that fit, others' 72 to 86, as counted",
         all_of(forward(LAYER, *NORMS), of_columns(2048, 2048)),
     ),
     Reason(
