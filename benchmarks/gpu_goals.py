@@ -257,7 +257,7 @@ REASONS = (
     ),
     Reason(
         "1.4 to 4.2 times the instructions of others, a warp of whose serves a row and asks for "
-        "parameters before it is reduced, as counted",
+        "parameters before it is reduced, as counted; neither alone explains it",
         all_of(forward(LAYER, *NORMS), of_columns(1, 1024)),
     ),
     Reason(

@@ -83,7 +83,7 @@ def test_package(device: str, batch: str, tmp_path: Path):
     assert {spec.op for spec, _ in made} <= called
 
     package = torch._inductor.aoti_compile_and_package(
-        program, package_path=str(tmp_path / "model.pt2"), inductor_configs=PACKAGE_QUICKLY
+        program, package_path=str(tmp_path / "model.pt2"), inductor_configs=dict(PACKAGE_QUICKLY)
     )
     loaded = torch._inductor.aoti_load_package(package)
     for size in (BATCH,) if batch == "fixed" else (BATCH, 2, 19):

@@ -51,7 +51,7 @@ struct Format<float> {
   static constexpr float kLeastExponent = -104.f;
   // e^x - 1 is -1 below it; and x, where |x| is less than the next.
   static constexpr float kLeastExponentBeside1 = -18.f;
-  static constexpr float kHalfUnitOf1 = 0x1p-25f;
+  static constexpr float kHalfUnitBelow1 = 0x1p-25f;
 
   // (e^r - 1 - r) / r^2, where |r| is at most ln(2) / 2.
   static CPU_INLINE float exponential(float r) {
@@ -88,7 +88,7 @@ struct Format<double> {
   static constexpr double kLargestExponent = 710.;
   static constexpr double kLeastExponent = -746.;
   static constexpr double kLeastExponentBeside1 = -38.;
-  static constexpr double kHalfUnitOf1 = 0x1p-54;
+  static constexpr double kHalfUnitBelow1 = 0x1p-54;
 
   static CPU_INLINE double exponential(double r) {
     double p = 2.0875455489388039e-09;
@@ -240,7 +240,7 @@ CPU_INLINE A expm1(A x) {
   const A sum = less + head;
   const A lost = head - (sum - less);
   const A result = A(2) * (sum + (power * (e.tail() + e.lost) + lost));
-  return std::fabs(x) < F::kHalfUnitOf1 ? x : result;
+  return std::fabs(x) < F::kHalfUnitBelow1 ? x : result;
 }
 
 template <class A>
@@ -281,10 +281,13 @@ CPU_INLINE float tanh(float x) {
   return std::copysign(y < 0.55f ? small : large, x);
 }
 
-// What is lost of t in parts of it is lost of the result at most.
+// t / (t + 2), and what rounding lost of the sum.
 CPU_INLINE double tanh(double x) {
   const double t = expm1(2. * at_most(22., std::fabs(x)));
-  return std::copysign(t / (t + 2.), x);
+  const double sum = 2. + t;
+  const double lost = at_most(2., t) - (sum - at_least(2., t));
+  const double quotient = t / sum;
+  return std::copysign(quotient - quotient * (lost / sum), x);
 }
 
 CPU_INLINE float erf(float x) {

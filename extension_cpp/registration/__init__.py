@@ -8,8 +8,8 @@ This is the one folder of the package whose workings rest on private parts of Py
 imports from ``torch._C``, ``torch._functorch``, ``torch._guards``, ``torch._ops``,
 ``torch._subclasses`` and ``torch.autograd.function``, and ``torch._VF``. PyTorch's own
 ``torch.library`` and ``torch.func`` are built on these names, which are the same from 2.11 to 2.15.
-It also rests on how inductor lowers an operator, and on ``torch.ops.namespace.name`` being an
-object of a Python class, which :mod:`.direct` extends.
+It also rests on how inductor lowers an operator, and on ``torch.ops.namespace`` and
+``torch.ops.namespace.name`` being objects of Python classes, which :mod:`.direct` extends.
 """
 
 from extension_cpp.registration.autocast import register_autocast

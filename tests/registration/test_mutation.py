@@ -264,7 +264,7 @@ def test_mutation_in_an_exported_program_under_inductor(tmp_path: Any) -> None:
     package = torch._inductor.aoti_compile_and_package(
         exported,
         package_path=str(tmp_path / "program.pt2"),
-        inductor_configs=PACKAGE_QUICKLY,
+        inductor_configs=dict(PACKAGE_QUICKLY),
     )
     torch.testing.assert_close(torch._inductor.aoti_load_package(package)(out, x), expected)
     torch.testing.assert_close(out, expected_out)

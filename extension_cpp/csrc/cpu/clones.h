@@ -6,7 +6,8 @@
 // Compiles the function that it marks for AVX-512 and AVX2 with FMA and F16C besides the baseline; the loader picks
 // one. Plain "avx2" would enable neither FMA nor F16C. Everything that the function calls must be inlined into it, or
 // stays at the baseline. Needs ifunc (glibc) and a compiler that knows the names; the sanitizers run before ifuncs are
-// resolved. Without optimisation nothing is vectorised: a debugger then finds each function once, and not inlined.
+// resolved. Without optimisation nothing is vectorised: a debugger then finds each of them once, and what they call not
+// inlined.
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12 && \
     defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__CUDACC__)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
