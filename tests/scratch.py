@@ -8,17 +8,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import quick_compiler
 from quick_compiler import ROOT
 
 BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 LOADER_FILES = ("__init__.py", "__main__.py", "_loader.py", "py.typed")
-# For AOTInductor: headers are compiled for one package, and its wrapper is called a few times.
-PACKAGE_QUICKLY = {
-    "aot_inductor.precompile_headers": False,
-    "aot_inductor.compile_wrapper_opt_level": "O0",
-}
+# Whether `make test-all` asks: all is built, where CI builds some.
+EVERY = bool(os.environ.get("EVERY_BUILT"))
 # What changes a build or an import; the tests start from none of it.
 SETTINGS = (
     "USE_CUDA",
@@ -207,3 +205,15 @@ def build(project: Path, env: dict[str, str] | None = None) -> str:
 def quickly() -> dict[str, str]:
     """Settings of a build that neither optimises nor compiles what another build has compiled."""
     return {"DEBUG": "1", "CXX": quick_compiler.make()}
+
+
+def package(program: Any, path: Path) -> str:
+    """An exported program, packaged by AOTInductor for a few calls."""
+    from torch._inductor import aoti_compile_and_package
+
+    settings = {
+        # Headers are compiled for this package alone.
+        "aot_inductor.precompile_headers": False,
+        "aot_inductor.compile_wrapper_opt_level": "O0",
+    }
+    return aoti_compile_and_package(program, package_path=str(path), inductor_configs=settings)

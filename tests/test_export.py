@@ -1,19 +1,16 @@
 """torch.export and AOTInductor: all operators in one model, packaged, loaded again and compared."""
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-from scratch import PACKAGE_QUICKLY
+from scratch import EVERY, package
 from torch import Tensor, nn
 
 from extension_cpp.testing import Make, OpSpec, Sample, devices, find_specs
 
 BATCH, FEATURES = 6, 8
-# `make test-all` packages a program of constant sizes, too: check_export exports those.
-EVERY = bool(os.environ.get("EVERY_BUILT"))
 
 
 class AllOperators(nn.Module):
@@ -65,6 +62,7 @@ def calls(device: str, batch: int) -> list[tuple[OpSpec, Sample]]:
     ]
 
 
+# `make test-all` packages a program of constant sizes, too: check_export exports those.
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", ["dynamic", *(["fixed"] if EVERY else [])])
 @pytest.mark.parametrize("device", devices())
@@ -82,10 +80,8 @@ def test_package(device: str, batch: str, tmp_path: Path):
     called = {node.target for node in program.graph.nodes}
     assert {spec.op for spec, _ in made} <= called
 
-    package = torch._inductor.aoti_compile_and_package(
-        program, package_path=str(tmp_path / "model.pt2"), inductor_configs=dict(PACKAGE_QUICKLY)
-    )
-    loaded = torch._inductor.aoti_load_package(package)
+    packaged = package(program, tmp_path / "model.pt2")
+    loaded = torch._inductor.aoti_load_package(packaged)
     for size in (BATCH,) if batch == "fixed" else (BATCH, 2, 19):
         inputs = tuple(tensors_of(calls(device, size)))
         actual, expected = loaded(*inputs), model(*inputs)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scratch import ROOT, copy_repository, git, python, quickly, run, under_git
+from scratch import EVERY, ROOT, copy_repository, git, python, quickly, run, under_git
 from template_cases import CASES, KINDS, NAMES, SCHEMAS, name
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,6 @@ COSTLY = (
 )
 SEEN = ["three", "tensor_lists", "writes"]
 # `make test-all` traces all kinds, and asks of derived operators all there is: twice as long.
-EVERY = bool(os.environ.get("EVERY_BUILT"))
 # What traces whole programs, and of the kinds those whose Python differs most.
 TRACED = "opcheck or compile or inductor or dynamic or export or memory"
 TRACED_KINDS = [*KINDS] if EVERY else [case for case in KINDS if name(case) in ("e", "m", "i")]

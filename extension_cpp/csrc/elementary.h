@@ -29,6 +29,14 @@ namespace detail {
 // Polynomials are those of tests/elementary_coefficients.py. Of a product that is said to be exact it does not matter
 // whether the compiler fuses it with the addition that follows.
 
+// The highest coefficient comes first.
+template <class A, class... Lower>
+HOST_DEVICE CPU_INLINE A polynomial(A x, A highest, Lower... lower) {
+  A value = highest;
+  ((value = value * x + lower), ...);
+  return value;
+}
+
 // What the functions below want to know of a type.
 template <class A>
 struct Format;
@@ -55,24 +63,14 @@ struct Format<float> {
 
   // (e^r - 1 - r) / r^2, where |r| is at most ln(2) / 2.
   static CPU_INLINE float exponential(float r) {
-    float p = 0.00138824817f;
-    p = p * r + 0.00836664625f;
-    p = p * r + 0.0416672044f;
-    p = p * r + 0.16666542f;
-    return p * r + 0.49999997f;
+    return polynomial(r, 0.00138824817f, 0.00836664625f, 0.0416672044f, 0.16666542f, 0.49999997f);
   }
 
   // log(1 + f) - f, where |f| is at most 1/3.
   static CPU_INLINE float logarithm(float f) {
-    float p = -0.129484549f;
-    p = p * f + 0.140046269f;
-    p = p * f + -0.121672697f;
-    p = p * f + 0.140011862f;
-    p = p * f + -0.166822985f;
-    p = p * f + 0.200107455f;
-    p = p * f + -0.249997169f;
-    p = p * f + 0.333332092f;
-    p = p * f + -0.5f;
+    const float p = polynomial(
+        f, -0.129484549f, 0.140046269f, -0.121672697f, 0.140011862f, -0.166822985f, 0.200107455f, -0.249997169f,
+        0.333332092f, -0.5f);
     return p * (f * f);
   }
 };
@@ -91,31 +89,19 @@ struct Format<double> {
   static constexpr double kHalfUnitBelow1 = 0x1p-54;
 
   static CPU_INLINE double exponential(double r) {
-    double p = 2.0875455489388039e-09;
-    p = p * r + 2.5109192932967952e-08;
-    p = p * r + 2.7557402832406234e-07;
-    p = p * r + 2.755724381061855e-06;
-    p = p * r + 2.4801587171615473e-05;
-    p = p * r + 0.00019841269886470821;
-    p = p * r + 0.0013888888888963192;
-    p = p * r + 0.0083333333333215163;
-    p = p * r + 0.041666666666666505;
-    p = p * r + 0.16666666666666677;
-    return p * r + 0.5;
+    return polynomial(
+        r, 2.0875455489388039e-09, 2.5109192932967952e-08, 2.7557402832406234e-07, 2.755724381061855e-06,
+        2.4801587171615473e-05, 0.00019841269886470821, 0.0013888888888963192, 0.0083333333333215163,
+        0.041666666666666505, 0.16666666666666677, 0.5);
   }
 
   // By 2 atanh(s), s = f / (2 + f), whose polynomial has a third of the terms. And 2 s is f - f^2 / 2 + s f^2 / 2.
   static CPU_INLINE double logarithm(double f) {
     const double s = f / (2. + f);
     const double q = s * s;
-    double p = 0.06918860926046301;
-    p = p * q + 0.065871977633324599;
-    p = p * q + 0.076955319328237889;
-    p = p * q + 0.090908336863389602;
-    p = p * q + 0.11111112135511127;
-    p = p * q + 0.14285714278028819;
-    p = p * q + 0.20000000000027854;
-    p = p * q + 0.33333333333333298;
+    const double p = polynomial(
+        q, 0.06918860926046301, 0.065871977633324599, 0.076955319328237889, 0.090908336863389602, 0.11111112135511127,
+        0.14285714278028819, 0.20000000000027854, 0.33333333333333298);
     const double square = 0.5 * f * f;
     return s * (square + 2. * q * p) - square;
   }
@@ -268,11 +254,7 @@ CPU_INLINE A log1p(A x) {
 CPU_INLINE float tanh(float x) {
   const float y = std::fabs(x);
   const float z = y * y;
-  float p = -0.00627424708f;
-  p = p * z + 0.0210716855f;
-  p = p * z + -0.0538523123f;
-  p = p * z + 0.13332586f;
-  p = p * z + -0.333333164f;
+  const float p = polynomial(z, -0.00627424708f, 0.0210716855f, -0.0538523123f, 0.13332586f, -0.333333164f);
   const float small = y + y * (z * p);
   // 1 - 2 / (1 + e^(2 y))
   const ExpParts<float> e = exponential(2.f * at_most(10.f, y));
@@ -293,30 +275,17 @@ CPU_INLINE double tanh(double x) {
 CPU_INLINE float erf(float x) {
   const float y = at_most(4.f, std::fabs(x));
   const float z = y * y;
-  float p = -0.000609035895f;
-  p = p * z + 0.00501196273f;
-  p = p * z + -0.0267789084f;
-  p = p * z + 0.112821408f;
-  p = p * z + -0.376125246f;
-  p = p * z + 0.128379151f;
+  const float p =
+      polynomial(z, -0.000609035895f, 0.00501196273f, -0.0267789084f, 0.112821408f, -0.376125246f, 0.128379151f);
   const float small = y + y * p;
   // The logarithm of 1 - erf(y) in base 2: an integer and f.
-  float q = -0.00181970967f;
-  q = q * y + 0.0225812756f;
-  q = q * y + -0.131749213f;
-  q = q * y + -0.938408852f;
-  q = q * y + -1.61639071f;
-  q = q * y + -0.0026294156f;
+  const float q =
+      polynomial(y, -0.00181970967f, 0.0225812756f, -0.131749213f, -0.938408852f, -1.61639071f, -0.0026294156f);
   constexpr float kRound = Format<float>::kRound;
   const float shifted = q + kRound;
   const float f = q - (shifted - kRound);
-  float e = 0.000153458022f;
-  e = e * f + 0.00133999286f;
-  e = e * f + 0.00961848907f;
-  e = e * f + 0.0555032864f;
-  e = e * f + 0.240226462f;
-  e = e * f + 0.693147182f;
-  e = e * f + 1.f;
+  const float e =
+      polynomial(f, 0.000153458022f, 0.00133999286f, 0.00961848907f, 0.0555032864f, 0.240226462f, 0.693147182f, 1.f);
   const float large = 1.f - power_of_two<float>(bits_of(shifted) - 127) * e;
   return std::copysign(y < 0.9f ? small : large, x);
 }
@@ -324,33 +293,17 @@ CPU_INLINE float erf(float x) {
 CPU_INLINE double erf(double x) {
   const double y = at_most(6., std::fabs(x));
   const double z = y * y;
-  double p = -7.7794697685024137e-10;
-  p = p * z + 1.3710981296872088e-08;
-  p = p * z + -1.6206314032613041e-07;
-  p = p * z + 1.6447131617232896e-06;
-  p = p * z + -1.492471230652664e-05;
-  p = p * z + 0.00012055293577157444;
-  p = p * z + -0.00085483259293218613;
-  p = p * z + 0.0052239776061185038;
-  p = p * z + -0.026866170643111427;
-  p = p * z + 0.11283791670944184;
-  p = p * z + -0.37612638903183521;
-  p = p * z + 0.12837916709551256;
+  const double p = polynomial(
+      z, -7.7794697685024137e-10, 1.3710981296872088e-08, -1.6206314032613041e-07, 1.6447131617232896e-06,
+      -1.492471230652664e-05, 0.00012055293577157444, -0.00085483259293218613, 0.0052239776061185038,
+      -0.026866170643111427, 0.11283791670944184, -0.37612638903183521, 0.12837916709551256);
   const double small = y + y * p;
   // 1 - erf(y), in parts of e^(-y^2)
   const double t = (y - 3.) / (y + 3.);
-  double q = 1.5272824300481001e-05;
-  q = q * t + 0.00010316140393432708;
-  q = q * t + 7.6668810446226681e-05;
-  q = q * t + -0.00058088712776164955;
-  q = q * t + 0.00071327084840888688;
-  q = q * t + 0.0042703824301544898;
-  q = q * t + -0.024392322437751461;
-  q = q * t + 0.07166585074082403;
-  q = q * t + -0.15011593631199818;
-  q = q * t + 0.24560380166398382;
-  q = q * t + -0.32623356004599791;
-  q = q * t + 0.17900115118135157;
+  const double q = polynomial(
+      t, 1.5272824300481001e-05, 0.00010316140393432708, 7.6668810446226681e-05, -0.00058088712776164955,
+      0.00071327084840888688, 0.0042703824301544898, -0.024392322437751461, 0.07166585074082403, -0.15011593631199818,
+      0.24560380166398382, -0.32623356004599791, 0.17900115118135157);
   const double large = 1. - exp(-z) * q;
   return std::copysign(y < 1. ? small : large, x);
 }
@@ -387,10 +340,7 @@ HOST_DEVICE inline float quotient(float a, float b) {
 // By the instructions of CUDA's own, which asks besides whether x is large: e^(2 y) is infinite then, its reciprocal 0.
 __device__ inline float tanh_on_device(float x) {
   const float z = x * x;
-  float p = 0.015612673f;
-  p = p * z + -0.0522118323f;
-  p = p * z + 0.133131176f;
-  p = p * z + -0.333325982f;
+  const float p = polynomial(z, 0.015612673f, -0.0522118323f, 0.133131176f, -0.333325982f);
   const float small = x + x * std::fma(z, p, 0.f);  // -0 stays so: z * p alone is -0 there
   const float y = std::fabs(x);
   float power;
@@ -443,10 +393,7 @@ HOST_DEVICE CPU_INLINE float softplus(float x) {
   const float z = exp(-std::fabs(x));
   const float s = detail::quotient(z, 2.f + z);
   const float q = s * s;
-  float p = 0.140059695f;
-  p = p * q + 0.140009075f;
-  p = p * q + 0.200107634f;
-  p = p * q + 0.333332092f;
+  const float p = detail::polynomial(q, 0.140059695f, 0.140009075f, 0.200107634f, 0.333332092f);
   return (x > 0.f ? x : 0.f) + (z - s * (z - 2.f * (q * p)));
 }
 HOST_DEVICE CPU_INLINE double softplus(double x) { return (x > 0. ? x : 0.) + log1p(exp(-std::fabs(x))); }

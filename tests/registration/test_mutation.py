@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from scratch import PACKAGE_QUICKLY
+from scratch import package
 from small_operators import (
     LIBRARY,
     MYADD_ERROR,
@@ -261,12 +261,8 @@ def test_mutation_in_an_exported_program_under_inductor(tmp_path: Any) -> None:
     expected_out = out.clone()
     expected = read_before(expected_out, x)
     exported = torch.export.export(Program(), (out.clone(), x))
-    package = torch._inductor.aoti_compile_and_package(
-        exported,
-        package_path=str(tmp_path / "program.pt2"),
-        inductor_configs=dict(PACKAGE_QUICKLY),
-    )
-    torch.testing.assert_close(torch._inductor.aoti_load_package(package)(out, x), expected)
+    packaged = package(exported, tmp_path / "program.pt2")
+    torch.testing.assert_close(torch._inductor.aoti_load_package(packaged)(out, x), expected)
     torch.testing.assert_close(out, expected_out)
 
 
