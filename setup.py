@@ -360,7 +360,7 @@ def write_wrappers() -> None:
 
 
 def write_exports() -> None:
-    write(ROOT / EXPORTS, f"{{ global: {PACKAGE}_operators; local: *{PACKAGE}*; }};\n")
+    write(ROOT / EXPORTS, f"{{ global: {PACKAGE}_*; local: _Z*{PACKAGE}*; }};\n")
 
 
 def write(path: Path, text: str) -> None:

@@ -10,7 +10,8 @@ import torch
 from mutants import broken, sound
 from process_state import changes, process_state, unchanged_process
 
-from extension_cpp import ops, testing
+from extension_cpp import _loader, ops, testing
+from extension_cpp.battery.surroundings import poisoned
 from extension_cpp.battery.tolerance import tolerance
 
 SOUND = [sound.FusedOp, sound.ScaleInPlace, sound.Centre, sound.Round, sound.Pick]
@@ -38,6 +39,14 @@ def test_mutant_is_caught(mutant):
     assert mutant.says in str(caught.value)
     assert f"{mutant.name}: " in str(caught.value)
     assert "look at: " in str(caught.value)
+
+
+def test_the_library_fills_new_tensors_on_request():
+    """Else the battery does not see what kernels leave unwritten. (The aten build needs none.)"""
+    with poisoned():
+        filled = _loader.fill_new_tensors(True)
+    assert filled is (_loader.build_info()["abi"] == "stable")
+    assert not _loader.fill_new_tensors(False)
 
 
 # Each costs seconds; the operators of the package go through them.
