@@ -144,7 +144,7 @@ def adapt(file: str, text: str, options: Options) -> str:
         text = text.replace(', "extension_cpp::my_op_backward")', ")")
         text = re.sub(r'.*"extension_cpp::my_op_backward".*\n', "", text)
         # What is the operator's reference otherwise.
-        text = text.replace("torch.ops.extension_cpp.my_op_backward", "_backward_in_torch")
+        text = text.replace("_ops.my_op_backward", "_backward_in_torch")
         text = re.sub(r"(?<=# EDIT: the backward) operator(.*), from which.*", r",\1.", text)
     if options.no_grad:
         text = drop_paragraphs(text, r"^def _")

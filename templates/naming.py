@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import dis
 import re
 from collections.abc import Iterable
 
@@ -131,19 +132,28 @@ def cpp_names(used: Iterable[str], names: dict[str, str], other: str) -> dict[st
     return spelled
 
 
+def names_of_module(tree: ast.Module, file: str) -> set[str]:
+    """Names that its top level reads or binds; attributes are not among them."""
+    code = dis.get_instructions(compile(tree, file, "exec"))
+    return {each.argval for each in code if each.opname in ("LOAD_NAME", "STORE_NAME")}
+
+
 def spell_python(file: str, text: str, names: dict[str, str], operator: str) -> str:
     """Arguments have their names; what else goes by one of these in a function gives way."""
     tree = ast.parse(text)
     imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
     imported = {alias.name for node in imports for alias in node.names}
-    if operator not in imported and operator in compile(tree, file, "exec").co_names:
+    if operator not in imported and operator in names_of_module(tree, file):
         raise Refusal(f"{file} uses the name '{operator}' for something else: choose another")
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     nodes = [node for f in functions for part in f.body for node in ast.walk(part)]
     variables = [node for node in nodes if isinstance(node, ast.Name)]
     bound = {node.arg for f in functions for node in ast.walk(f.args) if isinstance(node, ast.arg)}
     bound |= {node.id for node in variables if isinstance(node.ctx, ast.Store)}
-    used = bound | {node.id for node in variables}
+    plain = {
+        alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names
+    }
+    used = bound | plain | {node.id for node in variables}
     own = {replace_all(name, names) for name in used if replace_all(name, names) != name}
     spelled: dict[str, str] = {}
     for name in sorted(own & used | imported & {operator}):

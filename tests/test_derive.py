@@ -979,6 +979,8 @@ from torch import Tensor
 from extension_cpp import checks, registration
 from extension_cpp.operators.gram.definition import gram as _definition
 
+_ops = torch.ops.extension_cpp
+
 
 def gram(x: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor:
     \"\"\"Products of all pairs of rows.
@@ -997,7 +999,7 @@ def gram(x: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor:
         RuntimeError: a dtype, device or shape other than the above.
     \"\"\"
     checks.check_number("gram", "scale", scale)
-    return torch.ops.extension_cpp.gram(x, y, scale=scale)
+    return _ops.gram(x, y, scale=scale)
 
 
 registration.register_fake("extension_cpp::gram")
@@ -1216,6 +1218,8 @@ import torch
 from package import checks, registration
 from torch import Tensor
 
+_ops = torch.ops.package
+
 
 def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
     \"\"\"Limits `x` smoothly to (-cap, cap).
@@ -1235,7 +1239,7 @@ def softcap(x: Tensor, cap: float = 30.0) -> Tensor:
         TypeError: a tensor for `cap` whose derivative would be lost.
     \"\"\"
     checks.check_number("softcap", "cap", cap)
-    return torch.ops.package.softcap(x, cap)
+    return _ops.softcap(x, cap)
 
 
 def _setup_context(ctx, inputs, output):
@@ -1245,7 +1249,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     (x,) = ctx.saved_tensors
-    return torch.ops.package.softcap_backward(grad_output, x, ctx.cap), None
+    return _ops.softcap_backward(grad_output, x, ctx.cap), None
 
 
 def _backward_in_torch(grad_output, x, cap):
@@ -1402,6 +1406,8 @@ import torch
 from package import registration
 from torch import Tensor
 
+_ops = torch.ops.package
+
 
 def swish_gate(gate: Tensor, up: Tensor) -> Tensor:
     \"\"\"Computes `silu(gate) * up`.
@@ -1421,7 +1427,7 @@ def swish_gate(gate: Tensor, up: Tensor) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     \"\"\"
-    return torch.ops.package.swish_gate(gate, up)
+    return _ops.swish_gate(gate, up)
 
 
 def _setup_context(ctx, inputs, output):
@@ -1431,7 +1437,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     gate, up = ctx.saved_tensors
-    return torch.ops.package.swish_gate_backward(grad_output, gate, up)
+    return _ops.swish_gate_backward(grad_output, gate, up)
 
 
 def _backward_in_torch(grad_output, gate, up):
@@ -1569,6 +1575,8 @@ import torch
 from package import registration
 from torch import Tensor
 
+_ops = torch.ops.package
+
 
 def scaled_exp(x: Tensor, scale: Tensor | None = None, negative: bool = False) -> Tensor:
     \"\"\"Computes scaled_exp of each element.
@@ -1589,7 +1597,7 @@ def scaled_exp(x: Tensor, scale: Tensor | None = None, negative: bool = False) -
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     \"\"\"
-    return torch.ops.package.scaled_exp(x, scale, negative)
+    return _ops.scaled_exp(x, scale, negative)
 
 
 def _setup_context(ctx, inputs, output):
@@ -1601,12 +1609,8 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, grad_output):
     x, scale = ctx.saved_tensors
     if not ctx.has_scale:
-        return (
-            torch.ops.package.scaled_exp_without_scale_backward(grad_output, x, ctx.negative),
-            None,
-            None,
-        )
-    grad_x, grad_scale = torch.ops.package.scaled_exp_backward(grad_output, x, scale, ctx.negative)
+        return _ops.scaled_exp_without_scale_backward(grad_output, x, ctx.negative), None, None
+    grad_x, grad_scale = _ops.scaled_exp_backward(grad_output, x, scale, ctx.negative)
     return grad_x, grad_scale, None
 
 
@@ -1747,6 +1751,8 @@ from package import checks, registration
 from package.batching import with_columns
 from torch import Tensor
 
+_ops = torch.ops.package
+
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-06) -> Tensor:
     \"\"\"Divides each row by its root mean square.
@@ -1769,7 +1775,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float = 1e-06) -> Tensor:
         TypeError: a tensor for `eps` whose derivative would be lost.
     \"\"\"
     checks.check_number("rms_norm", "eps", eps)
-    return torch.ops.package.rms_norm(x, weight, eps)
+    return _ops.rms_norm(x, weight, eps)
 
 
 def _setup_context(ctx, inputs, output):
@@ -1779,7 +1785,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     x, weight = ctx.saved_tensors
-    grad_x, grad_weight = torch.ops.package.rms_norm_backward(grad_output, x, weight, ctx.eps)
+    grad_x, grad_weight = _ops.rms_norm_backward(grad_output, x, weight, ctx.eps)
     return grad_x, grad_weight, None
 
 
@@ -1925,6 +1931,8 @@ import torch
 from package import registration
 from torch import Tensor
 
+_ops = torch.ops.package
+
 
 def logsumexp(x: Tensor) -> Tensor:
     \"\"\"Computes `logsumexp(x, -1)`.
@@ -1941,7 +1949,7 @@ def logsumexp(x: Tensor) -> Tensor:
     Raises:
         RuntimeError: another dtype.
     \"\"\"
-    return torch.ops.package.logsumexp(x)
+    return _ops.logsumexp(x)
 
 
 def _setup_context(ctx, inputs, output):
@@ -1951,7 +1959,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     (x,) = ctx.saved_tensors
-    return torch.ops.package.logsumexp_backward(grad_output, x)
+    return _ops.logsumexp_backward(grad_output, x)
 
 
 def _backward_in_torch(grad_output, x):
@@ -1977,6 +1985,8 @@ import torch
 from package import registration
 from torch import Tensor
 
+_ops = torch.ops.package
+
 
 def rotary(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
     \"\"\"Rotates pairs of numbers.
@@ -1998,7 +2008,7 @@ def rotary(x: Tensor, y: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tens
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     \"\"\"
-    return torch.ops.package.rotary(x, y, cos, sin)
+    return _ops.rotary(x, y, cos, sin)
 
 
 def _setup_context(ctx, inputs, output):
@@ -2008,7 +2018,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_turned_x, grad_turned_y):
     x, y, cos, sin = ctx.saved_tensors
-    return torch.ops.package.rotary_backward(grad_turned_x, grad_turned_y, x, y, cos, sin)
+    return _ops.rotary_backward(grad_turned_x, grad_turned_y, x, y, cos, sin)
 
 
 def _backward_in_torch(grad_turned_x, grad_turned_y, x, y, cos, sin):
@@ -2208,6 +2218,8 @@ from package import checks, registration
 from package.batching import with_columns
 from torch import Tensor
 
+_ops = torch.ops.package
+
 
 def offset_rms_norm(
     x: Tensor, weight: Tensor | None = None, *, plain: bool = False, eps: float = 0.01
@@ -2233,7 +2245,7 @@ def offset_rms_norm(
         TypeError: a tensor for `eps` whose derivative would be lost.
     \"\"\"
     checks.check_number("offset_rms_norm", "eps", eps)
-    return torch.ops.package.offset_rms_norm(x, weight, plain=plain, eps=eps)
+    return _ops.offset_rms_norm(x, weight, plain=plain, eps=eps)
 
 
 def _setup_context(ctx, inputs, keyword_only_inputs, output):
@@ -2246,7 +2258,7 @@ def _setup_context(ctx, inputs, keyword_only_inputs, output):
 
 def _backward(ctx, grad_y, grad_rstd):
     x, weight = ctx.saved_tensors
-    grad_x, grad_weight = torch.ops.package.offset_rms_norm_backward(
+    grad_x, grad_weight = _ops.offset_rms_norm_backward(
         grad_y, grad_rstd, x, weight, ctx.plain, ctx.eps
     )
     return grad_x, grad_weight if ctx.has_weight else None

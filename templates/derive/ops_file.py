@@ -36,7 +36,8 @@ def ops_file(plan: Plan) -> str:
         imports.append(f"from extension_cpp.broadcasting import {', '.join(helpers)}")
     (first, *_) = plan.summary.splitlines()
     head = f'"""{plan.name}: {lower_first(first.removeprefix("Computes ").rstrip("."))}."""'
-    return "\n".join([head, "", *imports, "", "", text, "", registrations(plan), ""])
+    namespace = "_ops = torch.ops.extension_cpp"
+    return "\n".join([head, "", *imports, "", namespace, "", "", text, "", registrations(plan), ""])
 
 
 def function(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
@@ -64,7 +65,7 @@ def public(plan: Plan) -> str:
             f'    checks.check_number("{plan.name}", "{name}", {name})'
             for name in plan.differentiated_numbers
         ),
-        f"    return torch.ops.extension_cpp.{plan.name}({arguments})",
+        f"    return _ops.{plan.name}({arguments})",
         "",
     ]
     return "\n".join(lines)
@@ -256,7 +257,7 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     if operator is None:
         comment = [] if results else ["# It is zero everywhere."]
         return [*comment, f"return {', '.join(results.get(name, 'None') for name in names)}"]
-    function = f"torch.ops.extension_cpp.{operator.name}"
+    function = f"_ops.{operator.name}"
     given = [*operator.given, *(context(a.name) for a in operator.numbers)]
     call = f"{function}({', '.join(given)})"
     conditions = {name: given_where(variant, name) for name in variant.computed}

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from extension_cpp import checks, registration
 
+_ops = torch.ops.extension_cpp
+
 
 def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> None:
     """EDIT: Writes `input * input`, and more, made of every argument, to `input`.
@@ -21,7 +23,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> None:
         RuntimeError: a dtype, device or shape other than the above.
     """
     checks.check_number("my_op", "alpha", alpha)
-    torch.ops.extension_cpp.my_op(input, other, alpha)
+    _ops.my_op(input, other, alpha)
 
 
 registration.register_fake("extension_cpp::my_op")

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from extension_cpp import checks, registration
 
+_ops = torch.ops.extension_cpp
+
 
 def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     """EDIT: Squares the distance from the row's mean, and more, made of every argument.
@@ -24,7 +26,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     """
     checks.check_number("my_op", "alpha", alpha)
     # EDIT: what else the operator returns is for the backward.
-    return torch.ops.extension_cpp.my_op(input, other, alpha)[0]
+    return _ops.my_op(input, other, alpha)[0]
 
 
 # EDIT: what the backward needs, and no more.
@@ -40,7 +42,7 @@ def _backward(ctx, grad_output, *grad_means):
     input, mean = ctx.saved_tensors
     grad_input = None
     if grad_output is not None and ctx.needs_input_grad[0]:
-        grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, input, mean, ctx.alpha)
+        grad_input = _ops.my_op_backward(grad_output, input, mean, ctx.alpha)
     for grad_mean in (grad for grad in grad_means if grad is not None):
         spread = (grad_mean.unsqueeze(-1).expand(input.shape) / input.shape[-1]).to(input.dtype)
         grad_input = spread if grad_input is None else grad_input + spread

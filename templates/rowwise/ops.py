@@ -5,6 +5,8 @@ from torch import Tensor
 
 from extension_cpp import checks, registration
 
+_ops = torch.ops.extension_cpp
+
 
 def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     """EDIT: Takes the mean of each row away, and more, made of every argument.
@@ -23,7 +25,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
         RuntimeError: a dtype, device or shape other than the above.
     """
     checks.check_number("my_op", "alpha", alpha)
-    return torch.ops.extension_cpp.my_op(input, other, alpha)
+    return _ops.my_op(input, other, alpha)
 
 
 # EDIT: what the backward needs, and no more.
@@ -35,7 +37,7 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, grad_output):
     grad_input = None
     if ctx.needs_input_grad[0]:
-        grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, ctx.alpha)
+        grad_input = _ops.my_op_backward(grad_output, ctx.alpha)
     return (grad_input, grad_output if ctx.needs_input_grad[1] else None, None)
 
 

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from extension_cpp import checks, registration
 
+_ops = torch.ops.extension_cpp
+
 
 def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
     """EDIT: Sums `input * input` of each row up to each element, and more, of every argument.
@@ -24,7 +26,7 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> Tensor:
         RuntimeError: a dtype, device or shape other than the above.
     """
     checks.check_number("my_op", "alpha", alpha)
-    return torch.ops.extension_cpp.my_op(input, other, alpha)
+    return _ops.my_op(input, other, alpha)
 
 
 # EDIT: what the backward needs, and no more.
@@ -38,7 +40,7 @@ def _backward(ctx, grad_output):
     (input,) = ctx.saved_tensors
     grad_input = None
     if ctx.needs_input_grad[0]:
-        grad_input = torch.ops.extension_cpp.my_op_backward(grad_output, input, ctx.alpha)
+        grad_input = _ops.my_op_backward(grad_output, input, ctx.alpha)
     if sum(ctx.needs_input_grad) > ctx.needs_input_grad[0]:  # that of another
         grad_output = _sum_to_the_end(grad_output)
     return (grad_input, grad_output if ctx.needs_input_grad[1] else None, None)

@@ -8,6 +8,8 @@ from extension_cpp.batching import to_front, with_columns
 from extension_cpp.operators.fused_layer_norm import ops as layer_norm
 from extension_cpp.shapes import batching_rule, operator
 
+_ops = torch.ops.extension_cpp
+
 
 def add_layer_norm(
     input: Tensor,
@@ -41,7 +43,7 @@ def add_layer_norm(
         TypeError: a tensor for `eps` whose derivative would be lost.
     """
     checks.check_number("add_layer_norm", "eps", eps)
-    return torch.ops.extension_cpp.add_layer_norm(input, residual, weight, bias, eps)[:2]
+    return _ops.add_layer_norm(input, residual, weight, bias, eps)[:2]
 
 
 def _fake(
@@ -70,11 +72,9 @@ def _backward(ctx, grad_output, grad_sum, grad_mean, grad_rstd):
     if grad_output is not None and grad_sum is not None:
         args = grad_output, grad_sum, sum, mean, rstd, weight
         if needs_weight or needs_bias:
-            grad, grad_weight, grad_bias = torch.ops.extension_cpp.add_layer_norm_backward(
-                *args, bias
-            )
+            grad, grad_weight, grad_bias = _ops.add_layer_norm_backward(*args, bias)
         else:
-            grad = torch.ops.extension_cpp.add_layer_norm_input_backward(*args)
+            grad = _ops.add_layer_norm_input_backward(*args)
     elif grad_output is not None:
         grad, grad_weight, grad_bias = layer_norm.gradients(
             grad_output, sum, mean, rstd, weight, bias, needs_weight, needs_bias

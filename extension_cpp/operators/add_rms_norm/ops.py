@@ -7,6 +7,8 @@ from extension_cpp import checks, registration
 from extension_cpp.batching import to_front, with_columns
 from extension_cpp.shapes import batching_rule, operator
 
+_ops = torch.ops.extension_cpp
+
 
 def add_rms_norm(
     input: Tensor, residual: Tensor, weight: Tensor | None = None, eps: float = 1e-06
@@ -36,7 +38,7 @@ def add_rms_norm(
         TypeError: a tensor for `eps` whose derivative would be lost.
     """
     checks.check_number("add_rms_norm", "eps", eps)
-    return torch.ops.extension_cpp.add_rms_norm(input, residual, weight, eps)[:2]
+    return _ops.add_rms_norm(input, residual, weight, eps)[:2]
 
 
 def _fake(
@@ -60,9 +62,9 @@ def _backward(ctx, grad_output, grad_sum, grad_rstd):
     if grad_output is not None:
         args = grad_output, grad_sum, sum, rstd, weight
         if needs_weight:
-            grad, grad_weight = torch.ops.extension_cpp.add_rms_norm_backward(*args)
+            grad, grad_weight = _ops.add_rms_norm_backward(*args)
         else:
-            grad = torch.ops.extension_cpp.add_rms_norm_input_backward(*args)
+            grad = _ops.add_rms_norm_input_backward(*args)
     if grad_rstd is not None:
         # d rstd / d sum = -rstd^3 sum / features
         of_rstd = ((grad_rstd * rstd**3).unsqueeze(-1) * sum / -sum.shape[-1]).to(sum.dtype)
@@ -104,7 +106,7 @@ def _vmap(info, in_dims, input, residual, weight, eps):
     operator("extension_cpp::add_rms_norm").check_examples(in_dims, input, residual, weight, eps)
     # Weights of their own for every example: one call, then what it is without a weight times that.
     input, residual = to_front(info.batch_size, in_dims[:2], input, residual)
-    _, sum, rstd = torch.ops.extension_cpp.add_rms_norm(input, residual, None, eps)
+    _, sum, rstd = _ops.add_rms_norm(input, residual, None, eps)
     weight = weight.movedim(in_dims[2], 0)
     weight = weight.view(info.batch_size, *[1] * (sum.dim() - 2), sum.shape[-1])
     return ((sum * rstd.unsqueeze(-1) * weight).to(sum.dtype), sum, rstd), (0, 0, 0)

@@ -7,6 +7,8 @@ from extension_cpp import registration
 from extension_cpp.broadcasting import reduced_to, to_sum
 from extension_cpp.operators.mymul.ops import sum_of_products
 
+_ops = torch.ops.extension_cpp
+
 
 def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
     """Computes `a * x + b` with broadcasting between all three.
@@ -27,7 +29,7 @@ def affine(a: Tensor, x: Tensor, b: Tensor) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
-    return torch.ops.extension_cpp.affine(a, x, b)
+    return _ops.affine(a, x, b)
 
 
 def _setup_context(ctx, inputs, output):
@@ -43,7 +45,7 @@ def _backward(ctx, grad_output):
     needs_b = ctx.needs_input_grad[2]
     if a is not None and x is not None:
         b = to_sum(grad_output, shape_b) if needs_b else None
-        gradients = torch.ops.extension_cpp.affine_backward(grad_output, a, x, b)
+        gradients = _ops.affine_backward(grad_output, a, x, b)
         return *gradients[:2], grad_output if b is None else gradients[2]
     return (
         None if x is None else sum_of_products(grad_output, x, shape_a),

@@ -7,6 +7,8 @@ from extension_cpp import checks, registration
 from extension_cpp.layout import new_elementwise
 from extension_cpp.shapes import batching_rule, operator
 
+_ops = torch.ops.extension_cpp
+
 
 def bn_relu(
     input: Tensor,
@@ -42,7 +44,7 @@ def bn_relu(
         TypeError: a tensor for `eps` whose derivative would be lost.
     """
     checks.check_number("bn_relu", "eps", eps)
-    return torch.ops.extension_cpp.bn_relu(input, weight, bias, running_mean, running_var, eps)
+    return _ops.bn_relu(input, weight, bias, running_mean, running_var, eps)
 
 
 def _fake(
@@ -105,9 +107,9 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, grad_output):
     args = grad_output, *ctx.saved_tensors, ctx.eps
     if any(ctx.needs_input_grad[1:3]):
-        grads = torch.ops.extension_cpp.bn_relu_backward(*args)
+        grads = _ops.bn_relu_backward(*args)
     else:
-        grads = torch.ops.extension_cpp.bn_relu_input_backward(*args), None, None
+        grads = _ops.bn_relu_input_backward(*args), None, None
     return *grads, None, None, None
 
 
@@ -161,13 +163,13 @@ def _vmap(info, in_dims, *args):
         return _batched_input(info, in_dims, *args)
     operator("extension_cpp::bn_relu").check_examples(in_dims, *args)
     tensors, sizes = _with_channels(info, in_dims, 1, args[:5])
-    return torch.ops.extension_cpp.bn_relu(*tensors, args[5]).unflatten(1, sizes), 1
+    return _ops.bn_relu(*tensors, args[5]).unflatten(1, sizes), 1
 
 
 def _vmap_backward(info, in_dims, *args):
     operator("extension_cpp::bn_relu_backward").check_examples(in_dims, *args)
     tensors, sizes = _with_channels(info, in_dims, 2, args[:6])
-    grad_input, *grads = torch.ops.extension_cpp.bn_relu_backward(*tensors, args[6])
+    grad_input, *grads = _ops.bn_relu_backward(*tensors, args[6])
     return (grad_input.unflatten(1, sizes), *(grad.view(sizes) for grad in grads)), (1, 0, 0)
 
 
@@ -176,7 +178,7 @@ def _vmap_input_backward(info, in_dims, *args):
         return _batched_images(info, in_dims, *args)
     operator("extension_cpp::bn_relu_input_backward").check_examples(in_dims, *args)
     tensors, sizes = _with_channels(info, in_dims, 2, args[:6])
-    grad_input = torch.ops.extension_cpp.bn_relu_input_backward(*tensors, args[6])
+    grad_input = _ops.bn_relu_input_backward(*tensors, args[6])
     return grad_input.unflatten(1, sizes), 1
 
 

@@ -7,6 +7,8 @@ from extension_cpp import checks, registration
 from extension_cpp.batching import to_front, with_columns
 from extension_cpp.shapes import batching_rule, operator, sum_dtype
 
+_ops = torch.ops.extension_cpp
+
 
 def fused_layer_norm(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-05
@@ -36,7 +38,7 @@ def fused_layer_norm(
         TypeError: a tensor for `eps` whose derivative would be lost.
     """
     checks.check_number("fused_layer_norm", "eps", eps)
-    return torch.ops.extension_cpp.fused_layer_norm(input, weight, bias, eps)[0]
+    return _ops.fused_layer_norm(input, weight, bias, eps)[0]
 
 
 def _fake(
@@ -78,8 +80,8 @@ def gradients(grad_output, input, mean, rstd, weight, bias, needs_weight, needs_
     """Those of input, weight and bias; of parameters only what is needed is sure to be there."""
     args = grad_output, input, mean, rstd, weight
     if needs_weight or needs_bias:
-        return torch.ops.extension_cpp.fused_layer_norm_backward(*args, bias)
-    return torch.ops.extension_cpp.fused_layer_norm_input_backward(*args), None, None
+        return _ops.fused_layer_norm_backward(*args, bias)
+    return _ops.fused_layer_norm_input_backward(*args), None, None
 
 
 def add_grad_of_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd):
@@ -140,9 +142,7 @@ def vmap(info, in_dims, input, weight, bias, eps):
     operator("extension_cpp::fused_layer_norm").check_examples(in_dims, input, weight, bias, eps)
     # Parameters of their own for every example: one call normalises, the rest is elementwise.
     (rows,) = to_front(info.batch_size, [input_dim], input)
-    output, mean, rstd = torch.ops.extension_cpp.fused_layer_norm(
-        rows.to(sum_dtype(rows.dtype)), None, None, eps
-    )
+    output, mean, rstd = _ops.fused_layer_norm(rows.to(sum_dtype(rows.dtype)), None, None, eps)
     if weight is not None:
         output = output * _per_example(weight, weight_dim, output)
     if bias is not None:
@@ -151,7 +151,7 @@ def vmap(info, in_dims, input, weight, bias, eps):
 
 
 def _vmap_backward(info, in_dims, grad_output, input, mean, rstd, weight, bias):
-    backward = torch.ops.extension_cpp.fused_layer_norm_input_backward
+    backward = _ops.fused_layer_norm_input_backward
     operator("extension_cpp::fused_layer_norm_backward").check_examples(
         in_dims, grad_output, input, mean, rstd, weight, bias
     )

@@ -7,6 +7,8 @@ from extension_cpp import checks, registration
 from extension_cpp.batching import to_front
 from extension_cpp.shapes import batching_rule, operator
 
+_ops = torch.ops.extension_cpp
+
 
 def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
     """Computes `relu(input * scale + bias)`.
@@ -29,7 +31,7 @@ def fused_op(input: Tensor, bias: Tensor, scale: float = 1.0) -> Tensor:
         TypeError: a tensor for `scale` whose derivative would be lost.
     """
     checks.check_number("fused_op", "scale", scale)
-    return torch.ops.extension_cpp.fused_op(input, bias, scale)
+    return _ops.fused_op(input, bias, scale)
 
 
 # The mask of relu can be read off the output: saving that, and not the input, costs no memory where
@@ -41,7 +43,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     (output,) = ctx.saved_tensors
-    return *torch.ops.extension_cpp.fused_op_backward(grad_output, output, ctx.scale), None
+    return *_ops.fused_op_backward(grad_output, output, ctx.scale), None
 
 
 def _backward_in_torch(grad_output, output, scale):
@@ -69,7 +71,7 @@ def _vmap_backward(info, in_dims, grad_output, output, scale):
     operator("extension_cpp::fused_op_backward").check_examples(in_dims, grad_output, output, scale)
     grad_output, output = to_front(info.batch_size, in_dims[:2], grad_output, output)
     grad_output, output = grad_output.movedim(0, -2), output.movedim(0, -2)
-    grad_input, grad_bias = torch.ops.extension_cpp.fused_op_backward(
+    grad_input, grad_bias = _ops.fused_op_backward(
         grad_output.flatten(-2), output.flatten(-2), scale
     )
     batch_and_features = grad_output.shape[-2:]

@@ -6,6 +6,8 @@ from torch import Tensor
 from extension_cpp import checks, registration
 from extension_cpp.batching import first_example, to_front
 
+_ops = torch.ops.extension_cpp
+
 
 def linear_scan(
     decay: Tensor, input: Tensor, initial: Tensor | None = None, dim: int = -1
@@ -34,7 +36,7 @@ def linear_scan(
     Raises:
         RuntimeError: a dtype, device or shape other than the above; a dimension out of range.
     """
-    return torch.ops.extension_cpp.linear_scan(decay, input, initial, dim)
+    return _ops.linear_scan(decay, input, initial, dim)
 
 
 # As check_scan in linear_scan.cpp.
@@ -81,7 +83,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     decay, output, initial = ctx.saved_tensors
-    grad_decay, grad_input, grad_initial = torch.ops.extension_cpp.linear_scan_backward(
+    grad_decay, grad_input, grad_initial = _ops.linear_scan_backward(
         grad_output, decay, output, initial, ctx.dim
     )
     return grad_decay, grad_input, None if initial is None else grad_initial, None
@@ -130,7 +132,7 @@ def _backward_of_backward(ctx, by_decay, by_input, by_initial):
         return None, None, None, None, None
     if total is None:
         total = torch.zeros_like(decay)
-    by_grad_output = torch.ops.extension_cpp.linear_scan(decay, total, by_initial, dim)
+    by_grad_output = _ops.linear_scan(decay, total, by_initial, dim)
     second_decay = second_output = second_initial = None
     if needs_decay:
         second_decay = grad_input * _delayed(by_grad_output, by_initial, dim)
@@ -149,7 +151,7 @@ def _vmap(info, in_dims, decay, input, initial, dim):
     decay, input = to_front(info.batch_size, in_dims[:2], decay, input)
     if initial is not None:
         (initial,) = to_front(info.batch_size, in_dims[2:3], initial)
-    return torch.ops.extension_cpp.linear_scan(decay, input, initial, dim + 1), 0
+    return _ops.linear_scan(decay, input, initial, dim + 1), 0
 
 
 def _vmap_backward(info, in_dims, grad_output, decay, output, initial, dim):
@@ -160,7 +162,7 @@ def _vmap_backward(info, in_dims, grad_output, decay, output, initial, dim):
     has_initial = initial is not None
     if has_initial:
         (initial,) = to_front(info.batch_size, in_dims[3:4], initial)
-    grads = torch.ops.extension_cpp.linear_scan_backward(*batch, initial, dim + 1)
+    grads = _ops.linear_scan_backward(*batch, initial, dim + 1)
     return grads, (0, 0, 0 if has_initial else None)
 
 

@@ -7,6 +7,8 @@ from extension_cpp import registration
 from extension_cpp.batching import to_front
 from extension_cpp.shapes import operator
 
+_ops = torch.ops.extension_cpp
+
 
 def myadd_out(a: Tensor, b: Tensor, out: Tensor) -> None:
     """Writes `a + b` to `out`.
@@ -25,7 +27,7 @@ def myadd_out(a: Tensor, b: Tensor, out: Tensor) -> None:
     Raises:
         RuntimeError: a dtype, device, shape or overlap other than the above.
     """
-    torch.ops.extension_cpp.myadd_out(a, b, out)
+    _ops.myadd_out(a, b, out)
 
 
 def _vmap(info, in_dims, a, b, out):
@@ -35,7 +37,7 @@ def _vmap(info, in_dims, a, b, out):
             "a sum per example does not fit into it"
         )
     operator("extension_cpp::myadd_out").check_examples(in_dims, a, b, out)
-    torch.ops.extension_cpp.myadd_out(*to_front(info.batch_size, in_dims, a, b, out))
+    _ops.myadd_out(*to_front(info.batch_size, in_dims, a, b, out))
     return None, None
 
 

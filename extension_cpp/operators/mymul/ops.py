@@ -9,6 +9,8 @@ from extension_cpp import registration
 from extension_cpp.broadcasting import stand_in
 from extension_cpp.layout import same_shape
 
+_ops = torch.ops.extension_cpp
+
 
 def mymul(a: Tensor, b: Tensor) -> Tensor:
     """Computes `a * b` with broadcasting.
@@ -26,7 +28,7 @@ def mymul(a: Tensor, b: Tensor) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
-    return torch.ops.extension_cpp.mymul(a, b)
+    return _ops.mymul(a, b)
 
 
 def sum_of_products(grad_output: Tensor, other: Tensor, shape: Sequence[int]) -> Tensor:
@@ -40,7 +42,7 @@ def sum_of_products(grad_output: Tensor, other: Tensor, shape: Sequence[int]) ->
     if same_shape(shape, grad_output.shape):
         return mymul(grad_output, other)
     factor = stand_in(grad_output, shape)
-    return torch.ops.extension_cpp.mymul_factor_backward(grad_output, other, factor)
+    return _ops.mymul_factor_backward(grad_output, other, factor)
 
 
 def _setup_context(ctx, inputs, output):
@@ -53,7 +55,7 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, grad_output):
     a, b = ctx.saved_tensors
     if a is not None and b is not None:
-        return torch.ops.extension_cpp.mymul_backward(grad_output, a, b)
+        return _ops.mymul_backward(grad_output, a, b)
     return tuple(
         None if other is None else sum_of_products(grad_output, other, shape)
         for other, shape in zip((b, a), ctx.shapes, strict=True)

@@ -6,6 +6,8 @@ from torch import Tensor
 from extension_cpp import checks, registration
 from extension_cpp.operators.mymul.ops import mymul
 
+_ops = torch.ops.extension_cpp
+
 
 def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:
     """Computes `a * b + c` in one pass.
@@ -26,7 +28,7 @@ def mymuladd(a: Tensor, b: Tensor, c: float) -> Tensor:
         TypeError: a tensor for `c` whose derivative would be lost.
     """
     checks.check_number("mymuladd", "c", c)
-    return torch.ops.extension_cpp.mymuladd(a, b, c)
+    return _ops.mymuladd(a, b, c)
 
 
 def _setup_context(ctx, inputs, output):
@@ -38,7 +40,7 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, grad_output):
     a, b = ctx.saved_tensors
     if a is not None and b is not None:
-        return *torch.ops.extension_cpp.mymul_backward(grad_output, a, b), None
+        return *_ops.mymul_backward(grad_output, a, b), None
     return *(None if other is None else mymul(grad_output, other) for other in (b, a)), None
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 from extension_cpp import checks, registration
 from extension_cpp.batching import first_example
 
+_ops = torch.ops.extension_cpp
+
 # In this order: to ask an abstract class takes as long as the rest of the function.
 _SEQUENCES = (list, tuple, Sequence)
 
@@ -37,7 +39,7 @@ def reduce_sum(
     """
     if dim is not None and not isinstance(dim, _SEQUENCES):
         dim = (operator.index(dim),)
-    return torch.ops.extension_cpp.reduce_sum(input, dim, keepdim)
+    return _ops.reduce_sum(input, dim, keepdim)
 
 
 def _reduced_dims(ndim: int, dim: Sequence[int] | None) -> list[int]:
@@ -78,9 +80,9 @@ def _vmap(info, in_dims, input, dim, keepdim):
     _check(example, dim)
     input = input.movedim(in_dims[0], 0)
     if input.dim() == 1:  # one number an example, its own sum over whatever dim may name
-        return torch.ops.extension_cpp.reduce_sum(input.unsqueeze(1), (1,), False), 0
+        return _ops.reduce_sum(input.unsqueeze(1), (1,), False), 0
     shifted = [d + 1 for d in _reduced_dims(input.dim() - 1, dim)]
-    return torch.ops.extension_cpp.reduce_sum(input, shifted, keepdim), 0
+    return _ops.reduce_sum(input, shifted, keepdim), 0
 
 
 registration.register_fake("extension_cpp::reduce_sum", _fake)

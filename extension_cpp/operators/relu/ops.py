@@ -5,6 +5,8 @@ from torch import Tensor
 
 from extension_cpp import registration
 
+_ops = torch.ops.extension_cpp
+
 
 def relu(input: Tensor) -> Tensor:
     """Computes `max(input, 0)`. NaN stays NaN and the gradient at 0 is 0, as in `torch.relu`.
@@ -19,7 +21,7 @@ def relu(input: Tensor) -> Tensor:
     Raises:
         RuntimeError: another dtype.
     """
-    return torch.ops.extension_cpp.relu(input)
+    return _ops.relu(input)
 
 
 # The mask can be read off the output, which the next layer often saves too: no need for the input.
@@ -29,7 +31,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     (output,) = ctx.saved_tensors
-    return torch.ops.extension_cpp.relu_backward(grad_output, output)
+    return _ops.relu_backward(grad_output, output)
 
 
 registration.register_fake("extension_cpp::relu", "extension_cpp::relu_backward")

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from extension_cpp import registration
 
+_ops = torch.ops.extension_cpp
+
 
 def softmax_cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -100) -> Tensor:
     """Computes `logsumexp(logits) - logits[target]` for each row of the last dimension.
@@ -38,7 +40,7 @@ def softmax_cross_entropy(logits: Tensor, target: Tensor, ignore_index: int = -1
         RuntimeError: a dtype, device or shape other than the above; on the CPU, a class that does
             not exist.
     """
-    return torch.ops.extension_cpp.softmax_cross_entropy(logits, target, ignore_index)[0]
+    return _ops.softmax_cross_entropy(logits, target, ignore_index)[0]
 
 
 # The logsumexp is an output like any other, so that the second derivative passes through its
@@ -54,7 +56,7 @@ def _backward(ctx, grad_loss, grad_logsumexp):
     logits, target, logsumexp = ctx.saved_tensors
     grad = None
     if grad_loss is not None:
-        grad = torch.ops.extension_cpp.softmax_cross_entropy_backward(
+        grad = _ops.softmax_cross_entropy_backward(
             grad_loss, logits, target, logsumexp, ctx.ignore_index
         )
     if grad_logsumexp is not None:

@@ -5,6 +5,8 @@ from torch import Tensor
 
 from extension_cpp import registration
 
+_ops = torch.ops.extension_cpp
+
 
 def square(input: Tensor) -> Tensor:
     """Computes `input * input`.
@@ -19,7 +21,7 @@ def square(input: Tensor) -> Tensor:
     Raises:
         RuntimeError: another dtype.
     """
-    return torch.ops.extension_cpp.square(input)
+    return _ops.square(input)
 
 
 def _setup_context(ctx, inputs, output):
@@ -28,7 +30,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_output):
     (input,) = ctx.saved_tensors
-    return torch.ops.extension_cpp.square_backward(grad_output, input)
+    return _ops.square_backward(grad_output, input)
 
 
 registration.register_fake("extension_cpp::square", "extension_cpp::square_backward")

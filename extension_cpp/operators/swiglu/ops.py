@@ -7,6 +7,8 @@ from extension_cpp import registration
 from extension_cpp.broadcasting import stand_in
 from extension_cpp.layout import same_shape
 
+_ops = torch.ops.extension_cpp
+
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """Computes `silu(gate) * up`.
@@ -26,7 +28,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
-    return torch.ops.extension_cpp.swiglu(gate, up)
+    return _ops.swiglu(gate, up)
 
 
 def _setup_context(ctx, inputs, output):
@@ -42,7 +44,7 @@ def _backward(ctx, grad_output):
         if same_shape(ctx.shape_of_up, grad_output.shape):
             return None, swiglu(gate, grad_output)
         up = stand_in(grad_output, ctx.shape_of_up)
-    return torch.ops.extension_cpp.swiglu_backward(grad_output, gate, up)
+    return _ops.swiglu_backward(grad_output, gate, up)
 
 
 def _backward_in_torch(grad_output, gate, up):

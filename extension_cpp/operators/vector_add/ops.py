@@ -5,6 +5,8 @@ from torch import Tensor
 
 from extension_cpp import registration
 
+_ops = torch.ops.extension_cpp
+
 
 def vector_add(a: Tensor, b: Tensor) -> Tensor:
     """Computes `a + b`, with the broadcasting of `torch.add`.
@@ -20,7 +22,7 @@ def vector_add(a: Tensor, b: Tensor) -> Tensor:
     Raises:
         RuntimeError: a dtype, device or shape other than the above.
     """
-    return torch.ops.extension_cpp.vector_add(a, b)
+    return _ops.vector_add(a, b)
 
 
 def _setup_context(ctx, inputs, output):
