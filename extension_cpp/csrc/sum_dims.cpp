@@ -96,16 +96,18 @@ void sum_step(
     const SumStep& step) {
   using A = acc_t<T>;
   if (step.inner != 1) {
-#ifdef __CUDACC__
-    if (cuda::sum_columns(like, input, step.outer, step.size, step.inner, output)) {
-      return;
+    if (!backend::sum_columns(like, input, step.outer, step.size, step.inner, output)) {
+      backend::launch_column_sums(
+          like, SumColumns(), std::array{input}, step.outer, step.size, step.inner, std::array{output});
     }
-#endif
-    backend::launch_column_sums(
-        like, SumColumns(), std::array{input}, step.outer, step.size, step.inner, std::array{output});
     return;
   }
   const backend::Split split = backend::split_for_sums(step.outer, step.size, sizeof(In));
+#ifndef __CUDACC__
+  if (cpu::sum_rows(like, input, step.outer, step.size, output)) {
+    return;
+  }
+#endif
   if (split.segments == 1) {
     backend::launch_rows(like, SumRow<In, T>{output}, std::array{input}, step.outer, step.size);
     return;

@@ -77,6 +77,18 @@ struct Avx2 {
     load_block(rest, to);
   }
 
+  CPU_AVX2 static void load_rest(const float* from, int64_t count, float* to) {
+    const detail::Vector<int, 8> places{0, 1, 2, 3, 4, 5, 6, 7};
+    const auto* const address = reinterpret_cast<const detail::Vector<float, 8>*>(from);
+    detail::write_vector(__builtin_ia32_maskloadps256(address, places < static_cast<int>(count)), to);
+  }
+
+  CPU_AVX2 static void load_rest(const double* from, int64_t count, double* to) {
+    const detail::Vector<long long, 4> places{0, 1, 2, 3};
+    const auto* const address = reinterpret_cast<const detail::Vector<double, 4>*>(from);
+    detail::write_vector(__builtin_ia32_maskloadpd256(address, places < count), to);
+  }
+
   CPU_AVX2 static void store_block(const float* from, Half* to) {
     detail::Vector<float, 8> floats;
     detail::read_vector(floats, from);

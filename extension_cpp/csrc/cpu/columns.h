@@ -16,7 +16,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -143,6 +142,34 @@ void launch_column_sums(
       C);
 }
 
+namespace detail {
+
+template <class T>
+struct ColumnElements {
+  const T* data;
+  int64_t cols;
+
+  // A TileLoop.
+  static void add(const void* matrix, const ColumnTile& tile, acc_t<T>* const* sums) {
+    const auto [data, cols] = *static_cast<const ColumnElements*>(matrix);
+    std::fill_n(sums[0], tile.width, acc_t<T>(0));
+    add_elements(data + tile.first_row * cols + tile.first_col, cols, tile.rows, tile.width, sums[0]);
+  }
+};
+
+}  // namespace detail
+
+// output[b * cols + col] = the sum over the rows of a [batch, rows, cols] tensor. True: it was done.
+template <class T, class Out>
+bool sum_columns(
+    const Tensor& /*like*/, const T* input, int64_t batch, int64_t rows, int64_t cols, const Out& output) {
+  const detail::ColumnElements<T> matrix{input, cols};
+  const detail::SumTarget<acc_t<T>> sums(output);
+  detail::column_sums<acc_t<T>>(
+      batch, rows, cols, detail::column_tiles<T>(rows, cols), detail::ColumnElements<T>::add, &matrix, &sums, 1);
+  return true;
+}
+
 // Columns of a matrix of which nothing says how wide it is: no more than a tile of it has, so that its rows are read
 // one after another. Where tiles are parts of rows, the processor does not read on to the next one.
 constexpr int64_t kMatrixCols = 1024;
@@ -265,7 +292,7 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
         }
       }
       if (sums_rows) {
-        row_sums.put(row, reduce_over(0, width, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA {
+        row_sums.put(row, reduce_over(0, width, A(0), Add(), [&](int64_t j) CPU_INLINE_LAMBDA {
                        return results_of(f(static_cast<A>(from[I][j])...));
                      }));
       }
@@ -318,7 +345,7 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
         }
       }
       if (sums_rows) {
-        row_sums.put(row, Values<A, sizeof...(M)>{fold<kBlock>(totals[M], std::plus<A>())...});
+        row_sums.put(row, Values<A, sizeof...(M)>{fold<kBlock>(totals[M], Add())...});
       }
     }
     acc.store(sums, width);

@@ -6,7 +6,6 @@
 #include "cpu/row_sums.h"
 
 #include <algorithm>
-#include <functional>
 #include <type_traits>
 
 namespace extension_cpp::cpu {
@@ -14,19 +13,41 @@ namespace extension_cpp::cpu {
 namespace {
 
 template <class T>
-CPU_CLONES_BELOW_BLOCKS acc_t<T> sum_one_by_one(const T* from, int64_t count) {
+CPU_CLONES_BELOW_BLOCKS void sum_one_by_one(const T* from, int64_t rows, int64_t count, acc_t<T>* sums) {
   using A = acc_t<T>;
-  return reduce_over(0, count, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
-    return {{static_cast<A>(from[j])}};
-  })[0];
+  for (int64_t row = 0; row < rows; ++row, from += count) {
+    sums[row] = reduce_over(0, count, A(0), Add(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
+      return {{static_cast<A>(from[j])}};
+    })[0];
+  }
+}
+
+// add(rows) for some rows at a time, whose sum is read and written once, and the number of them a constant.
+template <class Add>
+CPU_INLINE void for_several_rows(int64_t rows, const Add& add) {
+  constexpr int kTogether = 4;
+  for (; rows >= kTogether; rows -= kTogether) {
+    add(std::integral_constant<int, kTogether>());
+  }
+  for (; rows > 0; --rows) {
+    add(std::integral_constant<int, 1>());
+  }
 }
 
 template <class T>
-CPU_CLONES_BELOW_BLOCKS void add_one_by_one(const T* from, int64_t count, acc_t<T>* sums) {
-  CPU_INDEPENDENT_LOOP
-  for (int64_t j = 0; j < count; ++j) {
-    sums[j] += static_cast<acc_t<T>>(from[j]);
-  }
+CPU_CLONES_BELOW_BLOCKS void add_one_by_one(
+    const T* from, int64_t stride, int64_t rows, int64_t count, acc_t<T>* sums) {
+  for_several_rows(rows, [&](auto together) CPU_INLINE_LAMBDA {
+    CPU_INDEPENDENT_LOOP
+    for (int64_t j = 0; j < count; ++j) {
+      acc_t<T> sum = sums[j];
+      for (int row = 0; row < together; ++row) {
+        sum += static_cast<acc_t<T>>(from[row * stride + j]);
+      }
+      sums[j] = sum;
+    }
+    from += together * stride;
+  });
 }
 
 #if HAS_BLOCKS
@@ -34,9 +55,9 @@ CPU_CLONES_BELOW_BLOCKS void add_one_by_one(const T* from, int64_t count, acc_t<
 template <class Isa, class T>
 CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
   using A = acc_t<T>;
-  constexpr int kBlock = Isa::template kBlock<T>;
-  // Vectors of 32 bytes of what need not be converted: it is read by as many, for which see Avx512.
+  // What need not be converted is read by vectors of 32 bytes, with AVX-512, too (see Avx512).
   constexpr bool kConverts = !std::is_same_v<T, A>;
+  constexpr int kBlock = Isa::template kBlock<T>;
   constexpr int kVector = kConverts ? kBlock : 32 / sizeof(A);
   constexpr int kSums = 4;  // an addition takes four cycles
   using Vector = detail::Vector<A, kVector>;
@@ -48,7 +69,7 @@ CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
   for (int64_t line = 0; line < 4 && count >= kPage / 2; ++line) {
     __builtin_prefetch(from + count + line * kLine, 0, kSecondLevel);
   }
-  A values[kBlock];  // never in memory
+  A values[std::max(kBlock, kVector)];  // never in memory
   Vector vector;
   Vector sums[kSums] = {};
   const auto add = [&](int k, const T* some) CPU_INLINE_LAMBDA {
@@ -76,48 +97,60 @@ CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
   }
   A lanes[kVector];
   detail::write_vector((sums[0] + sums[1]) + (sums[2] + sums[3]), lanes);
-  return fold<kVector>(lanes, std::plus<A>());
+  return fold<kVector>(lanes, Add());
 }
 
 template <class Isa, class T>
-CPU_INLINE void add_blocks(const T* from, int64_t count, acc_t<T>* sums) {
+CPU_INLINE void add_blocks(const T* from, int64_t stride, int64_t rows, int64_t count, acc_t<T>* sums) {
   constexpr int kBlock = Isa::template kBlock<T>;
-  acc_t<T> values[kBlock];
+  acc_t<T> values[kBlock];  // never in memory
   detail::Vector<acc_t<T>, kBlock> vector;
   detail::Vector<acc_t<T>, kBlock> sum;
-  for (; count >= kBlock; from += kBlock, sums += kBlock, count -= kBlock) {
-    Isa::load_block(from, values);
-    detail::read_vector(vector, values);
-    detail::read_vector(sum, sums);
-    sum += vector;
-    detail::write_vector(sum, sums);
-  }
-  if (count > 0) {
-    Isa::load_rest(from, count, values);
-    for (int64_t j = 0; j < count; ++j) {
-      sums[j] += values[j];
+  for_several_rows(rows, [&](auto together) CPU_INLINE_LAMBDA {
+    int64_t j = 0;
+    for (; j + kBlock <= count; j += kBlock) {
+      detail::read_vector(sum, sums + j);
+      for (int row = 0; row < together; ++row) {
+        Isa::load_block(from + row * stride + j, values);
+        detail::read_vector(vector, values);
+        sum += vector;
+      }
+      detail::write_vector(sum, sums + j);
     }
+    for (int row = 0; row < together && j < count; ++row) {
+      Isa::load_rest(from + row * stride + j, count - j, values);
+      for (int64_t k = j; k < count; ++k) {
+        sums[k] += values[k - j];
+      }
+    }
+    from += together * stride;
+  });
+}
+
+template <class T>
+CPU_AVX512 CPU_FLATTEN void sum_blocks_of(Avx512, const T* from, int64_t rows, int64_t count, acc_t<T>* sums) {
+  for (int64_t row = 0; row < rows; ++row) {
+    sums[row] = sum_blocks<Avx512>(from + row * count, count);
   }
 }
 
 template <class T>
-CPU_AVX512 CPU_FLATTEN acc_t<T> sum_blocks_of(Avx512, const T* from, int64_t count) {
-  return sum_blocks<Avx512>(from, count);
+CPU_AVX2 CPU_FLATTEN void sum_blocks_of(Avx2, const T* from, int64_t rows, int64_t count, acc_t<T>* sums) {
+  for (int64_t row = 0; row < rows; ++row) {
+    sums[row] = sum_blocks<Avx2>(from + row * count, count);
+  }
 }
 
 template <class T>
-CPU_AVX2 CPU_FLATTEN float sum_blocks_of(Avx2, const T* from, int64_t count) {
-  return sum_blocks<Avx2>(from, count);
+CPU_AVX512 CPU_FLATTEN void add_blocks_of(
+    Avx512, const T* from, int64_t stride, int64_t rows, int64_t count, acc_t<T>* sums) {
+  add_blocks<Avx512>(from, stride, rows, count, sums);
 }
 
 template <class T>
-CPU_AVX512 CPU_FLATTEN void add_blocks_of(Avx512, const T* from, int64_t count, acc_t<T>* sums) {
-  add_blocks<Avx512>(from, count, sums);
-}
-
-template <class T>
-CPU_AVX2 CPU_FLATTEN void add_blocks_of(Avx2, const T* from, int64_t count, float* sums) {
-  add_blocks<Avx2>(from, count, sums);
+CPU_AVX2 CPU_FLATTEN void add_blocks_of(
+    Avx2, const T* from, int64_t stride, int64_t rows, int64_t count, float* sums) {
+  add_blocks<Avx2>(from, stride, rows, count, sums);
 }
 
 #endif
@@ -125,24 +158,33 @@ CPU_AVX2 CPU_FLATTEN void add_blocks_of(Avx2, const T* from, int64_t count, floa
 }  // namespace
 
 template <class T>
-acc_t<T> sum_elements(const T* from, int64_t count) {
-  return with_blocks<T>(
-      [&](auto isa) { return sum_blocks_of(isa, from, count); }, [&] { return sum_one_by_one(from, count); });
+void sum_elements(const T* from, int64_t rows, int64_t count, acc_t<T>* sums) {
+#if HAS_BLOCKS
+  if (Avx512::can()) {
+    return sum_blocks_of(Avx512(), from, rows, count, sums);
+  }
+  if (Avx2::can()) {
+    return sum_blocks_of(Avx2(), from, rows, count, sums);
+  }
+#endif
+  sum_one_by_one(from, rows, count, sums);
 }
 
 template <class T>
-void add_elements(const T* from, int64_t count, acc_t<T>* sums) {
-  with_blocks<T>([&](auto isa) { add_blocks_of(isa, from, count, sums); }, [&] { add_one_by_one(from, count, sums); });
+void add_elements(const T* from, int64_t stride, int64_t rows, int64_t count, acc_t<T>* sums) {
+  with_blocks<T>(
+      [&](auto isa) { add_blocks_of(isa, from, stride, rows, count, sums); },
+      [&] { add_one_by_one(from, stride, rows, count, sums); });
 }
 
-template float sum_elements(const float*, int64_t);
-template double sum_elements(const double*, int64_t);
-template float sum_elements(const Half*, int64_t);
-template float sum_elements(const BFloat16*, int64_t);
+template void sum_elements(const float*, int64_t, int64_t, float*);
+template void sum_elements(const double*, int64_t, int64_t, double*);
+template void sum_elements(const Half*, int64_t, int64_t, float*);
+template void sum_elements(const BFloat16*, int64_t, int64_t, float*);
 
-template void add_elements(const float*, int64_t, float*);
-template void add_elements(const double*, int64_t, double*);
-template void add_elements(const Half*, int64_t, float*);
-template void add_elements(const BFloat16*, int64_t, float*);
+template void add_elements(const float*, int64_t, int64_t, int64_t, float*);
+template void add_elements(const double*, int64_t, int64_t, int64_t, double*);
+template void add_elements(const Half*, int64_t, int64_t, int64_t, float*);
+template void add_elements(const BFloat16*, int64_t, int64_t, int64_t, float*);
 
 }  // namespace extension_cpp::cpu

@@ -8,12 +8,12 @@
 
 namespace extension_cpp::cpu {
 
-// The sum of `count` elements, no more than a row's segment has.
+// sums[row] = the sum over each of some rows of `count` elements, no more than a segment has, one behind the other.
 template <class T>
-acc_t<T> sum_elements(const T* from, int64_t count);
+void sum_elements(const T* from, int64_t rows, int64_t count, acc_t<T>* sums);
 
-// sums[j] += from[j] for j = 0 ... count - 1.
+// sums[j] += from[row * stride + j] for j = 0 ... count - 1 of every row, in their order.
 template <class T>
-void add_elements(const T* from, int64_t count, acc_t<T>* sums);
+void add_elements(const T* from, int64_t stride, int64_t rows, int64_t count, acc_t<T>* sums);
 
 }  // namespace extension_cpp::cpu

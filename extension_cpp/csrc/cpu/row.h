@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <array>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <utility>
@@ -34,11 +33,6 @@ struct Split {
 };
 
 namespace detail {
-
-template <class A>
-CPU_INLINE A larger(A a, A b) {
-  return a > b || a != a ? a : b;  // NaN wins
-}
 
 // Static, as are the operators' own functions: gcc 14 fails to clone what other files could share.
 template <class Inputs, class Loop>
@@ -120,7 +114,7 @@ class Row {
     Values<A, S> sums = over_segments<Values<A, S>>(
         [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
           return of_segment(rows, first, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
-            return reduce(count, A(0), std::plus<A>(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, S> {
+            return reduce(count, A(0), Add(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, S> {
               return as_values(call(f, inputs, first, j, columns...));
             });
           });
@@ -149,7 +143,9 @@ class Row {
       double long_sum = 0;
       const A only = over_segments<A>(
           [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
-            return sum_elements(rows.in_memory(0) + offset_ + first, std::min(kSegment, cols_ - first));
+            A sum;
+            sum_elements(rows.in_memory(0) + offset_ + first, 1, std::min(kSegment, cols_ - first), &sum);
+            return sum;
           },
           [&](A segment) CPU_INLINE_LAMBDA { long_sum += static_cast<double>(segment); });
       return cols_ > kSegment ? static_cast<A>(long_sum) : only;
@@ -164,12 +160,12 @@ class Row {
     const A only = over_segments<A>(
         [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
           return of_segment(rows, first, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
-            return reduce(count, kLeast, larger<A>, [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
+            return reduce(count, kLeast, KeepLarger(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
               return as_values(call(f, inputs, first, j, columns...));
             })[0];
           });
         },
-        [&](A segment) CPU_INLINE_LAMBDA { largest = larger(largest, segment); });
+        [&](A segment) CPU_INLINE_LAMBDA { KeepLarger()(largest, segment); });
     return cols_ > kSegment ? largest : only;
   }
 
@@ -232,7 +228,7 @@ class Row {
   // Adds each element to the sum of its column, where the row has one input and there is one sum.
   CPU_INLINE void add_to_columns() const {
     static_assert(K == 1 && C == 1 && kKind != RowKind::kShared);
-    add_elements(inputs_->in_memory(0) + offset_, cols_, column_sums_);
+    add_elements(inputs_->in_memory(0) + offset_, row_cols_, 1, cols_, column_sums_);
   }
 
   // write(output, f, columns...) and add_to_columns(g) in one pass.

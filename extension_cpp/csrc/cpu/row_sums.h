@@ -1,6 +1,7 @@
 // Sums along a row on the CPU, and what else its elements are reduced to.
 #pragma once
 
+#include "cpu/blocks.h"
 #include "cpu/clones.h"
 #include "values.h"
 
@@ -14,14 +15,59 @@ constexpr int64_t kSegment = 16384;
 // Rows for one thread at least, where a thread takes whole rows: the grain of a parallel_for over rows.
 inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cols)); }
 
+// What numbers are reduced by, one after the other or side by side, as vectors.
+
+struct Add {
+  template <class V>
+  CPU_INLINE void operator()(V& sum, const V& term) const {
+    sum += term;
+  }
+};
+
+struct KeepLarger {
+  template <class V>
+  CPU_INLINE void operator()(V& largest, const V& other) const {
+    largest = (largest > other) | (largest != largest) ? largest : other;  // NaN wins
+  }
+};
+
 // lanes[0], ..., lanes[kLanes - 1] together, by halves.
 template <int kLanes, class A, class Combine>
 CPU_INLINE A fold(A* lanes, const Combine& combine) {
   if constexpr (kLanes == 1) {
     return lanes[0];
   } else {
+#if HAS_BLOCKS
+    // As vectors to the end: of single numbers compilers make branches, each of which goes either way, and so they do of
+    // vectors that are no registers.
+    constexpr int kLeastBytes = 16;
+    constexpr int kMostBytes = 32;
+    constexpr int kHalf = kLanes / 2;
+    if constexpr (kLanes * sizeof(A) > kLeastBytes) {
+      constexpr int kVector = std::min<int>(kHalf, kMostBytes / sizeof(A));
+      for (int lane = 0; lane < kHalf; lane += kVector) {
+        detail::Vector<A, kVector> some;
+        detail::Vector<A, kVector> others;
+        detail::read_vector(some, lanes + lane);
+        detail::read_vector(others, lanes + lane + kHalf);
+        combine(some, others);
+        detail::write_vector(some, lanes + lane);
+      }
+      return fold<kHalf>(lanes, combine);
+    } else if constexpr (kLanes * sizeof(A) == kLeastBytes) {
+      detail::Vector<A, kLanes> all;
+      detail::read_vector(all, lanes);
+      if constexpr (kLanes == 4) {
+        combine(all, __builtin_shufflevector(all, all, 2, 3, 0, 1));
+        combine(all, __builtin_shufflevector(all, all, 1, 0, 3, 2));
+      } else {
+        combine(all, __builtin_shufflevector(all, all, 1, 0));
+      }
+      return all[0];
+    }
+#endif
     for (int lane = 0; lane < kLanes / 2; ++lane) {
-      lanes[lane] = combine(lanes[lane], lanes[lane + kLanes / 2]);
+      combine(lanes[lane], lanes[lane + kLanes / 2]);
     }
     return fold<kLanes / 2>(lanes, combine);
   }
@@ -42,7 +88,7 @@ CPU_INLINE void for_short_row(int64_t count, const Each& each) {
   }
 }
 
-// result[k] = f(j)[k] for the columns j of a short row together, by combine(a, b), which leaves b as it is where a is
+// result[k] = f(j)[k] for the columns j of a short row together, by combine(a, b), which makes b of a where that is
 // `start`.
 template <class A, class Combine, class F>
 CPU_INLINE auto reduce_short_row(int64_t count, A start, const Combine& combine, const F& f) {
@@ -53,7 +99,7 @@ CPU_INLINE auto reduce_short_row(int64_t count, A start, const Combine& combine,
   for_short_row(count, [&](int64_t j) CPU_INLINE_LAMBDA {
     const Result terms = f(j);
     for (int k = 0; k < K; ++k) {
-      result[k] = combine(result[k], terms[k]);
+      combine(result[k], terms[k]);
     }
   });
   return result;
@@ -80,7 +126,7 @@ CPU_INLINE auto reduce_over(int64_t begin, int64_t end, A start, const Combine& 
       const auto add_lane = [&](int lane) CPU_INLINE_LAMBDA {
         const Result terms = f(j + lane);
         for (int k = 0; k < K; ++k) {
-          lanes[k][lane] = combine(lanes[k][lane], terms[k]);
+          combine(lanes[k][lane], terms[k]);
         }
       };
       if constexpr (kLanes > kShortRow) {
@@ -108,7 +154,7 @@ CPU_INLINE auto reduce_over(int64_t begin, int64_t end, A start, const Combine& 
       rest = reduce_short_row(end - j, start, combine, [&](int64_t k) CPU_INLINE_LAMBDA { return f(j + k); });
     }
     for (int k = 0; k < K; ++k) {
-      result[k] = combine(result[k], rest[k]);
+      combine(result[k], rest[k]);
     }
   }
   return result;
