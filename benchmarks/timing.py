@@ -118,21 +118,27 @@ class CpuTimer:
         self._clock = clock
 
     def time(self, calls: Calls) -> dict[str, Spread]:
-        return interleaved(self._once, calls, self._effort, self._clock)
+        return self._interleaved(calls, lambda call: None)
 
     def warm(self, calls: Calls) -> dict[str, Spread]:
-        return {}
+        return self._interleaved(calls, lambda call: call())
 
     def host(self, calls: Calls) -> dict[str, Spread]:
         return {}
 
-    def _once(self, calls: Calls) -> Seconds:
-        seconds = {}
-        for name, call in calls.items():
-            start = self._clock()
-            call()
-            seconds[name] = self._clock() - start
-        return seconds
+    def _interleaved(
+        self, calls: Calls, before: Callable[[Callable[[], object]], object]
+    ) -> dict[str, Spread]:
+        def once(calls: Calls) -> Seconds:
+            seconds = {}
+            for name, call in calls.items():
+                before(call)
+                start = self._clock()
+                call()
+                seconds[name] = self._clock() - start
+            return seconds
+
+        return interleaved(once, calls, self._effort, self._clock)
 
 
 class Gpu(Protocol):

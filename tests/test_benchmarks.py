@@ -212,6 +212,24 @@ def test_cpu_time_is_of_each_call():
     assert times["b"].median == pytest.approx(5e-3)
 
 
+def test_warm_time_on_the_cpu_is_that_of_a_call_right_after_itself():
+    gpu = FakeGpu()  # for its clock
+    before = []
+
+    def call(name):
+        def run():
+            gpu.now += 2e-3 if before[-1:] == [name] else 5e-3
+            before.append(name)
+
+        return run
+
+    timer = timing.CpuTimer(timing.Effort(5), gpu.clock)
+    calls = {name: call(name) for name in "ab"}
+    assert timer.warm(calls)["a"].median == pytest.approx(2e-3)
+    # Orders differ, so that here and there a round ends with the call that begins the next one.
+    assert timer.time(calls)["a"].high == pytest.approx(5e-3)
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc is told to keep memory")
 def test_results_on_the_cpu_are_not_new_pages():
     """In a process of its own: among what others freed there may be no room for an aligned one."""

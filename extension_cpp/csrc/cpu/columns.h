@@ -161,8 +161,7 @@ struct ColumnElements {
 
 // output[b * cols + col] = the sum over the rows of a [batch, rows, cols] tensor. True: it was done.
 template <class T, class Out>
-bool sum_columns(
-    const Tensor& /*like*/, const T* input, int64_t batch, int64_t rows, int64_t cols, const Out& output) {
+bool sum_columns(const Tensor& /*like*/, const T* input, int64_t batch, int64_t rows, int64_t cols, const Out& output) {
   const detail::ColumnElements<T> matrix{input, cols};
   const detail::SumTarget<acc_t<T>> sums(output);
   detail::column_sums<acc_t<T>>(
@@ -276,6 +275,7 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
     const F f = formula;  // nothing that the loop writes is part of it
     const auto& [rows, width, inputs, results, sums, row_sums] = tile;
     const bool sums_rows = row_sums.any();
+    const bool sums_columns = std::any_of(sums, sums + C, [](const A* place) { return place != nullptr; });
     T repeated[sizeof...(I)][kTileCols<T>];
     T unwanted[kTileCols<T>];
     TileSums<A, C> acc;
@@ -283,12 +283,23 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
     for (int64_t row = 0; row < rows; ++row) {
       const T* const from[] = {elements_of(inputs[I], row, width, repeated[I])...};
       T* const to[] = {results[M].data == nullptr ? unwanted : results[M].data + row * results[M].stride...};
-      CPU_INDEPENDENT_LOOP
-      for (int64_t j = 0; j < width; ++j) {
+      const auto write = [&](int64_t j) CPU_INLINE_LAMBDA {
         const auto value = f(static_cast<A>(from[I][j])...);
         ((to[M][j] = static_cast<T>(results_of(value)[M])), ...);
-        for (size_t c = 0; c < C; ++c) {
-          acc.of[c][j] += terms_of(value)[static_cast<int>(c)];
+        return value;
+      };
+      if (sums_columns) {
+        CPU_INDEPENDENT_LOOP
+        for (int64_t j = 0; j < width; ++j) {
+          const auto value = write(j);
+          for (size_t c = 0; c < C; ++c) {
+            acc.of[c][j] += terms_of(value)[static_cast<int>(c)];
+          }
+        }
+      } else {
+        CPU_INDEPENDENT_LOOP
+        for (int64_t j = 0; j < width; ++j) {
+          write(j);
         }
       }
       if (sums_rows) {

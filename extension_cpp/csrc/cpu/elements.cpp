@@ -148,8 +148,7 @@ CPU_AVX512 CPU_FLATTEN void add_blocks_of(
 }
 
 template <class T>
-CPU_AVX2 CPU_FLATTEN void add_blocks_of(
-    Avx2, const T* from, int64_t stride, int64_t rows, int64_t count, float* sums) {
+CPU_AVX2 CPU_FLATTEN void add_blocks_of(Avx2, const T* from, int64_t stride, int64_t rows, int64_t count, float* sums) {
   add_blocks<Avx2>(from, stride, rows, count, sums);
 }
 

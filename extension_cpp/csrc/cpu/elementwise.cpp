@@ -87,6 +87,10 @@ struct Copies {
   CPU_CLONES static void gather(
       const Layouts& layouts, int k, const void* data, int64_t begin, int64_t count, void* buffer) {
     const int64_t stride = layouts.stride(0, k);
+    if (stride == 0 && layouts.dims == 2) {
+      repeat_numbers(layouts.size(0), static_cast<const Bits*>(data), layouts.stride(1, k), begin, count, buffer);
+      return;
+    }
     visit_rows(layouts, k, begin, count, [=](int64_t at, int64_t offset, int64_t width) {
       const Bits* const from = static_cast<const Bits*>(data) + offset;
       Bits* const to = static_cast<Bits*>(buffer) + at;
@@ -100,6 +104,24 @@ struct Copies {
         }
       }
     });
+  }
+
+  // The same of an operand that is one number for each row of `cols`: as many rows as there are, without asking where
+  // each of them begins.
+  CPU_INLINE static void repeat_numbers(
+      int64_t cols, const Bits* numbers, int64_t stride, int64_t begin, int64_t count, void* buffer) {
+    Bits* to = static_cast<Bits*>(buffer);
+    Bits* const end = to + count;
+    numbers += begin / cols * stride;
+    for (int64_t place = begin % cols; to < end; place = 0, numbers += stride) {
+      const int64_t width = std::min<int64_t>(cols - place, end - to);
+      const Bits number = *numbers;
+      CPU_INDEPENDENT_LOOP
+      for (int64_t j = 0; j < width; ++j) {
+        to[j] = number;
+      }
+      to += width;
+    }
   }
 
   // rows x cols elements of columns that are dense and lie `stride` elements apart, to rows that lie `pitch` apart.

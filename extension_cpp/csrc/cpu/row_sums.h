@@ -38,8 +38,8 @@ CPU_INLINE A fold(A* lanes, const Combine& combine) {
     return lanes[0];
   } else {
 #if HAS_BLOCKS
-    // As vectors to the end: of single numbers compilers make branches, each of which goes either way, and so they do of
-    // vectors that are no registers.
+    // As vectors to the end: of single numbers compilers make branches, each of which goes either way, and so they do
+    // of vectors that are no registers.
     constexpr int kLeastBytes = 16;
     constexpr int kMostBytes = 32;
     constexpr int kHalf = kLanes / 2;

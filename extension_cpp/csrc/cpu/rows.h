@@ -3,11 +3,13 @@
 #pragma once
 
 #include "cpu/clones.h"
+#include "cpu/elements.h"
 #include "cpu/lines.h"
 #include "cpu/parameter.h"
 #include "cpu/partials.h"
 #include "cpu/row.h"
 #include "cpu/row_sums.h"
+#include "cpu/sum_target.h"
 #include "row_values.h"
 
 #include <algorithm>
