@@ -110,7 +110,7 @@ def keep_freed_memory() -> None:
 
 
 class CpuTimer:
-    """Wall time of calls in turn. Caches hold what the call before it left there."""
+    """Wall time of calls. Caches hold what the call before it left there, others' or its own."""
 
     def __init__(self, effort: Effort, clock: Callable[[], float] = time.perf_counter) -> None:
         keep_freed_memory()

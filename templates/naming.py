@@ -150,9 +150,8 @@ def spell_python(file: str, text: str, names: dict[str, str], operator: str) -> 
     variables = [node for node in nodes if isinstance(node, ast.Name)]
     bound = {node.arg for f in functions for node in ast.walk(f.args) if isinstance(node, ast.arg)}
     bound |= {node.id for node in variables if isinstance(node.ctx, ast.Store)}
-    plain = {
-        alias.name for node in tree.body if isinstance(node, ast.Import) for alias in node.names
-    }
+    modules = [a for node in tree.body if isinstance(node, ast.Import) for a in node.names]
+    plain = {alias.asname or alias.name.split(".")[0] for alias in modules}
     used = bound | plain | {node.id for node in variables}
     own = {replace_all(name, names) for name in used if replace_all(name, names) != name}
     spelled: dict[str, str] = {}

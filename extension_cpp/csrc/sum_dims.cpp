@@ -79,6 +79,7 @@ struct SumRow {
   }
 };
 
+#ifdef __CUDACC__
 struct SumColumns {
   static constexpr bool kWritesRows = false;
 
@@ -87,6 +88,7 @@ struct SumColumns {
     row.add_to_columns();
   }
 };
+#endif
 
 template <class T, class In>
 void sum_step(
@@ -96,18 +98,22 @@ void sum_step(
     const SumStep& step) {
   using A = acc_t<T>;
   if (step.inner != 1) {
-    if (!backend::sum_columns(like, input, step.outer, step.size, step.inner, output)) {
-      backend::launch_column_sums(
+#ifdef __CUDACC__
+    if (!cuda::sum_columns(like, input, step.outer, step.size, step.inner, output)) {
+      cuda::launch_column_sums(
           like, SumColumns(), std::array{input}, step.outer, step.size, step.inner, std::array{output});
     }
+#else
+    cpu::sum_columns(input, step.outer, step.size, step.inner, output);
+#endif
     return;
   }
-  const backend::Split split = backend::split_for_sums(step.outer, step.size, sizeof(In));
 #ifndef __CUDACC__
-  if (cpu::sum_rows(like, input, step.outer, step.size, output)) {
+  if (cpu::sum_rows(input, step.outer, step.size, output)) {
     return;
   }
 #endif
+  const backend::Split split = backend::split_for_sums(step.outer, step.size, sizeof(In));
   if (split.segments == 1) {
     backend::launch_rows(like, SumRow<In, T>{output}, std::array{input}, step.outer, step.size);
     return;

@@ -77,6 +77,7 @@ struct Avx2 {
     load_block(rest, to);
   }
 
+  // Of a vector of what need not be converted.
   CPU_AVX2 static void load_rest(const float* from, int64_t count, float* to) {
     const detail::Vector<int, 8> places{0, 1, 2, 3, 4, 5, 6, 7};
     const auto* const address = reinterpret_cast<const detail::Vector<float, 8>*>(from);

@@ -4,6 +4,7 @@
 #include "cpu/blocks.h"
 #include "cpu/clones.h"
 #include "cpu/convert.h"
+#include "cpu/elements.h"
 #include "cpu/lines.h"
 #include "cpu/row.h"
 #include "cpu/sum_target.h"
@@ -159,14 +160,13 @@ struct ColumnElements {
 
 }  // namespace detail
 
-// output[b * cols + col] = the sum over the rows of a [batch, rows, cols] tensor. True: it was done.
+// output[b * cols + col] = the sum over the rows of a [batch, rows, cols] tensor.
 template <class T, class Out>
-bool sum_columns(const Tensor& /*like*/, const T* input, int64_t batch, int64_t rows, int64_t cols, const Out& output) {
+void sum_columns(const T* input, int64_t batch, int64_t rows, int64_t cols, const Out& output) {
   const detail::ColumnElements<T> matrix{input, cols};
   const detail::SumTarget<acc_t<T>> sums(output);
   detail::column_sums<acc_t<T>>(
       batch, rows, cols, detail::column_tiles<T>(rows, cols), detail::ColumnElements<T>::add, &matrix, &sums, 1);
-  return true;
 }
 
 // Columns of a matrix of which nothing says how wide it is: no more than a tile of it has, so that its rows are read

@@ -12,8 +12,9 @@ namespace extension_cpp::cpu {
 
 namespace {
 
+// Where there are no blocks.
 template <class T>
-CPU_CLONES_BELOW_BLOCKS void sum_one_by_one(const T* from, int64_t rows, int64_t count, acc_t<T>* sums) {
+void sum_one_by_one(const T* from, int64_t rows, int64_t count, acc_t<T>* sums) {
   using A = acc_t<T>;
   for (int64_t row = 0; row < rows; ++row, from += count) {
     sums[row] = reduce_over(0, count, A(0), Add(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
@@ -22,15 +23,15 @@ CPU_CLONES_BELOW_BLOCKS void sum_one_by_one(const T* from, int64_t rows, int64_t
   }
 }
 
-// add(rows) for some rows at a time, whose sum is read and written once, and the number of them a constant.
-template <class Add>
-CPU_INLINE void for_several_rows(int64_t rows, const Add& add) {
+// each(rows) for some rows at a time, whose sum is read and written once, and the number of them a constant.
+template <class Each>
+CPU_INLINE void for_several_rows(int64_t rows, const Each& each) {
   constexpr int kTogether = 4;
   for (; rows >= kTogether; rows -= kTogether) {
-    add(std::integral_constant<int, kTogether>());
+    each(std::integral_constant<int, kTogether>());
   }
   for (; rows > 0; --rows) {
-    add(std::integral_constant<int, 1>());
+    each(std::integral_constant<int, 1>());
   }
 }
 
@@ -158,7 +159,7 @@ CPU_AVX2 CPU_FLATTEN void add_blocks_of(Avx2, const T* from, int64_t stride, int
 
 template <class T>
 void sum_elements(const T* from, int64_t rows, int64_t count, acc_t<T>* sums) {
-#if HAS_BLOCKS
+#if HAS_BLOCKS  // not with_blocks(): float and double, of which Avx2 has none, are read by vectors with it, too
   if (Avx512::can()) {
     return sum_blocks_of(Avx512(), from, rows, count, sums);
   }

@@ -105,9 +105,10 @@ bool launch_kept_rows(
   return true;
 }
 
-// output[row] = the sum of each row. False, and nothing done, where there is no more to it than launch_rows() does.
+// output[row] = the sum of each row. False, and nothing done, for short rows and those of several segments, of which
+// launch_rows() makes as much.
 template <class T, class Out>
-bool sum_rows(const Tensor& /*like*/, const T* input, int64_t rows, int64_t cols, const Out& output) {
+bool sum_rows(const T* input, int64_t rows, int64_t cols, const Out& output) {
   if (cols < kShortRow || cols > kSegment) {
     return false;
   }
@@ -149,17 +150,21 @@ bool launch_rows_and_column_sums(
   if (detail::few_long_rows(rows, cols)) {
     return false;
   }
-  // As in column_sums, blocks of rows depend on the shape alone: equal bits with any number of threads. They are no
-  // smaller than what a thread takes, and of long rows there are fewer, for the memory that their sums take.
+  // As in column_sums, blocks of rows depend on the shape alone: equal bits with any number of threads. They are short,
+  // which keeps the rounding error down, though not much shorter than what a thread takes, and of long rows there are
+  // fewer, for the memory that their sums take.
+  constexpr int64_t kShortBlock = 128;
   const int64_t most = std::clamp<int64_t>((int64_t{1} << 24) / std::max<int64_t>(1, cols), 4, 128);
-  const int64_t block_rows = std::max({int64_t{8}, row_grain(cols), (rows + most - 1) / most});
-  const int64_t blocks = (rows + block_rows - 1) / block_rows;
+  const int64_t least_rows = std::max({int64_t{8}, std::min(row_grain(cols), kShortBlock), (rows + most - 1) / most});
+  const int64_t blocks = (rows + least_rows - 1) / least_rows;
+  const int64_t block_rows = blocks == 0 ? least_rows : (rows + blocks - 1) / blocks;
   const int64_t size = static_cast<int64_t>(C) * cols;
   const Lines<A> buffer = new_lines<A>(blocks * size);
   A* const partials = buffer.get();  // [blocks, C, cols]
   const auto add_rows = cols < kShortRow ? detail::add_rows<detail::RowKind::kShort, T, K, C, F>
                                          : detail::add_rows<detail::RowKind::kWhole, T, K, C, F>;
-  parallel_for(0, blocks, 1, [&](int64_t begin, int64_t end) {
+  const int64_t grain = std::max<int64_t>(1, row_grain(cols) / block_rows);
+  parallel_for(0, blocks, grain, [&](int64_t begin, int64_t end) {
     detail::WideRows<T, K> values(inputs, cols, std::min(rows, end * block_rows) * cols);
     for (int64_t block = begin; block < end; ++block) {
       add_rows(f, values, block * block_rows, std::min(rows, (block + 1) * block_rows), cols, partials + block * size);
