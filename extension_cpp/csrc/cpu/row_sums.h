@@ -73,6 +73,19 @@ CPU_INLINE A fold(A* lanes, const Combine& combine) {
   }
 }
 
+// Their sum, of lanes that are in registers and would be stored to be read as vectors.
+template <int kLanes, class A>
+CPU_INLINE A add_lanes(A* lanes) {
+  if constexpr (kLanes == 1) {
+    return lanes[0];
+  } else {
+    for (int lane = 0; lane < kLanes / 2; ++lane) {
+      lanes[lane] += lanes[lane + kLanes / 2];
+    }
+    return add_lanes<kLanes / 2>(lanes);
+  }
+}
+
 // Columns of rows so short that they are worked on number by number: fewer than these.
 constexpr int64_t kShortRow = 8;
 
