@@ -356,7 +356,7 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
         }
       }
       if (sums_rows) {
-        row_sums.put(row, Values<A, sizeof...(M)>{add_lanes<kBlock>(totals[M])...});
+        row_sums.put(row, Values<A, sizeof...(M)>{fold_numbers<kBlock>(totals[M], Add())...});
       }
     }
     acc.store(sums, width);

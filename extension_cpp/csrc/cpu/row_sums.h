@@ -31,7 +31,21 @@ struct KeepLarger {
   }
 };
 
-// lanes[0], ..., lanes[kLanes - 1] together, by halves.
+// lanes[0], ..., lanes[kLanes - 1] together, by halves, number by number: of lanes that are in registers, and would be
+// stored to be read as vectors.
+template <int kLanes, class A, class Combine>
+CPU_INLINE A fold_numbers(A* lanes, const Combine& combine) {
+  if constexpr (kLanes == 1) {
+    return lanes[0];
+  } else {
+    for (int lane = 0; lane < kLanes / 2; ++lane) {
+      combine(lanes[lane], lanes[lane + kLanes / 2]);
+    }
+    return fold_numbers<kLanes / 2>(lanes, combine);
+  }
+}
+
+// The same of others.
 template <int kLanes, class A, class Combine>
 CPU_INLINE A fold(A* lanes, const Combine& combine) {
   if constexpr (kLanes == 1) {
@@ -66,23 +80,7 @@ CPU_INLINE A fold(A* lanes, const Combine& combine) {
       return all[0];
     }
 #endif
-    for (int lane = 0; lane < kLanes / 2; ++lane) {
-      combine(lanes[lane], lanes[lane + kLanes / 2]);
-    }
-    return fold<kLanes / 2>(lanes, combine);
-  }
-}
-
-// Their sum, of lanes that are in registers and would be stored to be read as vectors.
-template <int kLanes, class A>
-CPU_INLINE A add_lanes(A* lanes) {
-  if constexpr (kLanes == 1) {
-    return lanes[0];
-  } else {
-    for (int lane = 0; lane < kLanes / 2; ++lane) {
-      lanes[lane] += lanes[lane + kLanes / 2];
-    }
-    return add_lanes<kLanes / 2>(lanes);
+    return fold_numbers<kLanes>(lanes, combine);
   }
 }
 
