@@ -69,6 +69,62 @@ struct Avx2 {
     detail::write_vector(bits, to);
   }
 
+  template <class T>
+  CPU_AVX2 static acc_t<T> load_one(const T* from) {
+    return static_cast<acc_t<T>>(*from);
+  }
+
+  CPU_AVX2 static float load_one(const Half* from) { return __builtin_ia32_vcvtph2ps(load_halves<1>(from))[0]; }
+
+  template <class T>
+  CPU_AVX2 static void store_one(acc_t<T> from, T* to) {
+    *to = static_cast<T>(from);
+  }
+
+  CPU_AVX2 static void store_one(float from, Half* to) {
+    const detail::Vector<float, 4> floats{from};
+    const detail::Vector<short, 8> halves = __builtin_ia32_vcvtps2ph(floats, detail::kToNearestEven);
+    std::memcpy(to, &halves, sizeof(Half));
+  }
+
+  // Four neighbours.
+  CPU_AVX2 static void load_four(const Half* from, float* to) {
+    detail::write_vector(__builtin_ia32_vcvtph2ps(load_halves<4>(from)), to);
+  }
+
+  CPU_AVX2 static void load_four(const BFloat16* from, float* to) {
+    const detail::Vector<int, 4> bits = __builtin_ia32_pmovzxwd128(load_halves<4>(from)) << 16;
+    detail::write_vector(bits, to);
+  }
+
+  template <class A>
+  CPU_AVX2 static void load_four(const A* from, A* to) {
+    detail::Vector<A, 4> four;
+    detail::read_vector(four, from);
+    detail::write_vector(four, to);
+  }
+
+  CPU_AVX2 static void store_four(const float* from, Half* to) {
+    detail::Vector<float, 4> floats;
+    detail::read_vector(floats, from);
+    const detail::Vector<short, 8> halves = __builtin_ia32_vcvtps2ph(floats, detail::kToNearestEven);
+    std::memcpy(to, &halves, 4 * sizeof(Half));
+  }
+
+  CPU_AVX2 static void store_four(const float* from, BFloat16* to) {
+    detail::Vector<unsigned, 4> bits;
+    detail::read_vector(bits, from);
+    detail::round_to_upper_half<4>(bits);
+    const auto upper = reinterpret_cast<detail::Vector<int, 4>>(bits);
+    const auto halves = __builtin_ia32_packusdw128(upper, upper);
+    std::memcpy(to, &halves, 4 * sizeof(BFloat16));
+  }
+
+  template <class A>
+  CPU_AVX2 static void store_four(const A* from, A* to) {
+    load_four(from, to);
+  }
+
   // The first elements of a block, and zeros: nothing behind them is read.
   template <class T>
   CPU_AVX2 static void load_rest(const T* from, int64_t count, float* to) {
@@ -104,6 +160,16 @@ struct Avx2 {
     const detail::Vector<int, 4> low = __builtin_shufflevector(upper, upper, 0, 1, 2, 3);
     const detail::Vector<int, 4> high = __builtin_shufflevector(upper, upper, 4, 5, 6, 7);
     detail::write_vector(__builtin_ia32_packusdw128(low, high), to);
+  }
+
+ private:
+  // And zeros.
+  template <int kCount, class T>
+  CPU_AVX2 static detail::Vector<short, 8> load_halves(const T* from) {
+    static_assert(sizeof(T) == 2);
+    long long low = 0;
+    std::memcpy(&low, from, kCount * sizeof(T));
+    return reinterpret_cast<detail::Vector<short, 8>>(detail::Vector<long long, 2>{low});
   }
 };
 
@@ -197,6 +263,33 @@ constexpr bool has_blocks = Isa::template kBlock<T> > 0;
 #endif
 
 namespace extension_cpp::cpu {
+
+// What a processor of any kind does, with the names that instruction sets have for it.
+struct Scalar {
+  template <class T>
+  CPU_INLINE static acc_t<T> load_one(const T* from) {
+    return static_cast<acc_t<T>>(*from);
+  }
+
+  template <class T>
+  CPU_INLINE static void store_one(acc_t<T> from, T* to) {
+    *to = static_cast<T>(from);
+  }
+
+  template <class T>
+  CPU_INLINE static void load_four(const T* from, acc_t<T>* to) {
+    for (int k = 0; k < 4; ++k) {
+      to[k] = static_cast<acc_t<T>>(from[k]);
+    }
+  }
+
+  template <class T>
+  CPU_INLINE static void store_four(const acc_t<T>* from, T* to) {
+    for (int k = 0; k < 4; ++k) {
+      to[k] = static_cast<T>(from[k]);
+    }
+  }
+};
 
 // on(isa), of the best instruction set that has blocks of T and that the processor has; or otherwise().
 template <class T, class On, class Otherwise>
