@@ -100,11 +100,6 @@ REASONS: tuple[Reason, ...] = (
         ),
     ),
     Reason(
-        "eight rows of single numbers at a time: 0.47 to 0.64 of the floor, at which it would be "
-        "26 to 28 times the loop, as timed",
-        is_of("linear_scan", dtype="float64"),
-    ),
-    Reason(
         "up to 42 ns a row more than PyTorch in the caches, as timed, the call's cost included",
         all_of(
             any_of(
