@@ -34,6 +34,16 @@ CPU_INLINE void write_vector(const V& vector, void* address) {
   std::memcpy(address, &vector, sizeof(vector));
 }
 
+// One element to `kCount` neighbouring places, at once: what is read later as a vector is not waited for.
+template <int kCount, class T>
+CPU_INLINE void repeat(const T& element, T* to) {
+  using Bits = std::conditional_t<sizeof(T) == 2, short, std::conditional_t<sizeof(T) == 4, int, long long>>;
+  static_assert(sizeof(T) == sizeof(Bits));
+  Bits bits;
+  std::memcpy(&bits, &element, sizeof(bits));
+  write_vector(Vector<Bits, kCount>{} + bits, to);
+}
+
 constexpr int kToNearestEven = 0;
 
 // Of float to BFloat16, by the bits: to nearest, even; every NaN becomes the same, as where c10::BFloat16 rounds.
@@ -52,7 +62,7 @@ CPU_INLINE void round_to_upper_half(Vector<unsigned, kCount>& bits) {
 // BFloat16 they convert eight at a time, too, but take a quarter longer.
 struct Avx2 {
   template <class T>
-  static constexpr int kBlock = sizeof(T) == 2 ? 8 : 0;  // elements; 0: none, compilers do as well
+  static constexpr int kBlock = 32 / sizeof(acc_t<T>);  // elements
 
   static bool can() { return __builtin_cpu_supports("x86-64-v3"); }
 
@@ -67,6 +77,13 @@ struct Avx2 {
     detail::read_vector(upper, from);
     const detail::Vector<int, 8> bits = __builtin_ia32_pmovzxwd256(upper) << 16;
     detail::write_vector(bits, to);
+  }
+
+  template <class A>
+  CPU_AVX2 static void load_block(const A* from, A* to) {
+    detail::Vector<A, kBlock<A>> block;
+    detail::read_vector(block, from);
+    detail::write_vector(block, to);
   }
 
   template <class T>
@@ -128,22 +145,80 @@ struct Avx2 {
   // The first elements of a block, and zeros: nothing behind them is read.
   template <class T>
   CPU_AVX2 static void load_rest(const T* from, int64_t count, float* to) {
-    T rest[kBlock<T>] = {};
-    std::copy_n(from, count, rest);
+    static_assert(sizeof(T) == 2);
+    // Words, by what `count` is made of: of copies on the stack, stored in pieces, the load of all would wait.
+    detail::Vector<unsigned long long, 2> words{};
+    const T* const last = from + (count & 4);
+    if ((count & 2) != 0) {
+      unsigned two;
+      std::memcpy(&two, last, sizeof(two));
+      words[0] = two;
+    }
+    if ((count & 1) != 0) {
+      unsigned short one;
+      std::memcpy(&one, last + (count & 2), sizeof(one));
+      words[0] |= static_cast<unsigned long long>(one) << (count & 2) * 16;
+    }
+    if ((count & 4) != 0) {
+      words[1] = words[0];
+      unsigned long long four;
+      std::memcpy(&four, from, sizeof(four));
+      words[0] = four;
+    }
+    T rest[kBlock<T>];
+    detail::write_vector(words, rest);
     load_block(rest, to);
   }
 
-  // Of a vector of what need not be converted.
   CPU_AVX2 static void load_rest(const float* from, int64_t count, float* to) {
-    const detail::Vector<int, 8> places{0, 1, 2, 3, 4, 5, 6, 7};
     const auto* const address = reinterpret_cast<const detail::Vector<float, 8>*>(from);
-    detail::write_vector(__builtin_ia32_maskloadps256(address, places < static_cast<int>(count)), to);
+    detail::write_vector(__builtin_ia32_maskloadps256(address, below<8, int>(count)), to);
   }
 
   CPU_AVX2 static void load_rest(const double* from, int64_t count, double* to) {
-    const detail::Vector<long long, 4> places{0, 1, 2, 3};
     const auto* const address = reinterpret_cast<const detail::Vector<double, 4>*>(from);
-    detail::write_vector(__builtin_ia32_maskloadpd256(address, places < count), to);
+    detail::write_vector(__builtin_ia32_maskloadpd256(address, below<4, long long>(count)), to);
+  }
+
+  // The first elements of a block: nothing behind them is written.
+  template <class T>
+  CPU_AVX2 static void store_rest(const float* from, int64_t count, T* to) {
+    static_assert(sizeof(T) == 2);
+    T rest[kBlock<T>];
+    store_block(from, rest);
+    detail::Vector<unsigned long long, 2> words;
+    detail::read_vector(words, rest);
+    unsigned long long word = words[0];
+    if ((count & 4) != 0) {
+      std::memcpy(to, &word, 4 * sizeof(T));
+      to += 4;
+      word = words[1];
+    }
+    if ((count & 2) != 0) {
+      std::memcpy(to, &word, 2 * sizeof(T));
+      to += 2;
+      word >>= 32;
+    }
+    if ((count & 1) != 0) {
+      std::memcpy(to, &word, sizeof(T));
+    }
+  }
+
+  CPU_AVX2 static void store_rest(const float* from, int64_t count, float* to) {
+    detail::Vector<float, 8> block;
+    detail::read_vector(block, from);
+    __builtin_ia32_maskstoreps256(reinterpret_cast<detail::Vector<float, 8>*>(to), below<8, int>(count), block);
+  }
+
+  CPU_AVX2 static void store_rest(const double* from, int64_t count, double* to) {
+    detail::Vector<double, 4> block;
+    detail::read_vector(block, from);
+    __builtin_ia32_maskstorepd256(reinterpret_cast<detail::Vector<double, 4>*>(to), below<4, long long>(count), block);
+  }
+
+  template <class A>
+  CPU_AVX2 static void store_block(const A* from, A* to) {
+    load_block(from, to);
   }
 
   CPU_AVX2 static void store_block(const float* from, Half* to) {
@@ -163,6 +238,16 @@ struct Avx2 {
   }
 
  private:
+  // All bits of the first `count` lanes.
+  template <int kLanes, class Lane>
+  CPU_AVX2 static detail::Vector<Lane, kLanes> below(int64_t count) {
+    detail::Vector<Lane, kLanes> places;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      places[lane] = lane;
+    }
+    return places < static_cast<Lane>(count);
+  }
+
   // And zeros.
   template <int kCount, class T>
   CPU_AVX2 static detail::Vector<short, 8> load_halves(const T* from) {
@@ -196,6 +281,27 @@ struct Avx512 {
           __builtin_ia32_loaddquhi256_mask(reinterpret_cast<const short*>(from), detail::Vector<short, 16>{}, mask),
           rest);
       load_block(rest, to);
+    }
+  }
+
+  // The first elements of a block: nothing behind them is written.
+  template <class T>
+  CPU_AVX512 static void store_rest(const acc_t<T>* from, int64_t count, T* to) {
+    const unsigned mask = (1u << count) - 1;
+    if constexpr (sizeof(T) == 8) {
+      detail::Vector<double, 8> block;
+      detail::read_vector(block, from);
+      __builtin_ia32_storeupd512_mask(to, block, mask);
+    } else if constexpr (sizeof(T) == 4) {
+      detail::Vector<float, 16> block;
+      detail::read_vector(block, from);
+      __builtin_ia32_storeups512_mask(to, block, mask);
+    } else {
+      detail::Vector<short, 16> block;
+      T rest[16];
+      store_block(from, rest);
+      detail::read_vector(block, rest);
+      __builtin_ia32_storedquhi256_mask(reinterpret_cast<short*>(to), block, mask);
     }
   }
 
@@ -253,9 +359,6 @@ struct Avx512 {
   }
 };
 
-template <class Isa, class T>
-constexpr bool has_blocks = Isa::template kBlock<T> > 0;
-
 }  // namespace extension_cpp::cpu
 
 #else
@@ -291,19 +394,15 @@ struct Scalar {
   }
 };
 
-// on(isa), of the best instruction set that has blocks of T and that the processor has; or otherwise().
-template <class T, class On, class Otherwise>
+// on(isa), of the best instruction set with blocks that the processor has; or otherwise().
+template <class On, class Otherwise>
 auto with_blocks([[maybe_unused]] const On& on, const Otherwise& otherwise) {
 #if HAS_BLOCKS
-  if constexpr (has_blocks<Avx512, T>) {
-    if (Avx512::can()) {
-      return on(Avx512());
-    }
+  if (Avx512::can()) {
+    return on(Avx512());
   }
-  if constexpr (has_blocks<Avx2, T>) {
-    if (Avx2::can()) {
-      return on(Avx2());
-    }
+  if (Avx2::can()) {
+    return on(Avx2());
   }
 #endif
   return otherwise();

@@ -11,11 +11,8 @@
 #if defined(__x86_64__) && defined(__gnu_linux__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12 && \
     defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__CUDACC__)
 #define CPU_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-// Of a function in whose place one with blocks (blocks.h) serves processors with AVX-512.
-#define CPU_CLONES_BELOW_BLOCKS __attribute__((target_clones("arch=x86-64-v3", "default")))
 #else
 #define CPU_CLONES
-#define CPU_CLONES_BELOW_BLOCKS
 #endif
 
 // Of a function marked CPU_CLONES that calls what users write: all of it is inlined, however long.
@@ -32,14 +29,6 @@
 #define CPU_INDEPENDENT_LOOP _Pragma("GCC ivdep")
 #else
 #define CPU_INDEPENDENT_LOOP
-#endif
-
-// The same, two vectors at a time, which with AVX2 are a line of the cache: of light formulas that wait for memory up
-// to a twelfth less time.
-#if defined(__GNUC__) && !defined(__clang__)
-#define CPU_LOOP_BY_LINES CPU_INDEPENDENT_LOOP _Pragma("GCC unroll 2")
-#else
-#define CPU_LOOP_BY_LINES CPU_INDEPENDENT_LOOP
 #endif
 
 // Not taken apart before it is vectorised.

@@ -255,23 +255,23 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
   using Tile = TileRows<T, sizeof...(M)>;
 
   static void run(const F& f, const Tile& tile) {
-    with_blocks<T>(
-        [&](auto isa) { on_blocks_of(isa, f, tile); },
+    with_blocks(
+        [&](auto isa) {
+          // With AVX2, compilers do better where nothing is converted.
+          if constexpr (std::is_same_v<T, A> && std::is_same_v<decltype(isa), Avx2>) {
+            on_elements_of(isa, f, tile);
+          } else {
+            on_blocks_of(isa, f, tile);
+          }
+        },
         [&] {
-          // Of Half there are copies here, add_copies(); of BFloat16, where it has blocks, no processor with AVX2.
-          if constexpr (std::is_same_v<T, BFloat16> && HAS_BLOCKS) {
+          if constexpr (!std::is_same_v<T, Half>) {  // of which there are copies here, add_copies()
             on_elements(f, tile);
-          } else if constexpr (!std::is_same_v<T, Half>) {
-            on_elements_cloned(f, tile);
           }
         });
   }
 
-  CPU_CLONES_BELOW_BLOCKS CPU_FLATTEN static void on_elements_cloned(const F& formula, const Tile& tile) {
-    on_elements(formula, tile);
-  }
-
-  static void on_elements(const F& formula, const Tile& tile) {
+  CPU_FLATTEN static void on_elements(const F& formula, const Tile& tile) {
     const F f = formula;  // nothing that the loop writes is part of it
     const auto& [rows, width, inputs, results, sums, row_sums] = tile;
     const bool sums_rows = row_sums.any();
@@ -313,6 +313,8 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
 
 #if HAS_BLOCKS
 
+  CPU_AVX2 CPU_FLATTEN static void on_elements_of(Avx2, const F& f, const Tile& tile) { on_elements(f, tile); }
+
   CPU_AVX512 CPU_FLATTEN static void on_blocks_of(Avx512, const F& f, const Tile& tile) { on_blocks<Avx512>(f, tile); }
 
   CPU_AVX2 CPU_FLATTEN static void on_blocks_of(Avx2, const F& f, const Tile& tile) { on_blocks<Avx2>(f, tile); }
@@ -330,29 +332,28 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
     acc.load(sums, width);
     for (int64_t row = 0; row < rows; ++row) {
       T repeated[sizeof...(I)][kBlock];
-      const T* const from[] = {elements_of(inputs[I], row, kBlock, repeated[I])...};
+      ((inputs[I].numbers ? repeat<kBlock>(inputs[I].data[row * inputs[I].stride], repeated[I]) : void()), ...);
+      const T* const from[] = {inputs[I].numbers ? repeated[I] : inputs[I].data + row * inputs[I].stride...};
       const int64_t step[] = {inputs[I].numbers ? 0 : 1 ...};
       T* const to[] = {results[M].data == nullptr ? nullptr : results[M].data + row * results[M].stride...};
-      A values[sizeof...(M)][kBlock];
+      A values[sizeof...(I)][kBlock];
+      A elements[sizeof...(M)][kBlock];
       A totals[sizeof...(M)][kBlock] = {};
       int64_t j = 0;
       for (; j + kBlock <= width; j += kBlock) {
-        on_block<Isa>(f, {from[I] + j * step[I]...}, values, sums_columns, acc, j);
-        ((to[M] == nullptr ? void() : Isa::store_block(values[M], to[M] + j)), ...);
+        (Isa::load_block(from[I] + j * step[I], values[I]), ...);
+        on_block<kBlock>(f, values, elements, sums_columns, acc, j);
+        ((to[M] == nullptr ? void() : Isa::store_block(elements[M], to[M] + j)), ...);
         for (int k = 0; k < kBlock && sums_rows; ++k) {
-          ((totals[M][k] += values[M][k]), ...);
+          ((totals[M][k] += elements[M][k]), ...);
         }
       }
       if (const int64_t count = width - j; count > 0) {
-        T rest[sizeof...(I)][kBlock] = {};
-        (std::copy_n(from[I] + j * step[I], count, rest[I]), ...);
-        on_block<Isa>(f, {rest[I]...}, values, sums_columns, acc, j);
-        T stored[kBlock];
-        ((to[M] == nullptr ? void()
-                           : (Isa::store_block(values[M], stored), void(std::copy_n(stored, count, to[M] + j)))),
-         ...);
+        (Isa::load_rest(from[I] + j * step[I], count, values[I]), ...);
+        on_block<kBlock>(f, values, elements, sums_columns, acc, j);
+        ((to[M] == nullptr ? void() : Isa::store_rest(elements[M], count, to[M] + j)), ...);
         for (int64_t k = 0; k < count && sums_rows; ++k) {
-          ((totals[M][k] += values[M][k]), ...);
+          ((totals[M][k] += elements[M][k]), ...);
         }
       }
       if (sums_rows) {
@@ -363,14 +364,11 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
   }
 
   // Each array becomes a register.
-  template <class Isa>
+  template <int kBlock>
   static void on_block(
-      const F& f, const T* const (&from)[sizeof...(I)], A (&results)[sizeof...(M)][Isa::template kBlock<T>],
+      const F& f, const A (&values)[sizeof...(I)][kBlock], A (&results)[sizeof...(M)][kBlock],
       const bool (&sums_columns)[C], TileSums<A, C>& acc, int64_t first) {
-    constexpr int kBlock = Isa::template kBlock<T>;
-    A values[sizeof...(I)][kBlock];
     A terms[C][kBlock];
-    (Isa::load_block(from[I], values[I]), ...);
     CPU_INDEPENDENT_LOOP
     CPU_ROLLED_LOOP
     for (int k = 0; k < kBlock; ++k) {

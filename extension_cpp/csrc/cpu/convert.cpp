@@ -56,20 +56,19 @@ CPU_AVX512 void convert_blocks_of(Avx512, const From* from, To* to, int64_t coun
 
 #endif
 
-// T: the one of both that is half as wide.
-template <class T, class From, class To>
+template <class From, class To>
 void convert_any(const From* from, To* to, int64_t count) {
-  with_blocks<T>([&](auto isa) { convert_blocks_of(isa, from, to, count); }, [&] { convert(from, to, count); });
+  with_blocks([&](auto isa) { convert_blocks_of(isa, from, to, count); }, [&] { convert(from, to, count); });
 }
 
 }  // namespace
 
-void widen(const Half* from, float* to, int64_t count) { convert_any<Half>(from, to, count); }
+void widen(const Half* from, float* to, int64_t count) { convert_any(from, to, count); }
 
-void widen(const BFloat16* from, float* to, int64_t count) { convert_any<BFloat16>(from, to, count); }
+void widen(const BFloat16* from, float* to, int64_t count) { convert_any(from, to, count); }
 
-void narrow(const float* from, Half* to, int64_t count) { convert_any<Half>(from, to, count); }
+void narrow(const float* from, Half* to, int64_t count) { convert_any(from, to, count); }
 
-void narrow(const float* from, BFloat16* to, int64_t count) { convert_any<BFloat16>(from, to, count); }
+void narrow(const float* from, BFloat16* to, int64_t count) { convert_any(from, to, count); }
 
 }  // namespace extension_cpp::cpu

@@ -36,8 +36,7 @@ CPU_INLINE void for_several_rows(int64_t rows, const Each& each) {
 }
 
 template <class T>
-CPU_CLONES_BELOW_BLOCKS void add_one_by_one(
-    const T* from, int64_t stride, int64_t rows, int64_t count, acc_t<T>* sums) {
+void add_one_by_one(const T* from, int64_t stride, int64_t rows, int64_t count, acc_t<T>* sums) {
   for_several_rows(rows, [&](auto together) CPU_INLINE_LAMBDA {
     CPU_INDEPENDENT_LOOP
     for (int64_t j = 0; j < count; ++j) {
@@ -70,7 +69,7 @@ CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
   for (int64_t line = 0; line < 4 && count >= kPage / 2; ++line) {
     __builtin_prefetch(from + count + line * kLine, 0, kSecondLevel);
   }
-  A values[std::max(kBlock, kVector)];  // never in memory
+  A values[kBlock];  // never in memory
   Vector vector;
   Vector sums[kSums] = {};
   const auto add = [&](int k, const T* some) CPU_INLINE_LAMBDA {
@@ -149,7 +148,8 @@ CPU_AVX512 CPU_FLATTEN void add_blocks_of(
 }
 
 template <class T>
-CPU_AVX2 CPU_FLATTEN void add_blocks_of(Avx2, const T* from, int64_t stride, int64_t rows, int64_t count, float* sums) {
+CPU_AVX2 CPU_FLATTEN void add_blocks_of(
+    Avx2, const T* from, int64_t stride, int64_t rows, int64_t count, acc_t<T>* sums) {
   add_blocks<Avx2>(from, stride, rows, count, sums);
 }
 
@@ -159,20 +159,13 @@ CPU_AVX2 CPU_FLATTEN void add_blocks_of(Avx2, const T* from, int64_t stride, int
 
 template <class T>
 void sum_elements(const T* from, int64_t rows, int64_t count, acc_t<T>* sums) {
-#if HAS_BLOCKS  // not with_blocks(): float and double, of which Avx2 has none, are read by vectors with it, too
-  if (Avx512::can()) {
-    return sum_blocks_of(Avx512(), from, rows, count, sums);
-  }
-  if (Avx2::can()) {
-    return sum_blocks_of(Avx2(), from, rows, count, sums);
-  }
-#endif
-  sum_one_by_one(from, rows, count, sums);
+  with_blocks(
+      [&](auto isa) { sum_blocks_of(isa, from, rows, count, sums); }, [&] { sum_one_by_one(from, rows, count, sums); });
 }
 
 template <class T>
 void add_elements(const T* from, int64_t stride, int64_t rows, int64_t count, acc_t<T>* sums) {
-  with_blocks<T>(
+  with_blocks(
       [&](auto isa) { add_blocks_of(isa, from, stride, rows, count, sums); },
       [&] { add_one_by_one(from, stride, rows, count, sums); });
 }

@@ -16,6 +16,9 @@ namespace {
 // L1 cache.
 constexpr int64_t kChunkBytes = 4096;
 
+// Bytes from which on rows with a number for each are worked on one by one.
+constexpr int64_t kLongRow = 2 * kLineBytes;
+
 // Rows of an input with dense columns that are copied together: as many numbers as each column then gives, neighbours.
 constexpr int64_t kSlabRows = 32;
 // What the slab of an input takes at most, to stay in the L2 cache.
@@ -138,11 +141,6 @@ struct Copies {
         to[row * pitch + col] = from[col * stride + row];
       }
     }
-  }
-
-  // One element to kRepeats places.
-  CPU_CLONES static void repeat(const void* element, void* buffer) {
-    std::fill_n(static_cast<Bits*>(buffer), kRepeats, *static_cast<const Bits*>(element));
   }
 
   // `values` to elements begin ... begin + count - 1 of the output, operand 0.
@@ -321,32 +319,22 @@ class Call {
 
   // Elements begin ... end - 1, where they are.
   void on_rows(int64_t begin, int64_t end) const {
-    Buffers buffers(inputs_.size());
     Pointers<char*> outputs(outputs_.size());
     Pointers<const char*> inputs(inputs_.size());
-    char** const to = outputs.data();
-    const char** const from = inputs.data();
-    const int64_t* const row_bytes = row_bytes_.data();
-    const bool* const are_numbers = are_numbers_.data();
-    int64_t row = begin / cols_;
-    int64_t place = begin - row * cols_;
-    for (bool first = true; begin < end; first = false, ++row, place = 0) {
+    while (begin < end) {
+      const int64_t row = begin / cols_;
+      const int64_t place = begin - row * cols_;
+      const int64_t rows = place == 0 ? std::max<int64_t>(1, (end - begin) / cols_) : 1;
+      const int64_t count = std::min(cols_ - place, end - begin);
       for (size_t m = 0; m < outputs_.size(); ++m) {
-        to[m] = outputs_.data()[m] + begin * itemsize_;
+        outputs.data()[m] = outputs_.data()[m] + begin * itemsize_;
       }
       for (size_t k = 0; k < inputs_.size(); ++k) {
-        const char* const of_row = inputs_.data()[k] + row * row_bytes[k];
-        if (!are_numbers[k]) {
-          from[k] = of_row + place * itemsize_;
-        } else if (first || row_bytes[k] != 0) {
-          char* const buffer = buffers.data() + k * kChunkBytes;
-          with_bits(itemsize_, [&](auto copies) { copies.repeat(of_row, buffer); });
-          from[k] = buffer;
-        }
+        inputs.data()[k] =
+            inputs_.data()[k] + row * row_bytes_.data()[k] + (are_numbers_.data()[k] ? 0 : place * itemsize_);
       }
-      const int64_t count = std::min(cols_ - place, end - begin);
-      loop_(formula_, {count, to, from, are_numbers});
-      begin += count;
+      loop_(formula_, {rows, count, outputs.data(), inputs.data(), row_bytes_.data(), are_numbers_.data()});
+      begin += rows * count;
     }
   }
 
@@ -357,8 +345,8 @@ class Call {
     Pointers<char*> to(outputs_.size());
     Pointers<const char*> from(inputs_.size());
     extension_cpp::detail::Few<Reader, kFewOperands> readers(inputs_.size());
-    extension_cpp::detail::Few<bool, kFewOperands> repeated(inputs_.size());
-    std::fill_n(repeated.data(), inputs_.size(), false);  // what is one number is copied as any other row
+    extension_cpp::detail::Few<bool, kFewOperands> numbers(inputs_.size());
+    std::fill_n(numbers.data(), inputs_.size(), false);  // what is one number is copied as any other row
     for (size_t m = 0; m < outputs_.size(); ++m, buffer += kChunkBytes) {
       to.data()[m] = buffer;
     }
@@ -379,7 +367,7 @@ class Call {
       for (size_t m = 0; m < outputs_.size() && linear; ++m) {
         to.data()[m] = outputs_.data()[m] + begin * itemsize_;
       }
-      loop_(formula_, {count, to.data(), from.data(), repeated.data()});
+      loop_(formula_, {1, count, to.data(), from.data(), row_bytes_.data(), numbers.data()});
       for (size_t m = 0; m < outputs_.size() && !linear; ++m) {
         with_bits(
             itemsize_, [&](auto copies) { copies.scatter(layouts_, to.data()[m], begin, count, outputs_.data()[m]); });
@@ -410,19 +398,18 @@ class Call {
   // Whether operand k is one number throughout a row.
   bool is_number(int k) const { return layouts_.stride(0, k) == 0; }
 
-  // Whether several rows of so many columns are worked on at a time: what is one number for a row is copied once more
-  // for it, and so would be what comes from a slab.
+  // Whether several rows of so many columns are copied, to be worked on at a time. Where they begin is asked once,
+  // then, and not in each row; but what is one number for a row is copied for it, and so would be what comes from a
+  // slab.
   bool are_short_rows() const {
-    int64_t several = 2;
+    bool is_numbers = false;
     for (int k = 1; k < layouts_.num() && layouts_.dims > 1; ++k) {
       if (in_slabs(layouts_, k, itemsize_)) {
         return false;
       }
-      if (is_number(k) && layouts_.stride(1, k) != 0) {
-        several = 8;
-      }
+      is_numbers = is_numbers || (is_number(k) && layouts_.stride(1, k) != 0);
     }
-    return layouts_.dims > 1 && several * cols_ <= chunk_;
+    return layouts_.dims > 1 && (is_numbers ? cols_ * itemsize_ < kLongRow : 2 * cols_ <= chunk_);
   }
 
   RowLoop loop_;
