@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -186,6 +187,21 @@ def test_other_settings_rebuild_without_ninja(project: Path, tmp_path: Path):
     assert "could not find ninja" in build(project, without_ninja)
     assert rebuilt(project, **without_ninja) == set()
     assert rebuilt(project, **without_ninja, DEBUG="1") == {"library", "one_cpu", "two_cpu"}
+
+
+@pytest.mark.parametrize("source", ["affine", "linear_scan"])
+def test_other_processors_and_compilers_need_no_blocks(source: str, tmp_path: Path):
+    commands = json.loads((ROOT / "compile_commands.json").read_text())
+    (found,) = (c for c in commands if c["file"].endswith(f"/{source}/{source}.cpp"))
+    command = shlex.split(found["command"])
+    command = [part for part in command if not part.startswith("-M") and not part.endswith(".o.d")]
+    outcome = subprocess.run(
+        [*command, "-fsyntax-only", "-DHAS_BLOCKS=0"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert outcome.returncode == 0, outcome.stderr
 
 
 def test_compile_commands(project: Path):

@@ -1,16 +1,23 @@
-// Vectors that the compiler would not make by itself: blocks of elements, to and from arrays of the type of the
-// arithmetic, each of which becomes a register.
+// Blocks of elements, to and from arrays of the type of the arithmetic, each of which becomes a register: of half types
+// compilers would not make vectors by themselves, and loops over rows are the same for all types.
 #pragma once
 
 #include "cpu/clones.h"
 #include "dispatch.h"
 
-#include <algorithm>
 #include <cstring>
 #include <type_traits>
 
+// Defined as 0: as for other processors and compilers.
+#ifndef HAS_BLOCKS
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
 #define HAS_BLOCKS 1
+#else
+#define HAS_BLOCKS 0
+#endif
+#endif
+
+#if HAS_BLOCKS
 
 // Of functions for processors with these instructions, as they are named for CPU_CLONES.
 #define CPU_AVX2 __attribute__((target("arch=x86-64-v3")))
@@ -361,13 +368,11 @@ struct Avx512 {
 
 }  // namespace extension_cpp::cpu
 
-#else
-#define HAS_BLOCKS 0
 #endif
 
 namespace extension_cpp::cpu {
 
-// What a processor of any kind does, with the names that instruction sets have for it.
+// What Avx2 has for scans of rows (scan_rows.h), for a processor of any kind.
 struct Scalar {
   template <class T>
   CPU_INLINE static acc_t<T> load_one(const T* from) {

@@ -15,7 +15,7 @@
 #define CPU_CLONES
 #endif
 
-// Of a function marked CPU_CLONES that calls what users write: all of it is inlined, however long.
+// Of a function for some instruction set that calls what users write: all of it is inlined, however long.
 #if defined(__GNUC__) && defined(__OPTIMIZE__)
 #define CPU_FLATTEN __attribute__((flatten))
 #else

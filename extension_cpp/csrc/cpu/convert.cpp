@@ -3,9 +3,6 @@
 #include "cpu/blocks.h"
 #include "cpu/clones.h"
 
-#include <algorithm>
-#include <type_traits>
-
 namespace extension_cpp::cpu {
 
 namespace {
@@ -20,27 +17,17 @@ CPU_INLINE void convert(const From* from, To* to, int64_t count) {
 
 #if HAS_BLOCKS
 
-template <int kBlock, class From, class To>
-CPU_INLINE void convert_blocks(const From* from, To* to, int64_t count, void (*convert_block)(const From*, To*)) {
-  int64_t j = 0;
-  for (; j + kBlock <= count; j += kBlock) {
-    convert_block(from + j, to + j);
-  }
-  if (j < count) {
-    From rest[kBlock] = {};
-    To converted[kBlock];
-    std::copy(from + j, from + count, rest);
-    convert_block(rest, converted);
-    std::copy_n(converted, count - j, to + j);
-  }
-}
-
 template <class Isa, class From, class To>
 CPU_INLINE void convert_blocks(const From* from, To* to, int64_t count) {
-  if constexpr (std::is_same_v<To, float>) {
-    convert_blocks<Isa::template kBlock<From>, From, To>(from, to, count, Isa::load_block);
-  } else {
-    convert_blocks<Isa::template kBlock<To>, From, To>(from, to, count, Isa::store_block);
+  constexpr int kBlock = Isa::template kBlock<float>;
+  float block[kBlock];  // a register
+  for (; count >= kBlock; from += kBlock, to += kBlock, count -= kBlock) {
+    Isa::load_block(from, block);
+    Isa::store_block(block, to);
+  }
+  if (count > 0) {
+    Isa::load_rest(from, count, block);
+    Isa::store_rest(block, count, to);
   }
 }
 

@@ -5,7 +5,6 @@
 #include "cpu/lines.h"
 #include "cpu/row_sums.h"
 
-#include <algorithm>
 #include <type_traits>
 
 namespace extension_cpp::cpu {

@@ -16,7 +16,7 @@ namespace {
 // L1 cache.
 constexpr int64_t kChunkBytes = 4096;
 
-// Bytes from which on rows with a number for each are worked on one by one.
+// Bytes from which on rows of a matrix with a number for each are worked on where they are.
 constexpr int64_t kLongRow = 2 * kLineBytes;
 
 // Rows of an input with dense columns that are copied together: as many numbers as each column then gives, neighbours.
@@ -308,14 +308,8 @@ class Call {
     }
   }
 
-  // Whether the outputs lie in a row, as a matrix whose rows lie so in every input, too, or are one number each.
-  bool in_place() const {
-    bool in_place = !short_rows_ && layouts_.dims <= 2 && layouts_.is_linear(0);
-    for (int k = 1; k < layouts_.num(); ++k) {
-      in_place = in_place && (layouts_.stride(0, k) == 1 || is_number(k));
-    }
-    return in_place;
-  }
+  // Whether the loop goes through the rows of a matrix where they are.
+  bool in_place() const { return !short_rows_ && is_matrix(); }
 
   // Elements begin ... end - 1, where they are.
   void on_rows(int64_t begin, int64_t end) const {
@@ -398,18 +392,29 @@ class Call {
   // Whether operand k is one number throughout a row.
   bool is_number(int k) const { return layouts_.stride(0, k) == 0; }
 
-  // Whether several rows of so many columns are copied, to be worked on at a time. Where they begin is asked once,
-  // then, and not in each row; but what is one number for a row is copied for it, and so would be what comes from a
-  // slab.
+  // Whether the outputs lie in a row, as a matrix whose rows lie so in every input, too, or are one number each.
+  bool is_matrix() const {
+    bool is = layouts_.dims <= 2 && layouts_.is_linear(0);
+    for (int k = 1; k < layouts_.num(); ++k) {
+      is = is && (layouts_.stride(0, k) == 1 || is_number(k));
+    }
+    return is;
+  }
+
+  // Whether several rows are copied, to be worked on at a time, so that nothing is asked for each of them. But what is
+  // one number for a row is copied for it, and so would be what comes from a slab.
   bool are_short_rows() const {
-    bool is_numbers = false;
+    bool has_numbers = false;
     for (int k = 1; k < layouts_.num() && layouts_.dims > 1; ++k) {
       if (in_slabs(layouts_, k, itemsize_)) {
         return false;
       }
-      is_numbers = is_numbers || (is_number(k) && layouts_.stride(1, k) != 0);
+      has_numbers = has_numbers || (is_number(k) && layouts_.stride(1, k) != 0);
     }
-    return layouts_.dims > 1 && (is_numbers ? cols_ * itemsize_ < kLongRow : 2 * cols_ <= chunk_);
+    if (has_numbers && is_matrix()) {
+      return cols_ * itemsize_ < kLongRow;
+    }
+    return layouts_.dims > 1 && (has_numbers ? 8 : 2) * cols_ <= chunk_;
   }
 
   RowLoop loop_;

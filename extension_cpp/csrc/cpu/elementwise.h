@@ -42,10 +42,13 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
   CPU_FLATTEN static void on_elements(const void* formula, const RowOperands& operands) {
     constexpr int64_t kRepeats = 64;              // of a number
     const F f = *static_cast<const F*>(formula);  // nothing that the loop writes is part of it
-    const int64_t longest = (operands.numbers[I] || ...) ? kRepeats : operands.cols;
+    const int64_t longest = std::min(operands.cols, (operands.numbers[I] || ...) ? kRepeats : operands.cols);
+    T repeated[sizeof...(I)][kRepeats];
     for (int64_t row = 0; row < operands.rows; ++row) {
-      T repeated[sizeof...(I)][kRepeats];
-      (std::fill_n(repeated[I], operands.numbers[I] ? kRepeats : 0, *row_of(operands, I, row)), ...);
+      const auto is_new = [&](size_t input) {
+        return operands.numbers[input] && (row == 0 || operands.input_bytes[input] != 0);
+      };
+      (std::fill_n(repeated[I], is_new(I) ? longest : 0, *row_of(operands, I, row)), ...);
       for (int64_t begin = 0; begin < operands.cols; begin += longest) {
         const int64_t count = std::min(longest, operands.cols - begin);
         T* const to[] = {reinterpret_cast<T*>(operands.outputs[M]) + row * operands.cols + begin...};

@@ -77,9 +77,9 @@ class RowScan {
   using A = acc_t<T>;
 
   CPU_INLINE RowScan(const F& f, int64_t steps, const ScanArrays<T, K, R>& arrays)
-      : f_(f), arrays_(arrays), steps_(steps) {}
+      : f_(f), arrays_(arrays), steps_(steps), apart_(steps_apart(steps)) {}
 
-  // The row called `row`.
+  // Row `row`.
   CPU_INLINE void scan_one(int64_t row) const {
     A state = initial(row);
     scan_steps<1>(&state, row, 0, steps_);
@@ -91,28 +91,27 @@ class RowScan {
     // The step that nothing comes before in memory is taken by itself.
     constexpr int64_t kFirst = kLaggedOf<F> && !kReverseOf<F> ? 1 : 0;
     constexpr int64_t kLast = kLaggedOf<F> && kReverseOf<F> ? 1 : 0;
-    const int64_t apart = steps_apart();
-    const int64_t begin = kFirst + (kScanLanes - 1) * apart;  // of the first row
+    const int64_t begin = kFirst + (kScanLanes - 1) * apart_;  // step of the first row, more than there are of none
     const int64_t tiles = std::max<int64_t>(0, steps_ - kLast - begin) / kScanLanes;
     A states[kScanLanes];
     for (int64_t l = 0; l < kScanLanes; ++l) {
       states[l] = initial(row + l);
     }
     const int64_t end = begin + tiles * kScanLanes;
-    scan_around(states, row, {0, 0}, {std::min(begin, steps_), apart});
+    scan_around(states, row, {0, 0}, {std::min(begin, steps_), apart_});
     scan_tiles(states, row, begin, tiles);
-    scan_around(states, row, {end, apart}, {steps_, 0});
+    scan_around(states, row, {end, apart_}, {steps_, 0});
     for (int64_t l = 0; l < kScanLanes; ++l) {
       finish(row + l, states[l]);
     }
   }
 
  private:
-  // Steps that a row is behind the one before it. Rows that lie a multiple of 4 KiB apart would have what they load in
-  // the same few places of the L1 cache, and drive each other out of it.
-  CPU_INLINE int64_t steps_apart() const {
+  // How many steps a row is behind the one before it. Rows that lie a multiple of 4 KiB apart would have what they load
+  // in the same few places of the L1 cache, and drive each other out of it.
+  CPU_INLINE static int64_t steps_apart(int64_t steps) {
     constexpr int64_t kSize = sizeof(T);
-    return steps_ * kSize % 4096 == 0 ? kLineBytes / kSize : 0;
+    return steps * kSize % 4096 == 0 ? kLineBytes / kSize : 0;
   }
 
   CPU_INLINE A initial(int64_t row) const {
@@ -125,15 +124,15 @@ class RowScan {
     }
   }
 
-  // A step of the first row, and how many steps earlier that is of each row than of the one before it.
+  // Of row l, counted from the first one: step - l * apart.
   struct Place {
     int64_t step;
     int64_t apart;
   };
 
-  // What tiles leave of each row.
+  // Steps that tiles leave.
   CPU_INLINE void scan_around(A (&states)[kScanLanes], int64_t row, const Place& begin, const Place& end) const {
-    if (begin.apart + end.apart == 0) {
+    if (apart_ == 0) {
       scan_steps<kScanLanes>(states, row, begin.step, end.step);
       return;
     }
@@ -171,7 +170,7 @@ class RowScan {
   // Tiles of all rows, that of the first row from the step called `begin` on.
   CPU_INLINE void scan_tiles(A (&states)[kScanLanes], int64_t row, int64_t begin, int64_t tiles) const {
     // From the tile of a row to that of the next one, which is behind.
-    const int64_t distance = kReverseOf<F> ? steps_ + steps_apart() : steps_ - steps_apart();
+    const int64_t distance = kReverseOf<F> ? steps_ + apart_ : steps_ - apart_;
     for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t i = begin + tile * kScanLanes;
       const int64_t offset = row * steps_ + (kReverseOf<F> ? steps_ - kScanLanes - i : i);
@@ -226,6 +225,7 @@ class RowScan {
   const F& f_;
   const ScanArrays<T, K, R> arrays_;
   const int64_t steps_;
+  const int64_t apart_;
 };
 
 // Groups of rows: of as many as there are lanes, and of what is left one each.
