@@ -93,23 +93,6 @@ REASONS: tuple[Reason, ...] = (
         all_of(near_eager, differs_by_two_calls),
     ),
     Reason(
-        "from process to process the same code takes 0.7 to 1.2 times its median, as timed of "
-        "float16",
-        all_of(
-            backward("affine", form="a[], b[]"), lambda row: row.dtype in ("float16", "bfloat16")
-        ),
-    ),
-    Reason(
-        "up to 42 ns a row more than PyTorch in the caches, as timed, the call's cost included",
-        all_of(
-            any_of(
-                forward("mymul", form="other operands rows"),
-                forward("mymul", form="other operands columns"),
-            ),
-            lambda row: row.dtype != "float16",
-        ),
-    ),
-    Reason(
         "in the caches nine tenths of PyTorch's time, by one thread, as timed",
         backward(LAYER),
     ),
