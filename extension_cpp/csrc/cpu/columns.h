@@ -330,8 +330,8 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
     acc.load(sums, width);
     for (int64_t row = 0; row < rows; ++row) {
       T repeated[sizeof...(I)][kBlock];
-      ((inputs[I].numbers ? repeat<kBlock>(inputs[I].data[row * inputs[I].stride], repeated[I]) : void()), ...);
-      const T* const from[] = {inputs[I].numbers ? repeated[I] : inputs[I].data + row * inputs[I].stride...};
+      ((inputs[I].numbers ? repeat<kBlock>(*row_of(inputs[I], row), repeated[I]) : void()), ...);
+      const T* const from[] = {inputs[I].numbers ? repeated[I] : row_of(inputs[I], row)...};
       const int64_t step[] = {inputs[I].numbers ? 0 : 1 ...};
       T* const to[] = {results[M].data == nullptr ? nullptr : results[M].data + row * results[M].stride...};
       A values[sizeof...(I)][kBlock];
@@ -390,8 +390,12 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
 #endif
 
  private:
+  CPU_INLINE static const T* row_of(const MatrixRows<const T>& input, int64_t row) {
+    return input.data + row * input.stride;
+  }
+
   CPU_INLINE static const T* elements_of(const MatrixRows<const T>& input, int64_t row, int64_t count, T* repeated) {
-    const T* const first = input.data + row * input.stride;
+    const T* const first = row_of(input, row);
     return input.numbers ? (std::fill_n(repeated, count, *first), repeated) : first;
   }
 };

@@ -250,6 +250,14 @@ CPU_AVX2 CPU_FLATTEN void scan_groups_of(
   scan_groups(RowScan<Avx2, T, F, K, R>(f, steps, arrays), rows, begin, end);
 }
 
+// Four lanes are no more than Avx2 has registers for.
+template <class T, class F, size_t K, size_t R>
+void scan_groups_of(
+    Avx512 /*isa*/, const F& f, int64_t rows, int64_t steps, const ScanArrays<T, K, R>& arrays, int64_t begin,
+    int64_t end) {
+  scan_groups_of(Avx2(), f, rows, steps, arrays, begin, end);
+}
+
 #endif
 
 template <class T, class F, size_t K, size_t R>
@@ -266,13 +274,8 @@ void scan_rows(const F& f, int64_t rows, int64_t steps, const ScanArrays<T, K, R
   const int64_t grain = std::max<int64_t>(1, kGrain / (kScanLanes * (steps + 1)));
   const F* const each = &f;
   parallel_for(0, groups, grain, [=](int64_t begin, int64_t end) {
-#if HAS_BLOCKS
-    if (Avx2::can()) {
-      scan_groups_of(Avx2(), *each, rows, steps, arrays, begin, end);
-      return;
-    }
-#endif
-    scan_groups_of(Scalar(), *each, rows, steps, arrays, begin, end);
+    const auto scan = [&](auto isa) { scan_groups_of(isa, *each, rows, steps, arrays, begin, end); };
+    with_blocks(scan, [&] { scan(Scalar()); });
   });
 }
 
