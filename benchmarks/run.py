@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import re
 import shlex
 import sys
 import time
@@ -44,6 +45,8 @@ from timing import Effort, Timer, timer
 from extension_cpp.battery.tensors import tensors_in
 from extension_cpp.testing import OpSpec, find_specs
 
+# What colours a terminal, of which some messages are full.
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Rough, for the forecast alone: of several processes to start, and of a call without and with
 # torch.compile.
 START_SECONDS = 20.0
@@ -303,7 +306,7 @@ def compare(
         try:
             problem = mistake(results(spec, function, sample, grads), right, largest)
         except Exception as error:
-            text = str(error).strip().splitlines() or [""]
+            text = COLOUR.sub("", str(error)).strip().splitlines() or [""]
             failed[name] = f"{type(error).__name__}: {text[0][:200]}"
         else:
             if problem:

@@ -110,7 +110,8 @@ constexpr int kLargestBlock = std::max(Threads, kRowBlock);
 template <int V, Fit Rows, int Threads, class In, class F>
 constexpr int row_blocks() {
   const bool next_to_none = V == 0 && sums_elements<F>;
-  const bool few_registers = Threads <= kMaxRowThreads && In::kCount == 1 && !(kFull<Rows> && writes_rows<F>);
+  constexpr bool kShort = V * kAccessBytes <= kKeptBytes;
+  const bool few_registers = Threads <= kMaxRowThreads && In::kCount == 1 && kShort && !(kFull<Rows> && writes_rows<F>);
   const int threads = next_to_none ? 2048 : few_registers ? 1280 : 1024;
   return std::min(threads, kMostThreads) / kLargestBlock<Threads>;
 }
@@ -833,8 +834,16 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
       }
     }
     if constexpr (kFit != Fit::kRagged && N > 1) {
+      constexpr std::integral_constant<int, kMaxRowThreads> threads;
+      // Rows that are reduced more than once and not written, of more than a warp: so, too, there are fewer threads
+      // that wait for each other.
+      if constexpr (In::kCount == 1 && std::is_same_v<Grid, WholeRows> && !writes_rows<F> && !sums_elements<F>) {
+        if (accesses > int64_t{kWarp} * V && accesses <= int64_t{kMaxRowThreads} * kMany) {
+          launch_kept(std::integral_constant<int, kMany>(), threads, row_lanes(accesses, kMany, kMaxRowThreads));
+          return true;
+        }
+      }
       if (accesses <= int64_t{kMaxRowThreads} * V) {
-        constexpr std::integral_constant<int, kMaxRowThreads> threads;
         launch_kept(std::integral_constant<int, V>(), threads, row_lanes(accesses, V, kMaxRowThreads));
         return true;
       }
