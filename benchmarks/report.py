@@ -12,7 +12,9 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import goals
 from contenders import OURS
@@ -101,7 +103,7 @@ def figures(results: Results) -> str:
     rows = [row for row in typical(results) if OURS in row.times]
     names = ["operator", "shape", "dtype", "pass", "us", "TB/s", "of floor", *others]
     return f"""\
-{origin(results)} Times of others are given as how many times ours they are.
+{origin(results, rows)} Times of others are given as how many times ours they are.
 
 {markdown(names, (summary(row, others) for row in rows))}
 """
@@ -132,15 +134,24 @@ def summary(row: Row, others: list[str]) -> list[str]:
     return [row.operator, row.shape, row.dtype, row.direction, us, rate, of_floor, *rest]
 
 
-def origin(results: Results) -> str:
-    """The sentence that says what was measured, and on what."""
-    run = results.runs[max(results.runs)]
+def origin(results: Results, rows: Iterable[Row] | None = None) -> str:
+    """The sentence that says what was measured, and on what: of all rows, or of some."""
+    starts = sorted({row.run for row in (results if rows is None else rows)})
+    runs = [results.runs[start] for start in starts]
+    run = runs[-1]
     ceiling = f"{run['ceiling'] / 1e12:.2f} TB/s"
-    commits = sorted({str(run["commit"])[:12] for run in results.runs.values()})
     return (
-        f"{run['hardware']}, torch {run['versions']['torch']}, commit {', '.join(commits)}; "
+        f"{run['hardware']}, torch {run['versions']['torch']}, {commits(runs)}; "
         f"ceiling {ceiling} ({run['ceiling_of']} over 1 GiB)."
     )
+
+
+def commits(runs: Iterable[Mapping[str, Any]]) -> str:
+    """Those of runs in the order of time; of many the first and the last."""
+    different = list(dict.fromkeys(str(run["commit"])[:7] for run in runs))
+    if len(different) > 3:
+        return f"{len(different)} commits, from {different[0]} to {different[-1]}"
+    return f"commit {', '.join(different)}"
 
 
 def document(results: Results) -> str:

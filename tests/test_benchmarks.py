@@ -765,7 +765,7 @@ def test_plots_are_drawn(fake_results):
 def test_the_section_of_a_readme(fake_results, tmp_path):
     text = report.section([fake_results], tmp_path.parent)
     assert f"![TB/s over size]({tmp_path.name}/nvidia-h9-torch2.99.png)" in text
-    assert "NVIDIA H9, torch 2.99.1+cu999, commit 0123456789ab; ceiling 1.25 TB/s" in text
+    assert "NVIDIA H9, torch 2.99.1+cu999, commit 0123456; ceiling 1.25 TB/s" in text
     # One shape and dtype, forward and backward, of each operator.
     rows = re.findall(r"^\| (\w+) \| 16384x4096 \| (\w+) \| (\w+) \|", text, re.M)
     assert [(op, direction) for op, _, direction in rows] == [
@@ -777,6 +777,13 @@ def test_the_section_of_a_readme(fake_results, tmp_path):
     run["device"] = "cpu"
     assert report.section([fake_results], tmp_path) == ""
     assert report.section([], tmp_path) == ""
+
+
+def test_of_many_commits_the_first_and_the_last_are_named():
+    runs = [{"commit": f"{letter}1234567"} for letter in "dcabba"]
+    assert report.commits(runs[:1]) == "commit d123456"
+    assert report.commits(runs[:3]) == "commit d123456, c123456, a123456"
+    assert report.commits(runs) == "4 commits, from d123456 to b123456"
 
 
 def test_the_newest_results_of_a_gpu_are_shown(fake_results, tmp_path):
