@@ -155,7 +155,7 @@ class Graph:
 
 
 class Capture(TorchDispatchMode):
-    def __init__(self, graph, pool):
+    def __init__(self, graph, pool, stream=None):
         super().__init__()
         self.graph = graph
 
