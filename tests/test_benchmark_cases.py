@@ -155,7 +155,7 @@ class Graph:
 
 
 class Capture(TorchDispatchMode):
-    def __init__(self, graph, pool, stream=None):
+    def __init__(self, graph, **_options):  # which differ from version to version
         super().__init__()
         self.graph = graph
 
