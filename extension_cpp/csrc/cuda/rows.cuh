@@ -107,10 +107,10 @@ constexpr int kLargestBlock = std::max(Threads, kRowBlock);
 // Blocks that the compiler shall let run at once. Of a short row of one input, 48 registers will do; with 40 there are
 // too few, which costs a tenth. Of full rows that are written, column operands of several accesses are on their way at
 // a time, and a sum of rows that are not kept needs next to none.
-template <int V, Fit Rows, int Threads, class In, class F>
+template <int N, int V, Fit Rows, int Threads, class In, class F>
 constexpr int row_blocks() {
   const bool next_to_none = V == 0 && sums_elements<F>;
-  constexpr bool kShort = V * kAccessBytes <= kKeptBytes;
+  constexpr bool kShort = V * N * static_cast<int>(sizeof(typename In::Element)) <= kKeptBytes;
   const bool few_registers = Threads <= kMaxRowThreads && In::kCount == 1 && kShort && !(kFull<Rows> && writes_rows<F>);
   const int threads = next_to_none ? 2048 : few_registers ? 1280 : 1024;
   return std::min(threads, kMostThreads) / kLargestBlock<Threads>;
@@ -241,7 +241,7 @@ __device__ void send_for_rows(const In& inputs, const WholeRows& grid, int ahead
 // A team for each span, of which a block has blockDim.y. V accesses to each input are kept, or none. Threads is the
 // largest team. `ahead` is of kernels that kSendsAhead: 0 for none.
 template <int N, int V, Fit Rows, int Threads, class Grid, class In, class F>
-__global__ void __launch_bounds__(kLargestBlock<Threads>, (row_blocks<V, Rows, Threads, In, F>()))
+__global__ void __launch_bounds__(kLargestBlock<Threads>, (row_blocks<N, V, Rows, Threads, In, F>()))
     rows_kernel(F f, In inputs, Grid grid, int ahead) {
   using A = acc_t<typename In::Element>;
   using TeamHere = Team<A, Grid::kShared, Threads, kRowBlock / (2 * kWarp)>;
