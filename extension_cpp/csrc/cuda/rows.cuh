@@ -834,24 +834,30 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
       }
     }
     if constexpr (kFit != Fit::kRagged && N > 1) {
-      constexpr std::integral_constant<int, kMaxRowThreads> threads;
+      const auto launch_short = [&](auto kept) {
+        constexpr int kKept = decltype(kept)::value;
+        if (accesses > int64_t{kMaxRowThreads} * kKept) {
+          return false;
+        }
+        constexpr std::integral_constant<int, kMaxRowThreads> threads;
+        launch_kept(kept, threads, row_lanes(accesses, kKept, kMaxRowThreads));
+        return true;
+      };
       // Rows that are reduced more than once and not written, of more than a warp: so, too, there are fewer threads
       // that wait for each other.
       if constexpr (In::kCount == 1 && std::is_same_v<Grid, WholeRows> && !writes_rows<F> && !sums_elements<F>) {
-        if (accesses > int64_t{kWarp} * V && accesses <= int64_t{kMaxRowThreads} * kMany) {
-          launch_kept(std::integral_constant<int, kMany>(), threads, row_lanes(accesses, kMany, kMaxRowThreads));
+        if (accesses > int64_t{kWarp} * V && launch_short(std::integral_constant<int, kMany>())) {
           return true;
         }
       }
-      if (accesses <= int64_t{kMaxRowThreads} * V) {
-        launch_kept(std::integral_constant<int, V>(), threads, row_lanes(accesses, V, kMaxRowThreads));
+      if (launch_short(std::integral_constant<int, V>())) {
         return true;
       }
     }
     // Of ragged rows that are written or may have to be shifted, and of single numbers, there are no registers for
     // more.
     constexpr bool kPlain = kFit != Fit::kRagged || (!writes_rows<F> && In::kCount == 1);
-    constexpr int kMore = kPlain && N > 1 ? 2 * V : V;
+    constexpr int kMore = kPlain && N > 1 ? kMany : V;
     constexpr int kThreads = kPlain && !sums_elements<F> ? kMaxLongRowThreads : kMaxThreads;
     if (accesses <= int64_t{kThreads} * kMore) {
       launch_kept(
