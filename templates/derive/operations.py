@@ -1,8 +1,9 @@
 """What expressions are made of: each operation in C++, in Python, for tensors, and its derivative.
 
-Derivatives are PyTorch's, ties and NaN included (tools/autograd/derivatives.yaml in its sources);
-verify.py compares them. An operation whose usual form loses accuracy or overflows on the way, or
-whose gradient does, is one here: `lowered` says what it is in C++.
+Derivatives are PyTorch's, ties and NaN included (tools/autograd/derivatives.yaml in its sources),
+of the version at hand where versions differ; verify.py compares them. An operation whose usual form
+loses accuracy or overflows on the way, or whose gradient does, is one here: `lowered` says what it
+is in C++.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from .at_ties import is_halved, passes_bounds
 from .graph import Node, const, is_const, lift, make, rewritten, where
 
 # How strongly an expression holds together, in either language.
@@ -326,18 +328,23 @@ whole(
 )
 
 
-def fmax_derivative(g: Node, out: Node, x: Node, y: Node) -> tuple[Node, Node]:
-    x_is_taken = either(compare("ge", x, y), make("isnan", y))
-    return where(x_is_taken, g, 0), where(x_is_taken, 0, g)
+def chosen(name: str, order: str) -> Derivative:
+    """The derivative of fmax or fmin: the one that is taken gets all, x where y is NaN."""
+
+    def derivative(g: Node, out: Node, x: Node, y: Node) -> tuple[Node, Node]:
+        if not is_halved(name):
+            first = either(compare(order, x, y), make("isnan", y))
+            return where(first, g, 0), where(first, 0, g)
+        first = either(compare(STRICTLY[order], x, y), make("isnan", y))
+        equal = compare("eq", x, y)
+        return where(equal, 0.5 * g, where(first, g, 0)), where(equal, 0.5 * g, where(first, 0, g))
+
+    return derivative
 
 
-def fmin_derivative(g: Node, out: Node, x: Node, y: Node) -> tuple[Node, Node]:
-    x_is_taken = either(compare("le", x, y), make("isnan", y))
-    return where(x_is_taken, g, 0), where(x_is_taken, 0, g)
-
-
-pair("fmax", fmax_derivative)
-pair("fmin", fmin_derivative)
+STRICTLY = {"ge": "gt", "le": "lt"}
+pair("fmax", chosen("fmax", "ge"))
+pair("fmin", chosen("fmin", "le"))
 
 
 def limited(x: Node, low: Node, high: Node) -> Node:
@@ -353,15 +360,46 @@ def lowered_clamp_max(x: Node, high: Node) -> Node:
     return where(compare("gt", x, high), high, x) if high.is_number else taken("lt")(x, high)
 
 
-def clamp_derivative(g: Node, out: Node, x: Node, low: Node, high: Node) -> tuple[Node, Node, Node]:
-    inside = both(compare("ge", x, low), compare("le", x, high))
-    ordered = compare("lt", low, high)
-    crossed = compare("lt", high, low)
+def inside(g: Node, out: Node, x: Node, low: Node, high: Node) -> tuple[Node, None, None]:
+    within = both(compare("gt", x, low), compare("lt", x, high))
+    return where(within, g, 0), None, None
+
+
+def clamp_derivative(
+    g: Node, out: Node, x: Node, low: Node, high: Node
+) -> tuple[Node | None, Node | None, Node | None]:
+    below, above = compare("lt", x, low), compare("gt", x, high)
+    ordered, crossed = compare("lt", low, high), compare("lt", high, low)
+    if low.is_number and high.is_number and not passes_bounds():
+        return inside(g, out, x, low, high)
+    if not is_halved("clamp_min"):
+        return (
+            where(both(compare("ge", x, low), compare("le", x, high)), g, 0),
+            where(both(ordered, below), g, 0),
+            where(either(above, crossed), g, 0),
+        )
+    at_low, at_high = compare("eq", x, low), compare("eq", x, high)
+    open_ = compare("le", low, high)
+    half = 0.5 * g
     return (
-        where(inside, g, 0),
-        where(both(ordered, compare("lt", x, low)), g, 0),
-        where(either(compare("gt", x, high), crossed), g, 0),
+        where(either(below, above), 0, where(both(ordered, either(at_low, at_high)), half, g)),
+        where(both(open_, below), g, where(both(ordered, at_low), half, 0)),
+        where(either(crossed, both(open_, above)), g, where(both(ordered, at_high), half, 0)),
     )
+
+
+def one_bound(name: str, order: str, of_tensors: Callable[[Node, Node, Node], Node]) -> Derivative:
+    """The derivative of clamp_min or clamp_max; `order` is that of an x that is kept."""
+
+    def derivative(g: Node, out: Node, x: Node, bound: Node) -> tuple[Node, Node | None]:
+        if bound.is_number and not passes_bounds():
+            return where(compare(STRICTLY[order], x, bound), g, 0), None
+        if not bound.is_number and is_halved(name):
+            return of_tensors(g, x, bound), of_tensors(g, bound, x)
+        beyond = {"ge": "lt", "le": "gt"}[order]
+        return where(compare(order, x, bound), g, 0), where(compare(beyond, x, bound), g, 0)
+
+    return derivative
 
 
 whole(
@@ -370,28 +408,17 @@ whole(
 )
 whole(
     *("clamp_min", "torch.clamp({0}, min={1})", lowered_clamp_min),
-    lambda g, out, x, low: (
-        where(compare("ge", x, low), g, 0),
-        where(compare("lt", x, low), g, 0),
-    ),
+    one_bound("clamp_min", "ge", larger),
     word="clamped",
 )
 whole(
     *("clamp_max", "torch.clamp({0}, max={1})", lowered_clamp_max),
-    lambda g, out, x, high: (
-        where(compare("le", x, high), g, 0),
-        where(compare("gt", x, high), g, 0),
-    ),
+    one_bound("clamp_max", "le", smaller),
     word="clamped",
 )
-# As clamp, but for the gradient at the bounds, which is none.
+# As clamp, but for the gradient at the bounds, which is none whatever the version.
 whole(
-    *("hardtanh", "F.hardtanh({0}, {1}, {2})", limited),
-    lambda g, out, x, low, high: (
-        where(both(make("gt", x, low), make("lt", x, high)), g, 0),
-        None,
-        None,
-    ),
+    *("hardtanh", "F.hardtanh({0}, {1}, {2})", limited, inside),
     word="clamped",
 )
 # x, where no x > 0 is taken: in Python, where both sides of a `where` are differentiated, an
