@@ -90,7 +90,9 @@ def _dense_order(tensor: Tensor) -> list[int] | None:
     # From the innermost, by equality alone: which of two strides is larger may depend on data.
     rest = [d for d in dims if not is_one(tensor.shape[d])]
     order: list[int] = []
-    size = clamped = 1  # of what is inside; PyTorch's strides count a size of 0 as 1, or do not
+    # Of what is inside; PyTorch's strides count a size of 0 as 1, or do not.
+    size: int | torch.SymInt = 1
+    clamped: int | torch.SymInt = 1
     while rest:
         strides = {d: tensor.stride(d) for d in rest}
         inner = [d for d in rest if known(strides[d] == clamped) or known(strides[d] == size)]
@@ -119,7 +121,7 @@ def _dense_order(tensor: Tensor) -> list[int] | None:
     return order
 
 
-def _check_differs(stride: int, expected: int) -> None:
+def _check_differs(stride: int, expected: int | torch.SymInt) -> None:
     torch._check(
         stride != expected,
         lambda: (

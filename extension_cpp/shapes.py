@@ -182,10 +182,12 @@ class Operator:
         first_label = ""
         for k, shape in enumerate(self.notation.inputs):
             if k == self.notation.leader:
-                torch._check(bool(tensors[k]), lambda k=k: self._text(k, None, "must not be empty"))
+                torch._check(
+                    bool(tensors[k]), functools.partial(self._text, k, None, "must not be empty")
+                )
             if (most := shape.most) is not None:
                 text = f"must hold at most {most} tensors, got {len(tensors[k])}"
-                torch._check(len(tensors[k]) <= most, lambda k=k, t=text: self._text(k, None, t))
+                torch._check(len(tensors[k]) <= most, functools.partial(self._text, k, None, text))
             for i, tensor in enumerate(tensors[k]):
                 label = self.label(k, i)
                 self._check_dtype(inputs, shape, k, i)

@@ -92,15 +92,17 @@ def _fake_input_backward(
     return new_elementwise(input.shape, grad_output, input)
 
 
+def _check_is_constant(name, needs_grad):
+    text = "is a constant, and has no derivative: detach it"
+    torch._check(not needs_grad, lambda: f"bn_relu: {name} {text}")
+
+
 def _setup_context(ctx, inputs, output):
     *tensors, ctx.eps = inputs
     for name, needs_grad in zip(
         ("running_mean", "running_var"), ctx.needs_input_grad[3:5], strict=True
     ):
-        torch._check(
-            not needs_grad,
-            lambda name=name: f"bn_relu: {name} is a constant, and has no derivative: detach it",
-        )
+        _check_is_constant(name, needs_grad)
     ctx.save_for_backward(*tensors)
 
 
