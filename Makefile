@@ -32,7 +32,7 @@ CXX_SOURCES = $(shell find . \( -name '.?*' -o -name build \) -prune -o -name '*
 # The package is used from the source tree; tests, examples and benchmarks find it whichever folder they run in.
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
-.PHONY: help demo check test test-all test-slow test-aten sanitize bench build wheel check-cuda new-op lint format clean \
+.PHONY: help demo check test test-all test-slow test-aten sanitize sanitize-cuda bench build wheel check-cuda new-op lint format clean \
   .check-python
 
 help: ## list the targets
@@ -80,6 +80,12 @@ sanitize: $(ENVIRONMENT) ## the correctness checks under AddressSanitizer and UB
 	cd build/sanitize && PYTHONPATH="$(CURDIR)/build/sanitize" ASAN_OPTIONS=detect_leaks=0 \
 	  LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libstdc++.so)" \
 	  $(BATTERY) -k "forward or backward or layouts or bad_inputs"
+
+# Memory out of bounds; the same with an allocation for each tensor; races in shared memory.
+sanitize-cuda: build ## calls of all operators, or of OP=name, under compute-sanitizer; needs a GPU
+	compute-sanitizer --error-exitcode 1 "$(PYTHON)" tests/sanitize_cuda.py $(OP)
+	compute-sanitizer --error-exitcode 1 "$(PYTHON)" tests/sanitize_cuda.py --exact $(OP)
+	compute-sanitizer --error-exitcode 1 --tool racecheck "$(PYTHON)" tests/sanitize_cuda.py $(OP)
 
 bench: build ## time operators against PyTorch and others: OPERATORS="..." OPTIONS="..." (benchmarks/README.md)
 	"$(PYTHON)" benchmarks/run.py $(OPERATORS) $(OPTIONS)
