@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from .at_ties import is_halved, passes_bounds
+from .at_ties import is_halved, passes_bounds, reaches_nan
 from .graph import Node, const, is_const, lift, make, rewritten, where
 
 # How strongly an expression holds together, in either language.
@@ -328,10 +328,16 @@ whole(
 )
 
 
-def chosen(name: str, order: str) -> Derivative:
-    """The derivative of fmax or fmin: the one that is taken gets all, x where y is NaN."""
+STRICTLY = {"ge": "gt", "le": "lt"}
+OTHERWISE = {"ge": "lt", "le": "gt"}
+
+
+def chosen(name: str, order: str, shared: Callable[[Node, Node, Node], Node]) -> Derivative:
+    """The derivative of fmax or fmin, of which x is taken in this order, or where y is NaN."""
 
     def derivative(g: Node, out: Node, x: Node, y: Node) -> tuple[Node, Node]:
+        if reaches_nan(name):
+            return shared(g, x, y), shared(g, y, x)
         if not is_halved(name):
             first = either(compare(order, x, y), make("isnan", y))
             return where(first, g, 0), where(first, 0, g)
@@ -342,9 +348,8 @@ def chosen(name: str, order: str) -> Derivative:
     return derivative
 
 
-STRICTLY = {"ge": "gt", "le": "lt"}
-pair("fmax", chosen("fmax", "ge"))
-pair("fmin", chosen("fmin", "le"))
+pair("fmax", chosen("fmax", "ge", larger))
+pair("fmin", chosen("fmin", "le", smaller))
 
 
 def limited(x: Node, low: Node, high: Node) -> Node:
@@ -388,16 +393,16 @@ def clamp_derivative(
     )
 
 
-def one_bound(name: str, order: str, of_tensors: Callable[[Node, Node, Node], Node]) -> Derivative:
-    """The derivative of clamp_min or clamp_max; `order` is that of an x that is kept."""
+def one_bound(name: str, order: str, shared: Callable[[Node, Node, Node], Node]) -> Derivative:
+    """The derivative of clamp_min or clamp_max, which keep an x in this order."""
 
     def derivative(g: Node, out: Node, x: Node, bound: Node) -> tuple[Node, Node | None]:
         if bound.is_number and not passes_bounds():
             return where(compare(STRICTLY[order], x, bound), g, 0), None
         if not bound.is_number and is_halved(name):
-            return of_tensors(g, x, bound), of_tensors(g, bound, x)
-        beyond = {"ge": "lt", "le": "gt"}[order]
-        return where(compare(order, x, bound), g, 0), where(compare(beyond, x, bound), g, 0)
+            return shared(g, x, bound), shared(g, bound, x)
+        beyond = compare(OTHERWISE[order], x, bound)
+        return where(compare(order, x, bound), g, 0), where(beyond, g, 0)
 
     return derivative
 
