@@ -3,14 +3,13 @@
 import pytest
 import sanitize_cuda
 
-from extension_cpp import testing
 from extension_cpp.battery.calls import Recorder
 from extension_cpp.battery.tensors import tensors_in
+from extension_cpp.operators.fused_op.spec import spec
 
 
 @pytest.mark.parametrize("exact", [False, True])
 def test_the_operator_and_its_backward_are_called(exact: bool) -> None:
-    spec = next(spec for spec in testing.find_specs() if spec.name == "fused_op")
     with Recorder(spec.namespace) as recorder:
         for case in sanitize_cuda.calls([spec], "cpu", exact=exact):
             sanitize_cuda.call(case)
