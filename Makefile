@@ -33,10 +33,10 @@ CXX_SOURCES = $(shell find . \( -name '.?*' -o -name build \) -prune -o -name '*
 export PYTHONPATH := $(CURDIR)$(if $(PYTHONPATH),:$(PYTHONPATH))
 
 .PHONY: help demo check test test-all test-slow test-aten sanitize sanitize-cuda bench build wheel check-cuda new-op lint format clean \
-  .check-python
+  .check-python .check-sanitizer
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' Makefile
 
 demo: build ## fused_op on real input: results, gradients, compiled, trained with, and its speed
 	"$(PYTHON)" examples/quickstart.py
@@ -82,10 +82,16 @@ sanitize: $(ENVIRONMENT) ## the correctness checks under AddressSanitizer and UB
 	  $(BATTERY) -k "forward or backward or layouts or bad_inputs"
 
 # Memory out of bounds; the same with an allocation for each tensor; races in shared memory.
-sanitize-cuda: build ## calls of all operators, or of OP=name, under compute-sanitizer; needs a GPU
+sanitize-cuda: .check-sanitizer build ## calls of all operators, or of OP=name, under compute-sanitizer; needs a GPU
 	compute-sanitizer --error-exitcode 1 "$(PYTHON)" tests/sanitize_cuda.py $(OP)
 	compute-sanitizer --error-exitcode 1 "$(PYTHON)" tests/sanitize_cuda.py --exact $(OP)
 	compute-sanitizer --error-exitcode 1 --tool racecheck "$(PYTHON)" tests/sanitize_cuda.py $(OP)
+
+# Before all is built.
+.check-sanitizer: $(ENVIRONMENT)
+	@command -v compute-sanitizer > /dev/null || { echo "There is no compute-sanitizer on PATH: \
+	it is in the bin folder of a CUDA toolkit"; exit 1; }
+	@"$(PYTHON)" -c "import torch; torch.cuda.is_available() or exit('There is no GPU')"
 
 bench: build ## time operators against PyTorch and others: OPERATORS="..." OPTIONS="..." (benchmarks/README.md)
 	"$(PYTHON)" benchmarks/run.py $(OPERATORS) $(OPTIONS)

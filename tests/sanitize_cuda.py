@@ -1,10 +1,11 @@
 """Calls of operators on the GPU, for compute-sanitizer: `make sanitize-cuda`, or OP=name for one.
 
-Every sample of a spec, in every layout, with all its gradients, in all dtypes; nothing is compared.
+Every sample of a spec, in every layout, with all its gradients, and with that of each tensor alone,
+for which there may be other kernels; in all dtypes. Nothing is compared.
 
 PyTorch hands out memory in blocks of 512 bytes and more, so that an access just past a tensor goes
 unnoticed. With `--exact`, each tensor has an allocation of its own, and there are calls with
-tensors of whole words of 16 bytes alone: of others the loops in `csrc/cuda` read whole words of
+inputs of whole words of 16 bytes alone: of others the loops in `csrc/cuda` read whole words of
 which a part is the tensor's, the ends of which would be reported.
 """
 
@@ -42,14 +43,26 @@ def calls(specs: Iterable[testing.OpSpec], device: str, *, exact: bool) -> Itera
                         yield from case.layouts()
                     elif is_whole(case):
                         yield case
+                    else:
+                        continue
+                    yield from with_one_gradient(case)
+
+
+def with_one_gradient(case: Case) -> Iterator[Case]:
+    """Of several tensors that require grad, each alone."""
+    wanted = case.wanted if len(case.wanted) > 1 else []
+    for i in wanted:
+        tensors = [t.detach().requires_grad_(k == i) for k, t in enumerate(case.tensors)]
+        yield case.laid_out(f"where {case.names[i]} alone requires grad", tensors)
 
 
 def call(case: Case) -> None:
-    inputs = case.copies()
-    outputs = case.outputs_only(case(*inputs))
-    outputs = [output for output in outputs if output.requires_grad]
-    if case.order and outputs:
-        gradients(outputs, [inputs[i] for i in case.wanted], random_like(outputs))
+    with case.explain("the call"):
+        inputs = case.copies()
+        outputs = case.outputs_only(case(*inputs))
+        outputs = [output for output in outputs if output.requires_grad]
+        if case.order and outputs:
+            gradients(outputs, [inputs[i] for i in case.wanted], random_like(outputs))
 
 
 def main() -> None:
@@ -65,15 +78,21 @@ def main() -> None:
     if unknown := set(options.operators) - set(specs):
         parser.error(f"no operator {', '.join(sorted(unknown))}; there are {', '.join(specs)}")
     chosen = [specs[name] for name in options.operators or specs]
-    count = 0
+    count = dict.fromkeys((spec.name for spec in chosen), 0)
     # By this thread: another may still free what it kept of the last backward when Python ends,
     # which aborts the process.
     with torch.autograd.set_multithreading_enabled(False):
         for case in calls(chosen, "cuda", exact=options.exact):
             call(case)
-            count += 1
+            count[case.spec.name] += 1
     torch.cuda.synchronize()
-    print(f"{count} calls")
+    print(f"{sum(count.values())} calls")
+    if without := [name for name, calls_of_it in count.items() if not calls_of_it]:
+        # Of those that were named it is an error, and of all together.
+        said = f"no sample to call of {', '.join(without)}"
+        if options.operators or len(without) == len(count):
+            parser.error(said)
+        print(said)
 
 
 if __name__ == "__main__":

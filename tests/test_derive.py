@@ -9,6 +9,7 @@ import math
 import re
 import sys
 from contextlib import redirect_stderr
+from typing import Any
 
 import pytest
 import torch
@@ -21,12 +22,13 @@ import derived_functions
 import derived_row_functions
 import new_op
 import repository
-from derive import operations, verify
+from derive import at_ties, operations, trace, verify
 from derive.assemble import assemble, planned, texts
 from derive.definition import read
 from derive.derived import derive
 from derive.differentiate import gradients
-from derive.graph import GRADIENT, Gradient, const, make, where
+from derive.graph import GRADIENT, Gradient, Node, const, make, where
+from derive.python_text import function as python_function
 from derive.refusal import NotDerived
 from formatting import format_text
 from schema import Refusal
@@ -466,6 +468,117 @@ def test_a_wrong_kink_is_noticed(define, monkeypatch):
     definition = read(define("def f(x: Tensor) -> Tensor:\n    return torch.relu(x)"))
     with pytest.raises(NotDerived, match=r"the gradient of x at x=0 is"):
         verify.verify(definition, derive(definition))
+
+
+# What versions of PyTorch give at ties, and beside NaN: (is_halved, reaches_nan, passes_bounds).
+AT_TIES = {"2.13": (False, False, True), "2.14": (True, True, False), "2.15": (True, False, False)}
+NAN = math.nan
+PAIRS = [(2, 1), (1, 2), (1, 1), (NAN, 1), (1, NAN)]
+FMAX = {
+    "2.13": [(1, 0), (0, 1), (1, 0), (0, 1), (1, 0)],
+    "2.14": [(1, 0), (0, 1), (0.5, 0.5), (1, 1), (1, 1)],
+    "2.15": [(1, 0), (0, 1), (0.5, 0.5), (0, 1), (1, 0)],
+}
+CLAMP_MIN = {
+    "2.13": [(1, 0), (0, 1), (1, 0), (0, 0), (0, 0)],
+    "2.14": [(1, 0), (0, 1), (0.5, 0.5), (1, 1), (1, 1)],
+    "2.15": [(1, 0), (0, 1), (0.5, 0.5), (1, 1), (1, 1)],
+}
+BETWEEN = [
+    *((0, 1, 2), (1, 1, 2), (1.5, 1, 2), (2, 1, 2), (3, 1, 2)),
+    *((1, 1, 1), (0, 1, 1), (2, 1, 1), (1, 2, 0), (1, 2, 1), (NAN, 1, 2)),
+]
+CLAMP = {
+    "2.13": [
+        *((0, 1, 0), (1, 0, 0), (1, 0, 0), (1, 0, 0), (0, 0, 1)),
+        *((1, 0, 0), (0, 0, 0), (0, 0, 1), (0, 0, 1), (0, 0, 1), (0, 0, 0)),
+    ],
+    "2.14": [
+        *((0, 1, 0), (0.5, 0.5, 0), (1, 0, 0), (0.5, 0, 0.5), (0, 0, 1)),
+        *((1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 1), (0, 0, 1), (1, 0, 0)),
+    ],
+}
+CLAMP["2.15"] = CLAMP["2.14"]
+Z = make("tensor", value="z")
+ONE, TWO = const(1.0), const(2.0)
+
+
+@pytest.mark.parametrize("version", AT_TIES)
+@pytest.mark.parametrize(
+    ("node", "leaves", "points", "expected"),
+    [
+        (make("fmax", X, Y), (X, Y), PAIRS, FMAX),
+        (make("clamp_min", X, Y), (X, Y), PAIRS, CLAMP_MIN),
+        (make("clamp", X, Y, Z), (X, Y, Z), BETWEEN, CLAMP),
+        (
+            *(make("clamp", X, ONE, TWO), (X,), [(0,), (1,), (1.5,), (2,), (3,), (NAN,)]),
+            {
+                "2.13": [(0,), (1,), (1,), (1,), (0,), (0,)],
+                "2.14": [(0,), (0,), (1,), (0,), (0,), (0,)],
+                "2.15": [(0,), (0,), (1,), (0,), (0,), (0,)],
+            },
+        ),
+        (
+            *(make("clamp_min", X, ONE), (X,), [(0,), (1,), (2,), (NAN,)]),
+            {
+                "2.13": [(0,), (1,), (1,), (0,)],
+                "2.14": [(0,), (0,), (1,), (0,)],
+                "2.15": [(0,), (0,), (1,), (0,)],
+            },
+        ),
+    ],
+    ids=["fmax", "clamp_min", "clamp", "clamp of numbers", "clamp_min of a number"],
+)
+def test_gradients_at_ties_are_those_of_any_version(
+    node: Node,
+    leaves: tuple[Node, ...],
+    points: list[tuple[float, ...]],
+    expected: dict[str, list[tuple[float, ...]]],
+    version: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The suite runs with one of them."""
+    is_halved, reaches_nan, passes_bounds = AT_TIES[version]
+    monkeypatch.setattr(operations, "is_halved", lambda _: is_halved)
+    monkeypatch.setattr(operations, "reaches_nan", lambda _: reaches_nan)
+    monkeypatch.setattr(operations, "passes_bounds", lambda: passes_bounds)
+    names = [str(leaf.value) for leaf in leaves]
+    spelling = {name: name for name in [*names, GRADIENT]}
+    body = tuple(gradients([node], [G], leaves))
+    scope: dict[str, Any] = {"torch": torch}
+    exec(python_function("f", [*names, GRADIENT], body, {}, spelling, like=GRADIENT), scope)
+    values = torch.tensor(points, dtype=torch.float64)
+    found = scope["f"](*values.unbind(1), torch.ones(len(points), dtype=torch.float64))
+    found = found if isinstance(found, tuple) else (found,)
+    assert torch.stack(found, 1).tolist() == [list(map(float, row)) for row in expected[version]]
+
+
+def test_the_torch_at_hand_is_asked_where_nothing_is_differentiated() -> None:
+    """As in a file that turns gradients off."""
+    answers = at_ties.is_halved("fmax"), at_ties.reaches_nan("fmin"), at_ties.passes_bounds()
+    at_ties._first_gradient.cache_clear()
+    at_ties.passes_bounds.cache_clear()
+    with torch.no_grad():
+        assert answers == (
+            *(at_ties.is_halved("fmax"), at_ties.reaches_nan("fmin")),
+            at_ties.passes_bounds(),
+        )
+
+
+@pytest.mark.parametrize(
+    "bounds", ["min=torch.zeros_like(x)", "torch.zeros_like(x), x.new_tensor(1.0)", "max=ONE"]
+)
+@pytest.mark.parametrize("passes", [True, False])
+def test_clamp_by_a_tensor_of_one_number(bounds, passes, define, monkeypatch):
+    """Where numbers have another gradient at ties, it is refused."""
+    monkeypatch.setattr(trace, "passes_bounds", lambda: passes)
+    source = f"ONE = torch.tensor(1.0)\ndef f(x: Tensor) -> Tensor:\n    return x.clamp({bounds})"
+    if passes:
+        derive(read(define(source)))
+        return
+    with pytest.raises(NotDerived, match=r"by a tensor that is one number.*give it the number"):
+        derive(read(define(source)))
+    derive(read(define("def f(x: Tensor, y: Tensor) -> Tensor:\n    return x.clamp(y, y * 0 + 1)")))
 
 
 def test_a_form_that_loses_accuracy_is_noticed(define, monkeypatch):

@@ -9,6 +9,7 @@ import torch
 
 
 @cache
+@torch.enable_grad()
 def _first_gradient(name: str, x: float, y: float) -> float:
     """The gradient that the first of two tensors gets of a function."""
     first, second = (torch.tensor(value, requires_grad=True) for value in (x, y))
@@ -29,6 +30,7 @@ def reaches_nan(name: str) -> bool:
 
 
 @cache
+@torch.enable_grad()
 def passes_bounds() -> bool:
     """Whether clamp has a gradient at a bound that is a number, as before torch 2.14."""
     x = torch.ones((), requires_grad=True)

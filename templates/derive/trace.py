@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from .at_ties import passes_bounds
 from .graph import COLUMN, ROW, Node, cols, const, make
 from .operations import OPERATIONS
 from .refusal import NotDerived, refuse, traced_file
@@ -279,6 +280,23 @@ def is_constant(node: Node) -> bool:
     return OPERATIONS[node.op].derivative is None or all(map(is_constant, node.args))
 
 
+CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
+
+
+def check_bounds(bounds: Sequence[Any]) -> None:
+    """Refuses bounds of one number that are tensors, where torch shares the gradient with these.
+
+    It has none at a bound that is a number then, and expressions do not tell the two apart.
+    """
+    bounds = [b for b in bounds if b is not None]
+    if passes_bounds() or not any(isinstance(b, Tensor) for b in bounds):
+        return
+    if all(as_node(b).is_number for b in bounds):
+        raise refuse(
+            "clamp by a tensor that is one number is not derived", instead="give it the number"
+        )
+
+
 # What tensors are called in torch's signatures, in their places.
 PLACES = ({"input"}, {"other", "target"})
 
@@ -344,6 +362,8 @@ class Recorder(TorchFunctionMode):
         if kwargs.pop("out", None) is not None:
             raise refuse("out= writes to a tensor", instead="assign the result to a name")
         name, writes = in_place(name)
+        if name in CLAMPS:
+            check_bounds(given[1:])
         written = self.writable(args[0]) if kwargs.pop("inplace", False) or writes else None
         is_squeezed = common_squeeze(given)
         node = self.computed(name, args, kwargs)
