@@ -160,6 +160,10 @@ REASONS = (
         ),
     ),
     Reason(
+        "what was expanded is summed by a kernel of PyTorch's, which takes 4 us, as counted",
+        all_of(small_kernel, backward("swiglu", form="other operands columns")),
+    ),
+    Reason(
         "tiles: 0.9 to 1.9 times the instructions of others, and 34 to 72 % of the warps that fit, "
         "others' 44 to 72, as counted",
         all_of(has(form=TRANSPOSED), whole),
@@ -293,8 +297,18 @@ REASONS = (
         all_of(is_of(LAYER, *NORMS), of_columns(16385, 131072)),
     ),
     Reason(
+        "21 to 39 % of the warps that fit, others' 36 to 88, and 1.0 to 1.9 times their "
+        "instructions, as counted",
+        all_of(forward("linear_scan", form=""), of_columns(256, 2048)),
+    ),
+    Reason(
         "a third of the warps that fit (80 registers a thread), which wait for loads, as counted",
         forward("linear_scan", dtype="bfloat16"),
+    ),
+    Reason(
+        "half of the warps that fit (64 registers a thread), and 1.15 times the instructions of "
+        "rows of one tile, as counted",
+        all_of(backward("linear_scan", form="", dtype="bfloat16"), of_columns(8192, 8192)),
     ),
     Reason(
         "four rows a thread: parameters are read four times, three of them from the L2 cache",
@@ -312,6 +326,10 @@ REASONS = (
     Reason(
         "0.6 us more than the floor's operation, which computes nothing",
         all_of(small_kernel, forward("swiglu"), sums),
+    ),
+    Reason(
+        "0.3 to 0.7 us more than others', as counted, whose instructions are 0.9 to 1.5 of ours",
+        all_of(small_kernel, is_of("swiglu")),
     ),
     Reason(
         "2.6 times the instructions of a sum over the same rows, as counted",
