@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -119,6 +119,16 @@ class Case:
 
     def laid_out(self, name: str, tensors: Sequence[Tensor]) -> Case:
         return dataclasses.replace(self, tensors=tuple(tensors), layout=name)
+
+    def with_gradients(self, wanted: Collection[int]) -> Case:
+        """The case where of the tensors that require grad these alone do."""
+        every = self.wanted
+        tensors = [
+            t.detach().requires_grad_(i in wanted) if i in every else t
+            for i, t in enumerate(self.tensors)
+        ]
+        names = ", ".join(self.names[i] for i in wanted)
+        return self.laid_out(f"gradients of {names} alone", tensors)
 
     def layouts(self, *, each: bool = False) -> Iterator[Case]:
         """The case in every layout that applies; with `each`, also with one tensor at a time in it.

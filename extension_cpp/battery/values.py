@@ -97,12 +97,7 @@ def check_wanted(spec: OpSpec, device: str) -> None:
             set(subset) for n in (1, len(every) - 1) for subset in itertools.combinations(every, n)
         ]
         for wanted in [set(every), *(subset for subset in some if subset)]:
-            tensors = [
-                t.detach().requires_grad_(i in wanted) if i in every else t
-                for i, t in enumerate(case.tensors)
-            ]
-            names = ", ".join(case.names[i] for i in wanted)
-            partial = case.laid_out(f"gradients of {names} alone", tensors)
+            partial = case.with_gradients(wanted)
             for constant in (False, True):
                 partial.agree(order=2, constant_cotangents=constant)
 
