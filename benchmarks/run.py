@@ -304,7 +304,8 @@ def compare(
     failed = {}
     for name, function in found.items():
         try:
-            problem = mistake(results(spec, function, sample, grads), right, largest)
+            got = results(spec, function, sample, grads)
+            problem = mistake(got, right, largest, kinks=name != OURS)
         except Exception as error:
             text = COLOUR.sub("", str(error)).strip().splitlines() or [""]
             failed[name] = f"{type(error).__name__}: {text[0][:200]}"
