@@ -581,6 +581,25 @@ def test_clamp_by_a_tensor_of_one_number(bounds, passes, define, monkeypatch):
     derive(read(define("def f(x: Tensor, y: Tensor) -> Tensor:\n    return x.clamp(y, y * 0 + 1)")))
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "x.clamp(0.0, torch.tensor(1.0))",
+        "x * x.detach().clamp(min=torch.tensor(0.0))",
+        "x * no_gradient(x)",
+    ],
+)
+def test_clamp_by_a_tensor_that_has_no_other_gradient(value, define, monkeypatch):
+    """Beside a number it is a number to torch, and what is detached has no gradient."""
+    monkeypatch.setattr(trace, "passes_bounds", lambda: False)
+    source = (
+        "@torch.no_grad()\ndef no_gradient(x):\n    return x.clamp(max=torch.tensor(1.0))\n"
+        f"def f(x: Tensor) -> Tensor:\n    return {value}"
+    )
+    definition = read(define(source))
+    verify.verify(definition, derive(definition))
+
+
 def test_a_form_that_loses_accuracy_is_noticed(define, monkeypatch):
     """Log(1 + e^x) in float32, where the definition has log1p."""
     log1p = operations.OPERATIONS["log1p"]

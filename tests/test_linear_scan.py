@@ -229,8 +229,12 @@ def test_every_dimension_and_layout(shape, device):
 @on_each_device
 @in_each_dtype
 def test_storage_offsets(dtype, device):
-    """Rows and channels that begin anywhere, though accesses are of several elements."""
-    for shape, dim in (((3, 999), 1), ((300, 6), 0), ((4, 512), 1), ((2, 4203), 1), ((5, 3), 1)):
+    """Rows and channels that begin anywhere, though accesses are of several elements.
+
+    Rows of whole accesses are written at boundaries: those of a warp, of several, of several tiles.
+    """
+    whole = (((4, 512), 1), ((3, 1024), 1), ((2, 4096), 1), ((1, 16384), 1))
+    for shape, dim in (((3, 999), 1), ((300, 6), 0), ((2, 4203), 1), ((5, 3), 1), *whole):
         values = tensors(shape, dim, device, dtype, low=0.0)
         values = [torch.randn(shape).to(values[0]), *values]
         wanted = by_loop(*values, dim)

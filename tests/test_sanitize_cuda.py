@@ -8,10 +8,12 @@ import sanitize_cuda
 import torch
 
 from extension_cpp import testing
-from extension_cpp.battery.calls import Recorder
+from extension_cpp.battery.calls import Recorder, samples
+from extension_cpp.battery.case import Case
 from extension_cpp.battery.tensors import tensors_in
 from extension_cpp.operators.bn_relu.spec import spec as bn_relu
 from extension_cpp.operators.fused_op.spec import spec
+from extension_cpp.operators.myadd_out.spec import spec as myadd_out
 from extension_cpp.operators.mymul.spec import spec as mymul
 from extension_cpp.testing import OpSpec
 
@@ -47,6 +49,28 @@ def test_backwards_of_some_gradients_are_called(spec: OpSpec) -> None:
     }
     assert len(own) == 3
     assert called == own
+
+
+def test_what_has_no_gradient_or_no_layout_is_called_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`myadd_out` has no derivative; without a tensor there is no layout."""
+    small = dataclasses.replace(myadd_out, dtypes=(torch.float32,), shapes=((4, 8),))
+    given = list(samples(small, "cpu", torch.float32, (4, 8)))
+    assert len(list(sanitize_cuda.calls([small], "cpu", exact=True))) == len(given) > 0
+    monkeypatch.setattr(Case, "layouts", lambda case: iter(()))
+    assert len(list(sanitize_cuda.calls([small], "cpu", exact=False))) == len(given)
+
+
+def test_that_no_sample_is_whole_is_no_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(testing, "find_specs", lambda: [spec])
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(sanitize_cuda, "calls", lambda *args, **kwargs: iter(()))
+    monkeypatch.setattr("sys.argv", ["sanitize_cuda.py", "--exact", spec.name])
+    monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
+    sanitize_cuda.main()
+    assert capsys.readouterr().out == f"0 calls\nno sample to call of {spec.name}\n"
 
 
 @pytest.mark.parametrize(

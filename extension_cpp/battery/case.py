@@ -128,7 +128,7 @@ class Case:
             for i, t in enumerate(self.tensors)
         ]
         names = ", ".join(self.names[i] for i in wanted)
-        return self.laid_out(f"gradients of {names} alone", tensors)
+        return self.laid_out(f"gradients of {names} alone" if names else "no gradients", tensors)
 
     def layouts(self, *, each: bool = False) -> Iterator[Case]:
         """The case in every layout that applies; with `each`, also with one tensor at a time in it.

@@ -286,10 +286,11 @@ CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
 def check_bounds(bounds: Sequence[Any]) -> None:
     """Refuses bounds of one number that are tensors, where torch shares the gradient with these.
 
-    It has none at a bound that is a number then, and expressions do not tell the two apart.
+    It has none at a bound that is a number then, and expressions do not tell the two apart. (With
+    a number as the other bound, torch takes the tensor for a number, too.)
     """
     bounds = [b for b in bounds if b is not None]
-    if passes_bounds() or not any(isinstance(b, Tensor) for b in bounds):
+    if passes_bounds() or not all(isinstance(b, Tensor) for b in bounds):
         return
     if all(as_node(b).is_number for b in bounds):
         raise refuse(
@@ -362,7 +363,7 @@ class Recorder(TorchFunctionMode):
         if kwargs.pop("out", None) is not None:
             raise refuse("out= writes to a tensor", instead="assign the result to a name")
         name, writes = in_place(name)
-        if name in CLAMPS:
+        if name in CLAMPS and torch.is_grad_enabled() and not is_constant(as_node(given[0])):
             check_bounds(given[1:])
         written = self.writable(args[0]) if kwargs.pop("inplace", False) or writes else None
         is_squeezed = common_squeeze(given)
