@@ -2,9 +2,10 @@
 
     python benchmarks/versions.py ../before . "reduce_sum(x, [1], False)" --shapes 131072x8
 
-In a call `x` and `y` are tensors of the shape, `row` is one of its columns; what stands before the
-last semicolon is done once. Medians; last, the second's over the first's. On a CPU one thread and
-its own processor time, with `--device cuda` what run.py times there.
+In a call names are those of operators; `x` and `y` are tensors of the shape, `row` is one of its
+columns, and there is `torch`; what stands before the last semicolon is done once. Medians; last,
+the second's over the first's. On a CPU one thread and its own processor time, with `--device cuda`
+what run.py times there.
 """
 
 from __future__ import annotations
@@ -19,14 +20,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-OPERATORS: tuple[str, ...] = (
-    "reduce_sum",
-    "fused_layer_norm",
-    "fused_layer_norm_backward",
-    "fused_op",
-)
-OPERATORS += ("fused_op_backward", "relu", "square", "mymul", "mymul_backward", "mymuladd")
-OPERATORS += ("affine", "affine_backward", "swiglu")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 ROUNDS = 15
 
@@ -90,18 +83,19 @@ def work(device: str, call: str, shape: str, dtype: str) -> None:
     import extension_cpp  # noqa: F401
 
     torch.set_num_threads(1)
-    names: dict[str, Any]
     sizes = [int(size) for size in shape.split("x")]
     x, y, row = (
         (torch.rand(size) * 4 - 2).to(device, getattr(torch, dtype))
         for size in (sizes, sizes, sizes[-1:])
     )
-    names = {name: getattr(torch.ops.extension_cpp, name) for name in OPERATORS}
-    names.update(x=x, y=y, row=row)
-    *before, last = call.split(";")
+    before, _, last = call.rpartition(";")
+    once, code = compile(before, "call", "exec"), compile(last.strip(), "call", "eval")
+    operators = torch.ops.extension_cpp
+    called = {name for name in (*once.co_names, *code.co_names) if hasattr(operators, name)}
+    names: dict[str, Any] = {name: getattr(operators, name) for name in called}
+    names.update(x=x, y=y, row=row, torch=torch)
     with torch.inference_mode():
-        exec(";".join(before), names)
-        code = compile(last.strip(), "call", "eval")
+        exec(once, names)
 
         def run() -> object:
             return eval(code, names)
