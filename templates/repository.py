@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import textwrap
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from schema import Refusal
 
 PACKAGE = "extension_cpp"
 CPP = (".h", ".cpp", ".cu", ".cuh")
+
+# Of a line that is shown, characters.
+SHOWN = 100
 
 
 @dataclass
@@ -189,11 +193,21 @@ class Repository:
             if self.operators / name in path.parents or path in (*own_places, guide):
                 continue
             text = path.read_text(errors="ignore")
+            # The pattern is slow, and nearly all files and lines have none of the names.
             if not any(name in text for name in names):
-                continue  # nearly all files, and the pattern is slow
-            ends = [match.end() for match in self.mention(names, path, text).finditer(text)]
-            for number in sorted({text.count("\n", 0, end) for end in ends}):
-                line = text.split("\n")[number].strip()
+                continue
+            pattern, lines = self.mention(names, path, text), text.split("\n")
+            numbers = {
+                number
+                for number, line in enumerate(lines)
+                if any(name in line for name in names) and pattern.search(line)
+            }
+            imports = rf"^from {self.package}\.(?:ops|nn) import \([^)]*"
+            for statement in re.finditer(imports, text, re.M):
+                ends = [match.end() for match in pattern.finditer(statement.group())]
+                numbers |= {text.count("\n", 0, statement.start() + end) for end in ends}
+            for number in sorted(numbers):
+                line = textwrap.shorten(lines[number], SHOWN, placeholder=" ...")
                 found.append(f"{path.relative_to(self.root)}:{number + 1}: {line}")
         return found
 

@@ -835,6 +835,17 @@ def test_removal_lists_what_still_uses_the_operator(checkout, capsys):
     uses = capsys.readouterr().out.partition("Still using fused_op:")[2]
     assert "examples/quickstart.py:" in uses
     assert "README.md:" in uses
+    assert max(map(len, uses.splitlines())) < 200
+
+
+def test_a_removal_finds_the_line_of_a_long_import(checkout, capsys):
+    lines = "from extension_cpp.ops import (\n    relu,\n    fused_op,\n)\nfused_op = relu\n"
+    user = checkout / "examples" / "user.py"
+    user.write_text(lines)
+    new_op.main(["--remove", "fused_op", "--dry-run"], checkout)
+    user.unlink()
+    found = re.findall(r"examples/user\.py:.*", capsys.readouterr().out)
+    assert found == ["examples/user.py:3: fused_op,"]
 
 
 def test_worked_operators_can_be_removed(checkout):

@@ -119,45 +119,6 @@ def notices_arguments_that_change_places(root: Path) -> None:
     assert result.returncode == 1, result.stdout
 
 
-def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
-    """Loading it compares each C++ signature with its schema; the stable ABI compares nothing."""
-    root = under_git(copy_repository(tmp_path))
-    chosen = [case for case in SCHEMAS if "--no-cpu" not in case]
-    wanted = ("no_defaults", "tensor_lists", "three", "writes")
-    tool(root, *(case for case in chosen if name(case) in wanted))
-    remove_worked_operators(root)
-    build(root, EXTENSION_CPP_ABI="aten", **quickly())
-    battery(root, f"({select(list(wanted))}) and (forward or backward) and float32")
-
-
-@pytest.mark.skipif(
-    not (shutil.which("nvcc") or Path("/usr/local/cuda/bin/nvcc").exists()), reason="needs nvcc"
-)
-def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
-    root = under_git(copy_repository(tmp_path))
-    wanted = ("gelu_gate", "all_defaults", "tensor_lists", "row_names", "writes", "d", "no_cpu")
-    source = tmp_path / "mine.cu"
-    source.write_text("__global__ void scale(float* x, float a) { x[threadIdx.x] *= a; }\n")
-    own = ["own_kernel(Tensor x, float a) -> Tensor", "--cuda", str(source), "--no-grad"]
-    tool(root, own, *(case for case in CASES if name(case) in wanted))
-    source.unlink()
-    folders = (root / "extension_cpp" / "operators").iterdir()
-    others = [f.name for f in folders if f.is_dir() and f.name not in (*wanted, "own_kernel")]
-    tool(root, *(["--remove", op] for op in others if op != "__pycache__"))
-    # What operators share is the worked ones' as well, which `make test` compiles.
-    for shared in (root / "extension_cpp" / "csrc" / "cuda").glob("*.cu"):
-        shared.unlink()
-    succeed(sys.executable, "setup.py", "check_cuda", "--ir", cwd=root)
-
-
-def test_removing_everything_restores_the_repository(tmp_path: Path) -> None:
-    root = under_git(copy_repository(tmp_path))
-    tool(root, *CASES)
-    assert git(root, "status", "--porcelain") != ""
-    tool(root, *(["--remove", name(case)] for case in CASES))
-    assert git(root, "status", "--porcelain") == ""
-
-
 # Tests of the tool that say nothing of the project around it, and take long.
 IN_ANY_PROJECT = "in_form or nothing_of_the_template or refused or said_in_every_template"
 
@@ -214,3 +175,42 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     here = Path(__file__).resolve().parent.parent
     result = python("-c", both, cwd=tmp_path, env={"PYTHONPATH": f"{here}:{project}"})
     assert result.stdout == "both\n"
+
+
+def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
+    """Loading it compares each C++ signature with its schema; the stable ABI compares nothing."""
+    root = under_git(copy_repository(tmp_path))
+    chosen = [case for case in SCHEMAS if "--no-cpu" not in case]
+    wanted = ("no_defaults", "tensor_lists", "three", "writes")
+    tool(root, *(case for case in chosen if name(case) in wanted))
+    remove_worked_operators(root)
+    build(root, EXTENSION_CPP_ABI="aten", **quickly())
+    battery(root, f"({select(list(wanted))}) and (forward or backward) and float32")
+
+
+@pytest.mark.skipif(
+    not (shutil.which("nvcc") or Path("/usr/local/cuda/bin/nvcc").exists()), reason="needs nvcc"
+)
+def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
+    root = under_git(copy_repository(tmp_path))
+    wanted = ("gelu_gate", "all_defaults", "tensor_lists", "row_names", "writes", "d", "no_cpu")
+    source = tmp_path / "mine.cu"
+    source.write_text("__global__ void scale(float* x, float a) { x[threadIdx.x] *= a; }\n")
+    own = ["own_kernel(Tensor x, float a) -> Tensor", "--cuda", str(source), "--no-grad"]
+    tool(root, own, *(case for case in CASES if name(case) in wanted))
+    source.unlink()
+    folders = (root / "extension_cpp" / "operators").iterdir()
+    others = [f.name for f in folders if f.is_dir() and f.name not in (*wanted, "own_kernel")]
+    tool(root, *(["--remove", op] for op in others if op != "__pycache__"))
+    # What operators share is the worked ones' as well, which `make test` compiles.
+    for shared in (root / "extension_cpp" / "csrc" / "cuda").glob("*.cu"):
+        shared.unlink()
+    succeed(sys.executable, "setup.py", "check_cuda", "--ir", cwd=root)
+
+
+def test_removing_everything_restores_the_repository(tmp_path: Path) -> None:
+    root = under_git(copy_repository(tmp_path))
+    tool(root, *CASES)
+    assert git(root, "status", "--porcelain") != ""
+    tool(root, *(["--remove", name(case)] for case in CASES))
+    assert git(root, "status", "--porcelain") == ""
