@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import textwrap
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -207,8 +206,9 @@ class Repository:
                 ends = [match.end() for match in pattern.finditer(statement.group())]
                 numbers |= {text.count("\n", 0, statement.start() + end) for end in ends}
             for number in sorted(numbers):
-                line = textwrap.shorten(lines[number], SHOWN, placeholder=" ...")
-                found.append(f"{path.relative_to(self.root)}:{number + 1}: {line}")
+                line = lines[number].strip()
+                shown = line if len(line) <= SHOWN else f"{line[:SHOWN].rstrip()} ..."
+                found.append(f"{path.relative_to(self.root)}:{number + 1}: {shown}")
         return found
 
     def mention(self, names: set[str], path: Path, text: str) -> re.Pattern[str]:
