@@ -304,8 +304,7 @@ def compare(
     failed = {}
     for name, function in found.items():
         try:
-            got = results(spec, function, sample, grads)
-            problem = mistake(got, right, largest, kinks=name != OURS)
+            problem = mistake(results(spec, function, sample, grads), right, largest)
         except Exception as error:
             text = COLOUR.sub("", str(error)).strip().splitlines() or [""]
             failed[name] = f"{type(error).__name__}: {text[0][:200]}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -91,7 +92,7 @@ def work(device: str, call: str, shape: str, dtype: str) -> None:
     before, _, last = call.rpartition(";")
     once, code = compile(before, "call", "exec"), compile(last.strip(), "call", "eval")
     operators = torch.ops.extension_cpp
-    called = {name for name in (*once.co_names, *code.co_names) if hasattr(operators, name)}
+    called = {name for name in re.findall(r"[A-Za-z]\w*", call) if hasattr(operators, name)}
     names: dict[str, Any] = {name: getattr(operators, name) for name in called}
     names.update(x=x, y=y, row=row, torch=torch)
     with torch.inference_mode():

@@ -79,9 +79,9 @@ def main() -> None:
     torch.cuda.synchronize()
     print(f"{sum(count.values())} calls")
     if without := [name for name, calls_of_it in count.items() if not calls_of_it]:
-        # Of those that were named it is an error, and of all together; but not that none is whole.
+        # Of those that were named it is an error, unless none is whole, and of all together.
         said = f"no sample to call of {', '.join(without)}"
-        if not options.exact and (options.operators or not any(count.values())):
+        if not options.exact if options.operators else not any(count.values()):
             parser.error(said)
         print(said)
 

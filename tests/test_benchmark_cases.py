@@ -16,6 +16,7 @@ from extension_cpp.operators.add_rms_norm.spec import spec as add_rms_norm
 from extension_cpp.operators.affine.spec import spec as affine
 from extension_cpp.operators.fused_layer_norm import benchmark as layer_norm_benchmark
 from extension_cpp.operators.fused_layer_norm.spec import spec as fused_layer_norm
+from extension_cpp.operators.fused_op.spec import spec as fused_op
 from extension_cpp.operators.linear_scan import benchmark as linear_scan_benchmark
 from extension_cpp.operators.linear_scan.spec import spec as linear_scan
 from extension_cpp.operators.myadd_out.spec import spec as myadd_out
@@ -29,6 +30,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import cases
 import contenders
 import correctness
+import run as benchmark
 
 SHAPE = (6, 8)
 ROW, COLUMN, SCALAR = (8,), (6, 1), ()
@@ -367,3 +369,19 @@ def test_the_layer_of_another_library_is_its_own_choice_of_kernel(monkeypatch):
     sample = cases.realise(cell, "cpu").sample
     contender = layer_norm_benchmark.others["liger"]()
     assert contender(*sample.args, **sample.kwargs) == ("theirs", 0.1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("form", ["", "misaligned"])
+def test_eager_is_right_about_fused_op(dtype, form):
+    """Its rounding takes no element to the other side of relu's kink; nor is relu left out."""
+    cell = cases.Cell(fused_op, form, (512, 2048), dtype)
+    call = cases.realise(cell, "cpu")
+    eager = contenders.contenders(fused_op, "cpu", ["eager"])[0]["eager"]
+    grads = correctness.cotangents(fused_op, fused_op.reference, call.sample)
+    found = {"eager": call.of(eager), "no relu": lambda x, bias, scale: x * scale + bias}
+    failed = benchmark.compare(cell, call, found, grads)
+    assert list(failed) == ["no relu"]
+    with torch.no_grad():
+        output = eager(*call.sample.args, **call.sample.kwargs)
+    assert 0.3 < (output > 0).float().mean() < 0.7

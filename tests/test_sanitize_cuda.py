@@ -71,6 +71,10 @@ def test_that_no_sample_is_whole_is_no_error(
     monkeypatch.setenv("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")
     sanitize_cuda.main()
     assert capsys.readouterr().out == f"0 calls\nno sample to call of {spec.name}\n"
+    # Of all operators some are.
+    monkeypatch.setattr("sys.argv", ["sanitize_cuda.py", "--exact"])
+    with pytest.raises(SystemExit):
+        sanitize_cuda.main()
 
 
 @pytest.mark.parametrize(
