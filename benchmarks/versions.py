@@ -92,9 +92,10 @@ def work(device: str, call: str, shape: str, dtype: str) -> None:
     before, _, last = call.rpartition(";")
     once, code = compile(before, "call", "exec"), compile(last.strip(), "call", "eval")
     operators = torch.ops.extension_cpp
-    called = {name for name in re.findall(r"[A-Za-z]\w*", call) if hasattr(operators, name)}
-    names: dict[str, Any] = {name: getattr(operators, name) for name in called}
-    names.update(x=x, y=y, row=row, torch=torch)
+    names: dict[str, Any] = {"x": x, "y": y, "row": row, "torch": torch}
+    for name in set(re.findall(r"[A-Za-z]\w*", call)) - set(names):
+        if hasattr(operators, name):
+            names[name] = getattr(operators, name)
     with torch.inference_mode():
         exec(once, names)
 

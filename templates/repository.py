@@ -195,21 +195,26 @@ class Repository:
             # The pattern is slow, and nearly all files and lines have none of the names.
             if not any(name in text for name in names):
                 continue
-            pattern, lines = self.mention(names, path, text), text.split("\n")
-            numbers = {
-                number
-                for number, line in enumerate(lines)
-                if any(name in line for name in names) and pattern.search(line)
-            }
-            imports = rf"^from {self.package}\.(?:ops|nn) import \([^)]*"
-            for statement in re.finditer(imports, text, re.M):
-                ends = [match.end() for match in pattern.finditer(statement.group())]
-                numbers |= {text.count("\n", 0, statement.start() + end) for end in ends}
-            for number in sorted(numbers):
+            lines = text.split("\n")
+            for number in self._mentioning(names, path, text):
                 line = lines[number].strip()
                 shown = line if len(line) <= SHOWN else f"{line[:SHOWN].rstrip()} ..."
                 found.append(f"{path.relative_to(self.root)}:{number + 1}: {shown}")
         return found
+
+    def _mentioning(self, names: set[str], path: Path, text: str) -> list[int]:
+        """The lines of a file that speak of operators, those of imports of several lines, too."""
+        pattern = self.mention(names, path, text)
+        numbers = {
+            number
+            for number, line in enumerate(text.split("\n"))
+            if any(name in line for name in names) and pattern.search(line)
+        }
+        imports = rf"^from {self.package}\.(?:ops|nn) import \([^)]*"
+        for statement in re.finditer(imports, text, re.M):
+            ends = [match.end() for match in pattern.finditer(statement.group())]
+            numbers |= {text.count("\n", 0, statement.start() + end) for end in ends}
+        return sorted(numbers)
 
     def mention(self, names: set[str], path: Path, text: str) -> re.Pattern[str]:
         """A pattern for the ways in which a file speaks of operators."""

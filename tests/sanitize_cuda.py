@@ -81,7 +81,8 @@ def main() -> None:
     if without := [name for name, calls_of_it in count.items() if not calls_of_it]:
         # Of those that were named it is an error, unless none is whole, and of all together.
         said = f"no sample to call of {', '.join(without)}"
-        if not options.exact if options.operators else not any(count.values()):
+        is_error = not options.exact if options.operators else not any(count.values())
+        if is_error:
             parser.error(said)
         print(said)
 

@@ -283,16 +283,16 @@ def is_constant(node: Node) -> bool:
 CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
 
 
-def check_bounds(bounds: Sequence[Any]) -> None:
+def check_bounds(input: Any, *bounds: Any) -> None:
     """Refuses bounds of one number that are tensors, where torch shares the gradient with these.
 
     It has none at a bound that is a number then, and expressions do not tell the two apart. (With
     a number as the other bound, torch takes the tensor for a number, too.)
     """
-    bounds = [b for b in bounds if b is not None]
-    if passes_bounds() or not all(isinstance(b, Tensor) for b in bounds):
+    if passes_bounds() or not torch.is_grad_enabled() or is_constant(as_node(input)):
         return
-    if all(as_node(b).is_number for b in bounds):
+    given = [b for b in bounds if b is not None]
+    if given and all(isinstance(b, Tensor) and as_node(b).is_number for b in given):
         raise refuse(
             "clamp by a tensor that is one number is not derived", instead="give it the number"
         )
@@ -363,8 +363,8 @@ class Recorder(TorchFunctionMode):
         if kwargs.pop("out", None) is not None:
             raise refuse("out= writes to a tensor", instead="assign the result to a name")
         name, writes = in_place(name)
-        if name in CLAMPS and torch.is_grad_enabled() and not is_constant(as_node(given[0])):
-            check_bounds(given[1:])
+        if name in CLAMPS:
+            check_bounds(*given)
         written = self.writable(args[0]) if kwargs.pop("inplace", False) or writes else None
         is_squeezed = common_squeeze(given)
         node = self.computed(name, args, kwargs)
