@@ -14,6 +14,7 @@ from results import Row
 OfRow = Callable[[Row], bool]
 
 ELEMENTWISE = ("relu", "square", "mymuladd", "mymul", "affine", "fused_op", "myadd_out")
+TEXTBOOK = "vector_add"
 LAYER = "fused_layer_norm"
 ENTROPY = "softmax_cross_entropy"
 NORMS = ("add_rms_norm", "add_layer_norm")
@@ -114,6 +115,13 @@ def best(row: Row) -> float | None:
 def eager(row: Row) -> float | None:
     """PyTorch's time over ours."""
     return row.times["eager"].us / row.times[OURS].us if "eager" in row.times else None
+
+
+def quartiles_overlap(row: Row) -> bool:
+    """Ours and those of every other that is faster."""
+    ours = row.times[OURS]
+    faster = [time for time in row.times.values() if time.us < ours.us]
+    return bool(faster) and all(ours.quartiles[0] <= time.quartiles[1] for time in faster)
 
 
 def before(time: str) -> OfRow:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from conditions import (
     ELEMENTWISE,
     LAYER,
+    TEXTBOOK,
     Goal,
     Reason,
     all_of,
@@ -14,12 +15,13 @@ from conditions import (
     forward,
     has,
     is_of,
+    quartiles_overlap,
 )
 from contenders import OURS
 from results import Row
 
 GOALS = (
-    Goal("the textbook kernel", 0, 0, is_of("vector_add")),
+    Goal("the textbook kernel", 0, 0, is_of(TEXTBOOK)),
     Goal("both passes", 0, 0, has(direction="both")),
     Goal("fused_op", 0, 1.0, forward("fused_op"), eager=1.5),
     Goal("fused_op backward", 0, 0, backward("fused_op"), eager=1.3),
@@ -67,13 +69,6 @@ def differs_by_two_calls(row: Row) -> bool:
     """Where operands are expanded."""
     expands = row.operator == "mymul" and row.form.startswith("other operands")
     return expands and more_than_eager(row) <= COLD_CALL_US + COLD_EXPANSION_US
-
-
-def quartiles_overlap(row: Row) -> bool:
-    """Ours and those of every other that is faster."""
-    ours = row.times[OURS]
-    faster = [time for time in row.times.values() if time.us < ours.us]
-    return bool(faster) and all(ours.quartiles[0] <= time.quartiles[1] for time in faster)
 
 
 # The first that is for a row; `benchmarks/NOTES.md` has the measurements.

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterable
 
 import cpu_goals
 import gpu_goals
-from conditions import Goal, best, eager, first_of
+from conditions import TEXTBOOK, Goal, best, eager, first_of
 from contenders import OURS
 from results import Row, committed
 from results import device as device_of
-from table import TEXT, markdown
+from table import markdown
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,6 +45,8 @@ FIGURES = (
 )
 # What rows of a device's results shall reach, and why they do not: GOALS and REASONS.
 MODULES = {"cuda": gpu_goals, "cpu": cpu_goals}
+# What tables of rows begin with.
+NAMED = ("call", "shape", "dtype", "pass")
 
 
 def goal_of(row: Row, device: str) -> Goal | None:
@@ -71,8 +73,38 @@ def rows_by_goal(rows: Iterable[Row], device: str) -> dict[Goal, list[Row]]:
     return {goal: of for goal, of in found.items() if of and asks[goal]}
 
 
+def named(row: Row) -> list[str]:
+    """The columns that say which row it is."""
+    call = " ".join(word for word in (row.operator, row.form) if word)
+    return [call, row.shape, row.dtype, row.direction]
+
+
+def below_eager(rows: Iterable[Row]) -> str:
+    """How many rows take longer than PyTorch, and those of which the quartiles say so, too."""
+    compared = [row for row in rows if {OURS, "eager"} <= row.times.keys()]
+    compared = [row for row in compared if row.operator != TEXTBOOK]
+    longer = [row for row in compared if row.times[OURS].us > row.times["eager"].us]
+    apart = [
+        row for row in longer if row.times[OURS].quartiles[0] > row.times["eager"].quartiles[1]
+    ]
+    counts = (
+        f"Of {len(compared)} rows that eager PyTorch has, too, ours take longer in {len(longer)}; "
+        f"in {len(apart)} the quartiles do not overlap"
+    )
+    if not apart:
+        return f"{counts}."
+    cells = []
+    for row in sorted(apart, key=lambda row: eager(row) or 0):
+        both = [row.times[name].quartiles for name in (OURS, "eager")]
+        quartiles = [f"{low:.1f} to {high:.1f}" for low, high in both]
+        cells.append([*named(row), f"{eager(row):.3f}", *quartiles])
+    names = [*NAMED, "eager", "us, quartiles", "of eager"]
+    return f"{counts}:\n\n{markdown(names, cells, NAMED)}"
+
+
 def table(rows: Iterable[Row], device: str) -> str:
-    """The goals, how many rows reach them, and the rows that do not."""
+    """The goals, how many rows reach them, the rows that do not, and those below eager."""
+    rows = list(rows)
     by_goal = rows_by_goal(rows, device)
     figures = [figure for figure in FIGURES if any(map(figure.asked, by_goal))]
     summary, short = [], []
@@ -85,20 +117,21 @@ def table(rows: Iterable[Row], device: str) -> str:
             asked_and_least += [figure.text(figure.asked(goal) or None), figure.text(least)]
         summary.append([goal.work, *asked_and_least, str(len(of)), str(len(of) - len(below))])
         for row in below:
-            call = " ".join(word for word in (row.operator, row.form) if word)
             us = f"{row.times[OURS].us:.1f}"
             has = [figure.text(figure.of(row)) for figure in figures]
             why = reason_for(row, device)
-            short.append([call, row.shape, row.dtype, row.direction, us, *has, why])
+            short.append([*named(row), us, *has, why])
     names = [figure.name for figure in figures]
     of_goals = ["work", *(text for name in names for text in (f"{name}, goal", "least"))]
-    of_rows = ["call", "shape", "dtype", "pass", "us", *names, "why"]
+    of_rows = [*NAMED, "us", *names, "why"]
     return f"""\
 {markdown([*of_goals, "rows", "reached"], summary, ["work"])}
 
 Rows that do not reach theirs:
 
-{markdown(of_rows, short, [*TEXT, "call", "why"])}
+{markdown(of_rows, short, [*NAMED, "why"])}
+
+{below_eager(rows)}
 """
 
 

@@ -902,6 +902,28 @@ def test_reasons_are_given_where_they_hold():
     assert goals.reason_for(far, "cuda") == "not known"
 
 
+def test_rows_that_take_longer_than_eager_are_shown():
+    """Those whose quartiles do not overlap; the others are counted."""
+
+    def row(operator, ours, quartiles):
+        of = {"ours": results.Time(ours, quartiles), "eager": results.Time(100, (98, 102))}
+        return fake_row(operator, "16384x4096", times=of | times(compile=1))
+
+    faster, same, slower = (
+        row("relu", 90, (88, 92)),
+        row("relu", 101, (99, 103)),
+        row("square", 104, (103, 106)),
+    )
+    without = fake_row("relu", times=times(ours=100, compile=50))
+    textbook = row("vector_add", 200, (199, 201))
+    text = goals.below_eager([faster, same, slower, without, textbook])
+    assert "Of 3 rows that eager PyTorch has, too, ours take longer in 2; in 1 the" in text
+    line = "| square | 16384x4096 | float32 | forward | 0.962 | 103.0 to 106.0 | 98.0 to 102.0 |"
+    assert text.endswith(f"| ---: |\n{line}")
+    assert text in goals.table([faster, same, slower, without, textbook], "cuda")
+    assert goals.below_eager([faster, same]).endswith("in 1; in 0 the quartiles do not overlap.")
+
+
 @pytest.mark.parametrize("device", goals.MODULES)
 def test_each_reason_is_that_of_a_row(device):
     used = {
