@@ -328,6 +328,70 @@ def test_only_inference_is_fused(monkeypatch):
     assert len(calls) == 1
 
 
+class Doubled(nn.BatchNorm2d):
+    def forward(self, input):
+        return 2 * super().forward(input)
+
+
+def hooked(bn: nn.Module) -> nn.Module:
+    bn.register_forward_hook(lambda module, args, output: output + 1)
+    return bn
+
+
+def without_bias(bn: nn.Module) -> nn.Module:
+    bn.register_parameter("bias", None)
+    return bn
+
+
+@pytest.mark.parametrize(
+    "bn",
+    [
+        lambda: Doubled(8),
+        lambda: hooked(nn.BatchNorm2d(8)),
+        lambda: without_bias(nn.BatchNorm2d(8)),
+        lambda: nn.SyncBatchNorm(8),
+    ],
+    ids=["subclass", "hook", "without bias", "synchronised"],
+)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_what_a_batch_normalisation_does_besides_is_kept(bn, compiled):
+    layer = ConvBnRelu.of(nn.Conv2d(3, 8, 3), bn().eval())
+    plain = nn.Sequential(layer.conv, layer.bn, nn.ReLU())
+    input = torch.randn(2, 3, 12, 12)
+    called = torch.compile(layer, backend="eager") if compiled else layer
+    torch.testing.assert_close(called(input), plain(input))
+
+
+def test_lazy_parts_are_initialised_at_inference():
+    layer = ConvBnRelu.of(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d()).eval()
+    input = torch.randn(2, 3, 12, 12)
+    for _ in range(2):
+        torch.testing.assert_close(layer(input), torch.relu(layer.bn(layer.conv(input))))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_an_input_without_a_batch_is_what_it_is_to_its_parts(dim):
+    """PyTorch's convolutions take one; its normalisations refuse it, or see a batch."""
+    layer, plain = layer_and_parts(dim, "cpu")
+    input = torch.randn(3, *[16] * dim)  # to 8 channels, 8 high and wide
+    if dim == 1:
+        torch.testing.assert_close(layer.eval()(input), plain.eval()(input))
+        return
+    with pytest.raises(ValueError, match="D input") as expected:
+        plain.eval()(input)
+    with pytest.raises(ValueError, match="D input") as raised:
+        layer(input)
+    assert str(raised.value) == str(expected.value)
+
+
+def test_derivatives_of_an_empty_batch_of_parameters():
+    def loss(input, weight):
+        return bn_relu(input, weight, weight, weight.detach(), weight.detach()).sum()
+
+    args = torch.randn(0, 4, 3, 5), torch.ones(0, 3)
+    assert torch.func.vmap(torch.func.grad(loss))(*args).shape == args[0].shape
+
+
 @on_each_device
 def test_channels_last_is_kept(device):
     layer, plain = layer_and_parts(2, device)

@@ -9,14 +9,22 @@ from extension_cpp.operators.bn_relu.ops import bn_relu
 
 _CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _NORMS: dict[int, Any] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+# How many dimensions their inputs have, of which the second are the channels.
+_DIMS: dict[type, tuple[int, ...]] = {
+    nn.BatchNorm1d: (2, 3),
+    nn.BatchNorm2d: (4,),
+    nn.BatchNorm3d: (5,),
+    nn.SyncBatchNorm: (2, 3, 4, 5),
+}
 
 
 class ConvBnRelu(nn.Module):
     """Applies `relu(bn(conv(input)))`, at inference with all but the convolution in one pass.
 
-    In training mode, and where the batch normalisation has no running statistics or no parameters,
-    it is the plain composition. At inference too it is channels-last where the convolution's output
-    is. State dict and hooks are those of its parts.
+    In training mode, and where the batch normalisation has no running statistics, lacks a
+    parameter, has hooks, or is of a class of one's own, it is the plain composition. At inference
+    too it is channels-last where the convolution's output is. State dict and hooks are those of its
+    parts.
 
     Shapes: `(batch, in_channels, ...)` to what the convolution makes of it.
 
@@ -91,6 +99,20 @@ class ConvBnRelu(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         output = self.conv(input)
         bn = self.bn
-        if bn.training or bn.running_mean is None or bn.running_var is None or bn.weight is None:
+        if bn.training or not _is_plain(bn, output.dim()):
             return torch.relu(bn(output))
         return bn_relu(output, bn.weight, bn.bias, bn.running_mean, bn.running_var, bn.eps)
+
+
+def _is_plain(bn: Any, dim: int) -> bool:
+    """Whether a call of it does what `bn_relu` does to an input of so many dimensions, and no more.
+
+    Its class and its hooks may see the call, or change what comes of it.
+    """
+    tensors = (bn.weight, bn.bias, bn.running_mean, bn.running_var)
+    hooks = (
+        *(bn._forward_hooks, bn._forward_pre_hooks),
+        *(bn._backward_hooks, bn._backward_pre_hooks),
+    )
+    has_all = all(tensor is not None for tensor in tensors)
+    return dim in _DIMS.get(type(bn), ()) and has_all and not any(hooks)

@@ -116,7 +116,8 @@ def _backward(ctx, grad_output):
 
 
 def _of_channel(tensor, input):
-    return tensor.view(-1, *[1] * (input.dim() - 2))
+    # No -1: of no elements there is no telling, where vmap has put a batch of none before them.
+    return tensor.view(tensor.shape[0], *[1] * (input.dim() - 2))
 
 
 # The gradients of the input and before relu, and the normalised input.
