@@ -817,3 +817,11 @@ def focal_of_inputs(inputs: Tensor, targets: Tensor, *, gamma: float = 2.0) -> T
     p = torch.sigmoid(inputs)
     loss = F.binary_cross_entropy_with_logits(inputs, targets, reduction="none")
     return loss * (1 - p * targets - (1 - p) * (1 - targets)) ** gamma
+
+
+def corrected_moment(
+    v: Tensor, g: Tensor, beta2: float = 0.999, step: int = 1, *, eps: float = 1e-8
+) -> tuple[Tensor, Tensor]:
+    v = torch.lerp(g * g, v, beta2)
+    correction = 1 - beta2**step
+    return v, g / ((v / correction).abs().sqrt() + eps)

@@ -283,7 +283,26 @@ def test_a_choice_is_no_branch(choice, lines, define):
 def test_a_choice_by_a_number_is_a_branch(define):
     source = "def f(x: Tensor, p: float) -> Tensor:\n    return x ** p"
     text = assemble(read(define(source))).files["f.cpp"]
-    assert "p == A(0) ? A(0) : grad_output * p * std::pow(x, p - A(1));" in text
+    assert "  bool equal;    // p == 0.0\n  A difference;  // p - 1.0\n" in text
+    assert "equal ? A(0) : grad_output * p * std::pow(x, difference);" in text
+
+
+def test_numbers_are_computed_in_double_by_the_host(define):
+    """As PyTorch does: in float32, 1 - 0.999 has four digits."""
+    source = """
+def f(x: Tensor, decay: float, k: int) -> Tensor:
+    left = 1 - decay**k
+    return torch.sin(x * left) / left + left * (k // 4) + decay / (1 + left)
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    struct = text[text.index("struct F {") : text.index("};", text.index("struct F {"))]
+    assert "Divisor<A> left;\n" in struct
+    assert "A quotient;  // decay / (1.0 + left)\n" in struct
+    assert "return std::sin(x * left) / left + product + quotient;" in struct
+    host = text[text.index("Tensor f(") : text.index("Tensor f_backward(")]
+    assert "const double left = 1.0 - std::pow(decay, double(k));" in host
+    assert "std::fmod(double(k), 4.0)" in host
+    assert "elementwise<F>(kF, x, left, " in host
 
 
 def test_a_number_may_be_called_as_what_functors_declare(define):

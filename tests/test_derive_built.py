@@ -35,13 +35,22 @@ PLACES = {
 }
 # What .ci/run builds: numbers, tensors that broadcast, an optional one and a switch, rows, and
 # sums over columns.
-FEW = ["softcap", "swish_gate", "scaled_exp", "softmax", "rms_norm"]
+FEW = ["corrected_moment", "swish_gate", "scaled_exp", "softmax", "rms_norm"]
 # What takes longest and sees a formula's values no better, of those that differ most.
 COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
 THOROUGH = ["swish_gate", "rms_norm"]
 # One of each kind at least.
 SHARE = [
-    *("tanh_gelu", "tanh_affine", "scaled_bias_relu", "added", "rounded", "log", "integer_power"),
+    *(
+        "softcap",
+        "tanh_gelu",
+        "tanh_affine",
+        "scaled_bias_relu",
+        "added",
+        "rounded",
+        "log",
+        "integer_power",
+    ),
     *("between_tensors", "focal", "atan2", "select", "softplus_bt", "elu_a", "counted", "maximum"),
     *("remainder", "gated_residual", "soft_threshold", "leaky", "rotary", "reflected"),
     *("product_or_sign", "weighted_bce", "learned_steps", "modulated", "binary_cross_entropy"),

@@ -19,6 +19,8 @@ In the order in which a definition goes through them; each imports of those abov
     printing.py        expressions as statements, in cpp_text.py and python_text.py
     verify.py          the formulas against the definition and PyTorch's derivatives
     plan.py            the operators, and how their arguments are called
+    of_numbers.py      what the host computes, of numbers alone
+    elements_text.py   functors for elements
     rows_text.py       functors for rows, whose passes follow from the expressions
     rows_file.py, cpp_file.py, ops_file.py, spec_file.py
     assemble.py        the operator's files

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from . import cpp_text, rows_file
+from . import rows_file
+from .body import Body
+from .cpp_text import lowered, lowered_names, words_of
+from .elements_text import functor
+from .of_numbers import Formula, prepared
 from .plan import Backward, Plan, returned
 from .saved import OUTPUT
 from .variant import Variant
-
-MEMBERS = {"float": "A", "int": "A", "bool": "bool"}
 
 
 def cpp_file(plan: Plan) -> str:
@@ -49,28 +51,33 @@ def headline(plan: Plan) -> str:
     return first.removeprefix("Computes ").rstrip(".").replace("`", "")
 
 
+def formula(plan: Plan, variant: Variant, body: Body) -> Formula:
+    names, words = lowered_names(variant.names), words_of(body)
+    return prepared(lowered(body), names, words, plan.settings, plan.in_cpp, taken=["inputs"])
+
+
 def forward_functor(plan: Plan, variant: Variant) -> str:
-    numbers = {a.name: MEMBERS[a.type] for a in plan.numbers_of(variant)}
-    formula = (variant.tensors, numbers, variant.forward, variant.names)
-    return cpp_text.functor(plan.struct(variant), *formula, plan.in_cpp)
+    of = formula(plan, variant, variant.forward)
+    return functor(plan.struct(variant), variant.tensors, of)
 
 
 def backward_functor(plan: Plan, backward: Backward) -> str:
-    variant = backward.variant
     *others, last = backward.results
     comment = f"// The gradients of {', '.join(others)} and {last}.\n" if others else ""
-    numbers = {a.name: MEMBERS[a.type] for a in backward.numbers}
-    formula = (backward.tensors, numbers, backward.body, variant.names)
-    return comment + cpp_text.functor(backward.struct, *formula, plan.in_cpp)
+    of = formula(plan, backward.variant, backward.body)
+    return comment + functor(backward.struct, backward.tensors, of)
 
 
 def forward_host(plan: Plan) -> str:
     parameters = ", ".join(f"{a.info.cpp} {plan.in_cpp[a.name]}" for a in plan.arguments)
     head = f"{returned('cpp', len(plan.results))} {plan.host}({parameters}) {{"
     if len(plan.variants) == 1:
-        arguments = ", ".join(plan.in_cpp[a.name] for a in plan.arguments)
-        call = f"elementwise<{plan.struct(plan.variants[0])}>({plan.own.constant}, {arguments})"
-        return f"{head} return {call}; }}"
+        (variant,) = plan.variants
+        of = formula(plan, variant, variant.forward)
+        given = [*(plan.in_cpp[name] for name in variant.tensors), *of.arguments]
+        arguments = ", ".join([plan.own.constant, *given])
+        call = f"return elementwise<{plan.struct(variant)}>({arguments});"
+        return " ".join([head, *of.statements, call, "}"])
     tensors = ", ".join(plan.in_cpp[name] for name in plan.tensors)
     made, result = f"Tensor {OUTPUT} = inputs.new_output();", OUTPUT
     if (count := len(plan.results)) > 1:
@@ -102,16 +109,17 @@ def into_output(plan: Plan, variant: Variant) -> str:
     tensors = [
         f"{'*' if name in plan.optional else ''}{plan.in_cpp[name]}" for name in variant.tensors
     ]
-    numbers = [plan.in_cpp[a.name] for a in plan.numbers_of(variant)]
-    arguments = ", ".join([OUTPUT, *tensors, *numbers])
-    return f"elementwise_into<{plan.struct(variant)}>({arguments});"
+    of = formula(plan, variant, variant.forward)
+    arguments = ", ".join([OUTPUT, *tensors, *of.arguments])
+    return " ".join([*of.statements, f"elementwise_into<{plan.struct(variant)}>({arguments});"])
 
 
 def backward_host(plan: Plan, backward: Backward) -> str:
     spelled = plan.in_cpp | {name: f"unread({plan.in_cpp[name]})" for name in backward.unread}
-    arguments = ", ".join(spelled[name] for name in backward.arguments)
+    of = formula(plan, backward.variant, backward.body)
+    tensors = [spelled[name] for name in backward.given]
+    arguments = ", ".join([backward.constant, *tensors, *of.arguments])
     function = f"elementwise<{backward.struct}>"
     if backward.sums:
         function = f"elementwise_with_sums<{backward.struct}, {len(backward.variant.computed)}>"
-    call = f"{function}({backward.constant}, {arguments})"
-    return backward.host_in_cpp(f"return {call};")
+    return backward.host_in_cpp(" ".join([*of.statements, f"return {function}({arguments});"]))

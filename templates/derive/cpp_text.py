@@ -1,20 +1,17 @@
-"""Functors in C++."""
+"""What functors are made of, in C++."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from naming import is_macro
 from schema import CPP_KEYWORDS
 
-from .body import Body, Branch, each, leaves, nodes_of, switches_of
-from .graph import COLUMN, Node, in_order, inputs_of
+from .body import Body, each, nodes_of
+from .graph import COLUMN, Node, in_order
 from .operations import OPERATIONS, Form, lower
-from .printing import Language, Printer
-from .work import is_worth_saying, work
-
-WIDTH = 120
+from .printing import Language
 
 
 class Cpp(Language):
@@ -88,76 +85,3 @@ def divisors(nodes: Iterable[Node]) -> set[Node]:
         for node in in_order(nodes)
         if node.op == "div" and node.extent & COLUMN and not node.args[1].extent & COLUMN
     }
-
-
-def number_members(
-    numbers: Mapping[str, str], nodes: Iterable[Node], spelling: Mapping[str, str]
-) -> list[str]:
-    """The members of a functor that are numbers, given with their types, of what it computes."""
-    divided_by = {node.value for node in divisors(nodes)}
-    return [
-        f"{'Divisor<A>' if name in divided_by else kind} {spelling[name]};"
-        for name, kind in numbers.items()
-    ]
-
-
-def functor(
-    struct: str,
-    tensors: Sequence[str],
-    numbers: Mapping[str, str],
-    body: Body,
-    names: Mapping[Node, str],
-    spelling: Mapping[str, str],
-) -> str:
-    """A functor for elementwise().
-
-    Args:
-        struct: its name.
-        tensors: the parameters of its call.
-        numbers: its members, with their types.
-        body: what it returns.
-        names: of the author, for parts of it.
-        spelling: of all arguments.
-    """
-    words = words_of(body)
-    body = lowered(body)
-    used = inputs_of(nodes_of(body)) | switches_of(body)
-    # Of one that is not used, the name is a comment.
-    parameters = ", ".join(
-        f"A {spelling[t]}" if t in used else f"A /*{spelling[t]}*/" for t in tensors
-    )
-    count = len(next(leaves(body)))
-    result = "A" if count == 1 else f"Values<A, {count}>"
-    members = "".join(f"  {x}\n" for x in number_members(numbers, nodes_of(body), spelling))
-    head = f"  HOST_DEVICE {result} operator()({parameters}) const {{"
-    lines = statements(body, lowered_names(names), words, spelling)
-    call = f"{head} {lines[0]} }}" if len(lines) == 1 else ""
-    if not call or len(call) > WIDTH:
-        call = "\n".join([head, *(f"    {line}" for line in lines), "  }"])
-    members += "\n" if members else ""
-    instructions = max(map(work, leaves(body)))
-    if is_worth_saying(instructions, len(tensors) + count):
-        said = f"  static constexpr int kWork = {instructions};  // instructions for an element\n"
-        members = f"{said}\n{members}"
-    return f"template <class A>\nstruct {struct} {{\n{members}{call}\n}};\n"
-
-
-def statements(
-    body: Body, names: Mapping[Node, str], words: Mapping[Node, str], spelling: Mapping[str, str]
-) -> list[str]:
-    if isinstance(body, Branch):
-        yes = statements(body.yes, names, words, spelling)
-        return [
-            f"if ({spelling[body.switch]}) {{",
-            *(f"  {line}" for line in yes),
-            "}",
-            *statements(body.no, names, words, spelling),
-        ]
-    text = Printer(Cpp(spelling), names, words=words).text(body)
-    lines = [
-        f"const {'bool' if node.is_bool else 'A'} {name} = {expression};"
-        for node, name, expression in text.statements
-    ]
-    if len(text.results) == 1:
-        return [*lines, f"return {text.results[0]};"]
-    return [*lines, f"return {{{', '.join(text.results)}}};"]

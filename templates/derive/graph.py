@@ -15,12 +15,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
-BOOLEAN = COMPARISONS | {"and", "or", "not", "isnan", "isinf", "isfinite", "signbit"}
+BOOLEAN = COMPARISONS | {"and", "or", "not", "isnan", "isinf", "isfinite", "signbit", "flag"}
 
 # What there is one value of for each: nothing, a row, a column, or an element, which is in both.
 NUMBER, ROW, COLUMN, ELEMENT = 0, 1, 2, 3
-# Arguments of an operator; "tensor" is one that has a value for each element.
-ARGUMENTS = {"tensor": ELEMENT, "column": COLUMN, "row": ROW, "number": NUMBER}
+# Arguments of an operator; "tensor" is one that has a value for each element. A "flag" is a number
+# that is true or false, which functors are given.
+ARGUMENTS = {"tensor": ELEMENT, "column": COLUMN, "row": ROW, "number": NUMBER, "flag": NUMBER}
 # What makes a value for each row of its elements.
 REDUCTIONS = frozenset(
     [

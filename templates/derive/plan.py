@@ -238,10 +238,6 @@ class Plan:
         """The functor of a variant."""
         return functor_name(f"{self.name}{suffix(variant)}", self.taken)
 
-    def numbers_of(self, variant: Variant) -> list[Argument]:
-        used = variant.uses(variant.forward)
-        return [a for a in self.settings if a.name in used]
-
     def backward_of(self, variant: Variant) -> Backward | None:
         return next((b for b in self.backwards if b.variant is variant), None)
 

@@ -5,17 +5,16 @@ Where switches choose, each of the formulas has a functor of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from naming import camel
 
-from .body import Body, Branch, Leaf, each
+from .body import Body, Branch, Leaf, each, leaves
 from .cpp_text import lowered, lowered_names
-from .graph import Node, inputs_of
-from .plan import Backward, Plan, returned
+from .of_numbers import Formula, prepared
+from .plan import IN_ROWS, Backward, Plan, returned
 from .rows_operations import summed_together
 from .rows_text import RowFunctor
-from .variant import Variant
 
 
 def functors(plan: Plan) -> list[str]:
@@ -23,10 +22,9 @@ def functors(plan: Plan) -> list[str]:
     elements = [name for name in plan.tensors if name not in first.columns]
     of_row = [m for m, r in zip(plan.members, plan.results, strict=True) if r.of_row]
     found = []
-    for suffix, leaf in cases(lowered(first.forward)):
-        results = dict(zip(plan.members, leaf, strict=True))
-        struct = plan.struct(first) + suffix
-        found.append(functor(plan, first, struct, results, of_row, elements, [], first.columns))
+    for suffix, leaf in cases(forward_body(plan)):
+        struct, of = plan.struct(first) + suffix, formula(plan, leaf)
+        found.append(functor(struct, of, plan.members, of_row, (elements, [], first.columns)))
     for backward in plan.backwards:
         found += backward_functors(plan, backward)
     return found
@@ -36,29 +34,35 @@ def backward_functors(plan: Plan, backward: Backward) -> list[str]:
     variant = backward.variant
     columns = [name for name in variant.saved if name in variant.columns]
     members = [f"grad_{plan.in_cpp[name]}" for name in variant.computed]
+    tensors = (backward.elements, backward.rows, columns)
     return [
-        functor(
-            *(plan, variant, backward.struct + suffix, dict(zip(members, leaf, strict=True)), []),
-            *(backward.elements, backward.rows, columns),
-        )
-        for suffix, leaf in cases(each(summed_together, lowered(variant.backward)))
+        functor(backward.struct + suffix, formula(plan, leaf), members, [], tensors)
+        for suffix, leaf in cases(backward_body(backward))
     ]
 
 
+def forward_body(plan: Plan) -> Body:
+    return lowered(plan.variants[0].forward)
+
+
+def backward_body(backward: Backward) -> Body:
+    return each(summed_together, lowered(backward.variant.backward))
+
+
+def formula(plan: Plan, leaf: Leaf) -> Formula:
+    names = lowered_names(plan.variants[0].names)
+    return prepared(leaf, names, {}, plan.settings, plan.in_cpp, taken=IN_ROWS)
+
+
 def functor(
-    plan: Plan,
-    variant: Variant,
     struct: str,
-    results: Mapping[str, Node],
+    of: Formula,
+    members: Sequence[str],
     of_row: Sequence[str],
-    elements: Sequence[str],
-    rows: Sequence[str],
-    columns: Sequence[str],
+    tensors: tuple[Sequence[str], Sequence[str], Sequence[str]],
 ) -> str:
-    numbers = numbers_of(plan, results.values())
-    names = lowered_names(variant.names)
-    tensors = (elements, rows, columns)
-    return RowFunctor(struct, results, of_row, *tensors, numbers, names, plan.in_cpp).text()
+    results = dict(zip(members, next(leaves(of.body)), strict=True))
+    return RowFunctor(struct, results, of_row, *tensors, of).text()
 
 
 def cases(body: Body) -> Iterator[tuple[str, Leaf]]:
@@ -71,11 +75,6 @@ def cases(body: Body) -> Iterator[tuple[str, Leaf]]:
     yield from cases(body.no)
 
 
-def numbers_of(plan: Plan, nodes: Iterable[Node]) -> list[str]:
-    used = inputs_of(nodes)
-    return [a.name for a in plan.settings if a.name in used]
-
-
 def hosts(plan: Plan) -> list[str]:
     first, count = plan.variants[0], len(plan.results)
     tensors = [as_given(plan, name) for name in plan.tensors]
@@ -85,7 +84,7 @@ def hosts(plan: Plan) -> list[str]:
         return called(plan, template, plan.own.constant, tensors, leaf)
 
     parameters = ", ".join(f"{a.info.cpp} {plan.in_cpp[a.name]}" for a in plan.arguments)
-    body = chosen_call(plan, first.forward, call)
+    body = chosen_call(plan, forward_body(plan), call)
     forward = f"{returned('cpp', count)} {plan.host}({parameters}) {{ {body} }}"
     return [forward, *(backward_host(plan, backward) for backward in plan.backwards)]
 
@@ -103,7 +102,7 @@ def backward_host(plan: Plan, backward: Backward) -> str:
             template = f"rowwise_with_column_sums<{struct}, {count - sums}, {sums}>"
         return called(plan, template, backward.constant, tensors, leaf)
 
-    return backward.host_in_cpp(chosen_call(plan, variant.backward, call))
+    return backward.host_in_cpp(chosen_call(plan, backward_body(backward), call))
 
 
 def as_given(plan: Plan, name: str, rows: Sequence[str] = ()) -> str:
@@ -117,14 +116,15 @@ def as_given(plan: Plan, name: str, rows: Sequence[str] = ()) -> str:
 
 
 def called(plan: Plan, template: str, constant: str, tensors: Sequence[str], leaf: Leaf) -> str:
-    numbers = [plan.in_cpp[name] for name in numbers_of(plan, leaf)]
-    return f"{template}({', '.join([constant, *tensors, *numbers])})"
+    of = formula(plan, leaf)
+    arguments = ", ".join([constant, *tensors, *of.arguments])
+    return " ".join([*of.statements, f"return {template}({arguments});"])
 
 
 def chosen_call(plan: Plan, body: Body, call: Callable[[str, Leaf], str], suffix: str = "") -> str:
-    """Returns what is called of the functor that the switches choose."""
+    """The call of the functor that the switches choose."""
     if not isinstance(body, Branch):
-        return f"return {call(suffix, body)};"
+        return call(suffix, body)
     yes = chosen_call(plan, body.yes, call, f"{suffix}With{camel(body.switch)}")
     no = chosen_call(plan, body.no, call, suffix)
     return f"if ({plan.in_cpp[body.switch]}) {{ {yes} }} {no}"

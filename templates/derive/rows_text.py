@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 
-from .cpp_text import Cpp, divisors, number_members
+from .cpp_text import Cpp, divisors
 from .graph import COLUMN, GRADIENT, Node, in_order
+from .of_numbers import Formula
 from .operations import OPERATIONS
 from .printing import Printer
 
@@ -59,9 +60,7 @@ class RowFunctor:
         elements: the tensors with a value for each element, in the order of the operator.
         rows: those with a value for each row.
         columns: those with a value for each column.
-        numbers: its other members.
-        names: of the author, for parts of the results.
-        spelling: of all arguments.
+        formula: what there is to say of these besides.
     """
 
     def __init__(
@@ -72,16 +71,14 @@ class RowFunctor:
         elements: Sequence[str],
         rows: Sequence[str],
         columns: Sequence[str],
-        numbers: Sequence[str],
-        names: Mapping[Node, str],
-        spelling: Mapping[str, str],
+        formula: Formula,
     ) -> None:
         self.struct = struct
         self.results = {n: node for n, node in results.items() if node.op != "col_sum"}
         self.of_row = of_row
         self.terms = [node.args[0] for node in results.values() if node.op == "col_sum"]
         self.elements, self.rows, self.columns = elements, rows, columns
-        self.numbers, self.names, self.spelling = numbers, names, spelling
+        self.formula, self.names, self.spelling = formula, formula.names, formula.spelling
         self.divisors = divisors([*self.results.values(), *self.terms])
         self.outer = self.printer()
         # By element: the results of row.keep, and what lambdas call one.
@@ -118,7 +115,7 @@ class RowFunctor:
             f"backend::Parameter<T> {self.spelling[name]};  // [cols]" for name in self.columns
         ]
         computed = [*self.results.values(), *self.terms]
-        return lines + number_members(dict.fromkeys(self.numbers, "A"), computed, self.spelling)
+        return lines + self.formula.number_members(computed)
 
     def kind(self, node: Node) -> str:
         return "bool" if node.is_bool else "Divisor<A>" if node in self.divisors else "A"
@@ -355,7 +352,9 @@ class RowFunctor:
         leaves = self.leaves(results, printer)
         used = {str(node.value) for node in leaves if not node.args and node not in printer.bound}
         captures = ["="] if any(node in printer.bound for node in leaves) else []
-        captures += [f"{n} = {n}" for n in (self.spelling[n] for n in self.numbers if n in used)]
+        captures += [
+            f"{n} = {n}" for n in (self.spelling[n] for n in self.formula.members if n in used)
+        ]
         names = [
             self.spelling[name] if name in used else f"/*{self.spelling[name]}*/"
             for name in (*self.elements, *self.columns_of(results, printer))

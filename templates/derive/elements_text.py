@@ -1,0 +1,65 @@
+"""Functors for elementwise(), in C++."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from .body import Body, Branch, leaves, nodes_of
+from .cpp_text import Cpp
+from .graph import Node, inputs_of
+from .of_numbers import Formula
+from .printing import Printer
+from .work import is_worth_saying, work
+
+WIDTH = 120
+
+
+def functor(struct: str, tensors: Sequence[str], formula: Formula) -> str:
+    """A functor for elementwise().
+
+    Args:
+        struct: its name.
+        tensors: the parameters of its call.
+        formula: what it returns.
+    """
+    body, spelling = formula.body, formula.spelling
+    used = inputs_of(nodes_of(body))
+    # Of one that is not used, the name is a comment.
+    parameters = ", ".join(
+        f"A {spelling[t]}" if t in used else f"A /*{spelling[t]}*/" for t in tensors
+    )
+    count = len(next(leaves(body)))
+    result = "A" if count == 1 else f"Values<A, {count}>"
+    members = "".join(f"  {x}\n" for x in formula.number_members(nodes_of(body)))
+    head = f"  HOST_DEVICE {result} operator()({parameters}) const {{"
+    lines = statements(body, formula.names, formula.words, spelling)
+    call = f"{head} {lines[0]} }}" if len(lines) == 1 else ""
+    if not call or len(call) > WIDTH:
+        call = "\n".join([head, *(f"    {line}" for line in lines), "  }"])
+    members += "\n" if members else ""
+    instructions = max(map(work, leaves(body)))
+    if is_worth_saying(instructions, len(tensors) + count):
+        said = f"  static constexpr int kWork = {instructions};  // instructions for an element\n"
+        members = f"{said}\n{members}"
+    return f"template <class A>\nstruct {struct} {{\n{members}{call}\n}};\n"
+
+
+def statements(
+    body: Body, names: Mapping[Node, str], words: Mapping[Node, str], spelling: Mapping[str, str]
+) -> list[str]:
+    if isinstance(body, Branch):
+        yes = statements(body.yes, names, words, spelling)
+        return [
+            f"if ({spelling[body.switch]}) {{",
+            *(f"  {line}" for line in yes),
+            "}",
+            *statements(body.no, names, words, spelling),
+        ]
+    text = Printer(Cpp(spelling), names, words=words).text(body)
+    lines = [
+        f"const {'bool' if node.is_bool else 'A'} {name} = {expression};"
+        for node, name, expression in text.statements
+    ]
+    if len(text.results) == 1:
+        return [*lines, f"return {text.results[0]};"]
+    return [*lines, f"return {{{', '.join(text.results)}}};"]
