@@ -408,6 +408,20 @@ def test_the_layer_names_the_shape_it_expects(ours, theirs, shape, input, residu
         ours(shape)(torch.ones(input), torch.ones(residual))
 
 
+@pytest.mark.parametrize("shape", [4, (3, 4)])
+@pytest.mark.parametrize("kind", [AddRMSNorm, AddLayerNorm])
+def test_the_layer_can_be_traced(kind, shape):
+    layer = kind(shape)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    traced = torch.fx.symbolic_trace(layer)
+    tensors = torch.randn(2, 2, 3, 4).unbind()
+    for actual, expected in zip(traced(*tensors), layer(*tensors), strict=True):
+        assert torch.equal(actual, expected)
+    with pytest.raises(RuntimeError, match=f"^{kind.__name__}: the last dimensions of residual"):
+        traced(tensors[0], tensors[1].mT)
+
+
 def test_the_default_of_eps_is_the_operators():
     assert AddRMSNorm(4).eps == 1e-6
     assert AddLayerNorm(4).eps == 1e-5

@@ -384,6 +384,14 @@ def test_an_input_without_a_batch_is_what_it_is_to_its_parts(dim):
     assert str(raised.value) == str(expected.value)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_the_layer_can_be_traced(training):
+    layer, plain = layer_and_parts(2, "cpu")
+    traced = torch.fx.symbolic_trace(layer.train(training))
+    input = torch.randn(2, 3, 12, 12)
+    torch.testing.assert_close(traced(input), plain.train(training)(input))
+
+
 def test_derivatives_of_an_empty_batch_of_parameters():
     def loss(input, weight):
         return bn_relu(input, weight, weight, weight.detach(), weight.detach()).sum()

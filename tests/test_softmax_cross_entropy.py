@@ -232,6 +232,13 @@ def test_the_layer_sums_more_than_half_types_hold():
     torch.testing.assert_close(mean.item(), math.log(4095) + 4, rtol=1e-3, atol=0)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_layer_can_be_traced(reduction):
+    layer = SoftmaxCrossEntropyLoss(reduction=reduction)
+    logits, target = torch.randn(5, 7), torch.tensor([0, 6, -100, 3, 2])
+    assert torch.equal(torch.fx.symbolic_trace(layer)(logits, target), layer(logits, target))
+
+
 def test_the_layer_refuses_other_reductions():
     says = "SoftmaxCrossEntropyLoss: reduction must be 'mean', 'sum' or 'none', got 'average'"
     with pytest.raises(ValueError, match=f"^{says}$"):

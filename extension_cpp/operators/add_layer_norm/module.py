@@ -1,7 +1,24 @@
-from torch import Tensor, nn
+from collections.abc import Sequence
+
+from torch import Tensor, fx, nn
 
 from extension_cpp.normalized_shape import add_and_normalize
 from extension_cpp.operators.add_layer_norm.ops import add_layer_norm
+
+
+# A leaf for torch.fx.symbolic_trace, which cannot follow its decisions on shapes.
+@fx.wrap
+def _add_layer_norm(
+    layer: str,
+    normalized_shape: Sequence[int],
+    input: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> tuple[Tensor, Tensor]:
+    tensors = (input, residual, weight, bias)
+    return add_and_normalize(add_layer_norm, layer, normalized_shape, *tensors, eps=eps)
 
 
 class AddLayerNorm(nn.LayerNorm):
@@ -18,5 +35,5 @@ class AddLayerNorm(nn.LayerNorm):
 
     # Of two tensors.
     def forward(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        parameters = self.weight, self.bias
-        return add_and_normalize(self, add_layer_norm, input, residual, *parameters)
+        name, shape = type(self).__name__, self.normalized_shape
+        return _add_layer_norm(name, shape, input, residual, self.weight, self.bias, self.eps)

@@ -1,10 +1,24 @@
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from extension_cpp.normalized_shape import add_and_normalize
 from extension_cpp.operators.add_rms_norm.ops import add_rms_norm
+
+
+# A leaf for torch.fx.symbolic_trace, which cannot follow its decisions on shapes.
+@fx.wrap
+def _add_rms_norm(
+    layer: str,
+    normalized_shape: Sequence[int],
+    input: Tensor,
+    residual: Tensor,
+    weight: Tensor | None,
+    eps: float | None,
+) -> tuple[Tensor, Tensor]:
+    tensors = (input, residual, weight)
+    return add_and_normalize(add_rms_norm, layer, normalized_shape, *tensors, eps=eps)
 
 
 class AddRMSNorm(nn.RMSNorm):
@@ -32,4 +46,5 @@ class AddRMSNorm(nn.RMSNorm):
 
     # Of two tensors.
     def forward(self, input: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
-        return add_and_normalize(self, add_rms_norm, input, residual, self.weight)
+        name, shape = type(self).__name__, self.normalized_shape
+        return _add_rms_norm(name, shape, input, residual, self.weight, self.eps)

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from extension_cpp.operators.bn_relu.ops import bn_relu
 
@@ -99,13 +99,14 @@ class ConvBnRelu(nn.Module):
     def forward(self, input: Tensor) -> Tensor:
         output = self.conv(input)
         bn = self.bn
-        if bn.training or not _is_plain(bn, output.dim()):
+        if bn.training or not _is_plain(bn):
             return torch.relu(bn(output))
-        return bn_relu(output, bn.weight, bn.bias, bn.running_mean, bn.running_var, bn.eps)
+        statistics = (bn.running_mean, bn.running_var)
+        return _bn_relu(output, bn.weight, bn.bias, *statistics, bn.eps, _DIMS[type(bn)])
 
 
-def _is_plain(bn: Any, dim: int) -> bool:
-    """Whether a call of it does what `bn_relu` does to an input of so many dimensions, and no more.
+def _is_plain(bn: Any) -> bool:
+    """Whether a call of it does what `bn_relu` does, and no more.
 
     Its class and its hooks may see the call, or change what comes of it.
     """
@@ -114,5 +115,21 @@ def _is_plain(bn: Any, dim: int) -> bool:
         *(bn._forward_hooks, bn._forward_pre_hooks),
         *(bn._backward_hooks, bn._backward_pre_hooks),
     )
-    has_all = all(tensor is not None for tensor in tensors)
-    return dim in _DIMS.get(type(bn), ()) and has_all and not any(hooks)
+    return type(bn) in _DIMS and all(tensor is not None for tensor in tensors) and not any(hooks)
+
+
+# A leaf for torch.fx.symbolic_trace, which cannot follow a decision on dimensions.
+@fx.wrap
+def _bn_relu(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    running_mean: Tensor,
+    running_var: Tensor,
+    eps: float,
+    dims: tuple[int, ...],
+) -> Tensor:
+    if input.dim() not in dims:  # in PyTorch's words
+        expected = " or ".join(f"{dim}D" for dim in dims)
+        raise ValueError(f"expected {expected} input (got {input.dim()}D input)")
+    return bn_relu(input, weight, bias, running_mean, running_var, eps)

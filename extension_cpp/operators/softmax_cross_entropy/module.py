@@ -1,7 +1,16 @@
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 
 from extension_cpp.operators.softmax_cross_entropy.ops import softmax_cross_entropy
 from extension_cpp.shapes import sum_dtype
+
+
+# A leaf for torch.fx.symbolic_trace, which cannot follow its decision on a dtype.
+@fx.wrap
+def _reduced(loss: Tensor, target: Tensor, ignore_index: int, reduction: str) -> Tensor:
+    total = loss.sum(dtype=sum_dtype(loss.dtype))
+    if reduction == "mean":
+        total = total / target.ne(ignore_index).sum()
+    return total.to(loss.dtype)
 
 
 class SoftmaxCrossEntropyLoss(nn.Module):
@@ -36,10 +45,7 @@ class SoftmaxCrossEntropyLoss(nn.Module):
         loss = softmax_cross_entropy(logits, target, self.ignore_index)
         if self.reduction == "none":
             return loss
-        total = loss.sum(dtype=sum_dtype(loss.dtype))
-        if self.reduction == "mean":
-            total = total / target.ne(self.ignore_index).sum()
-        return total.to(loss.dtype)
+        return _reduced(loss, target, self.ignore_index, self.reduction)
 
     def extra_repr(self) -> str:
         return f"ignore_index={self.ignore_index}, reduction={self.reduction!r}"
