@@ -226,6 +226,8 @@ class Repository:
         ]
         if re.search(rf"^from {self.package} import .*\b(?:ops|nn)\b", text, re.M):
             ways.append(rf"(?<![\w.])(?:ops|nn)\.{any_name}")
+        for alias in re.findall(rf"^(\w+) = torch\.ops\.{self.package}$", text, re.M):
+            ways.append(rf"(?<![\w.]){alias}\.{any_name}")
         if path.suffix == ".md":
             ways += [rf"`{any_name}`", rf"\[`?{any_name}`?\]"]
         return re.compile("|".join(ways), re.M)

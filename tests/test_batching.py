@@ -96,3 +96,10 @@ def test_what_is_written_to_may_be_an_empty_batch():
     out = torch.ones(0, 3)
     torch.vmap(lambda a, out: (ops.myadd_out(a, a, out), a)[1])(torch.ones(0, 3), out)
     assert out._version == 1
+
+
+@pytest.mark.parametrize("op", [operators.square, operators.square_backward])
+def test_one_call_registers_several_operators(op):
+    """As in square/ops.py. Without a rule vmap loops, to the same results."""
+    kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    assert kernel(op._qualified_op_name, "FuncTorchBatched")

@@ -10,6 +10,7 @@ from expecttest import assert_expected_inline
 
 import extension_cpp  # noqa: F401
 
+ops = torch.ops.extension_cpp
 HALF, FLOAT, DOUBLE = torch.float16, torch.float32, torch.float64
 
 
@@ -22,12 +23,12 @@ def of(dtype, *shapes):
     return [tensor(*shape, dtype=dtype) for shape in shapes]
 
 
-def messages(name, *calls):
+def messages(op, *calls):
     """What an operator says of each call."""
     lines = []
     for call in calls:
         with pytest.raises(RuntimeError) as error:
-            getattr(torch.ops.extension_cpp, name)(*call)
+            op(*call)
         lines.append(str(error.value))
     return "\n".join(lines)
 
@@ -36,28 +37,28 @@ def test_dtypes():
     """That of the first tensor, of whatever rank."""
     wrong = (torch.int64, torch.bool, torch.complex64)
     assert_expected_inline(
-        messages("square", *(of(dtype, (3, 4)) for dtype in wrong)),
+        messages(ops.square, *(of(dtype, (3, 4)) for dtype in wrong)),
         """\
 square: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.int64
 square: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.bool
 square: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.complex64""",
     )
     assert_expected_inline(
-        messages("relu", *(of(dtype, (3, 4)) for dtype in wrong)),
+        messages(ops.relu, *(of(dtype, (3, 4)) for dtype in wrong)),
         """\
 relu: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.int64
 relu: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.bool
 relu: input must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.complex64""",
     )
-    for name, count in (("mymul", 2), ("vector_add", 2), ("affine", 3), ("myadd_out", 3)):
+    for op, count in ((ops.mymul, 2), (ops.vector_add, 2), (ops.affine, 3), (ops.myadd_out, 3)):
         for dtype in (torch.int64, torch.complex64):
-            assert messages(name, of(dtype, *[(3, 4)] * count)) == (
-                f"{name}: a must be torch.float64, torch.float32, torch.float16 or "
+            assert messages(op, of(dtype, *[(3, 4)] * count)) == (
+                f"{op.__name__}: a must be torch.float64, torch.float32, torch.float16 or "
                 f"torch.bfloat16, got {dtype}"
             )
     assert_expected_inline(
         messages(
-            "fused_op",
+            ops.fused_op,
             of(torch.int64, (3, 4), (4,)),
             [tensor(3, 4, dtype=torch.complex64), tensor(4)],
         ),
@@ -67,7 +68,7 @@ fused_op: input must be torch.float64, torch.float32, torch.float16 or torch.bfl
     )
     assert_expected_inline(
         messages(
-            "mymuladd",
+            ops.mymuladd,
             [*of(torch.int64, (3, 4), (3, 4)), 1.5],
             [*of(torch.complex64, (3, 4), (3, 4)), 1.5],
         ),
@@ -77,7 +78,7 @@ mymuladd: a must be torch.float64, torch.float32, torch.float16 or torch.bfloat1
     )
     assert_expected_inline(
         messages(
-            "square_backward",
+            ops.square_backward,
             of(torch.int64, (3, 4), (3, 4)),
         ),
         """square_backward: grad_output must be torch.float64, torch.float32, torch.float16 or torch.bfloat16, got torch.int64""",
@@ -86,28 +87,28 @@ mymuladd: a must be torch.float64, torch.float32, torch.float16 or torch.bfloat1
 
 def test_one_dtype():
     assert_expected_inline(
-        messages("mymul", [tensor(3, 4), tensor(3, 4, dtype=DOUBLE)]),
+        messages(ops.mymul, [tensor(3, 4), tensor(3, 4, dtype=DOUBLE)]),
         """mymul: b must have the dtype of a, torch.float32, got torch.float64""",
     )
     assert_expected_inline(
-        messages("mymuladd", [tensor(3, 4), tensor(3, 4, dtype=DOUBLE), 1.5]),
+        messages(ops.mymuladd, [tensor(3, 4), tensor(3, 4, dtype=DOUBLE), 1.5]),
         """mymuladd: b must have the dtype of a, torch.float32, got torch.float64""",
     )
     assert_expected_inline(
-        messages("vector_add", [tensor(3, 4), tensor(3, 4, dtype=torch.bfloat16)]),
+        messages(ops.vector_add, [tensor(3, 4), tensor(3, 4, dtype=torch.bfloat16)]),
         """vector_add: b must have the dtype of a, torch.float32, got torch.bfloat16""",
     )
     assert_expected_inline(
-        messages("affine", [tensor(4), tensor(3, 4), tensor(4, dtype=DOUBLE)]),
+        messages(ops.affine, [tensor(4), tensor(3, 4), tensor(4, dtype=DOUBLE)]),
         """affine: b must have the dtype of a, torch.float32, got torch.float64""",
     )
     assert_expected_inline(
-        messages("fused_op", [tensor(3, 4), tensor(4, dtype=HALF)]),
+        messages(ops.fused_op, [tensor(3, 4), tensor(4, dtype=HALF)]),
         """fused_op: bias must have the dtype of input, torch.float32, got torch.float16""",
     )
     assert_expected_inline(
         messages(
-            "myadd_out",
+            ops.myadd_out,
             [tensor(3, 4), tensor(3, 4, dtype=DOUBLE), tensor(3, 4)],
             [tensor(3, 4), tensor(3, 4), tensor(3, 4, dtype=HALF)],
         ),
@@ -119,23 +120,24 @@ myadd_out: out must have the dtype of a, torch.float32, got torch.float16""",
 
 def test_none():
     assert_expected_inline(
-        messages("fused_op", [tensor(3, 4), None]), """fused_op: bias must be a tensor, got None"""
+        messages(ops.fused_op, [tensor(3, 4), None]),
+        """fused_op: bias must be a tensor, got None""",
     )
     assert_expected_inline(
-        messages("square_backward", [None, tensor(3)]),
+        messages(ops.square_backward, [None, tensor(3)]),
         """square_backward: grad_output must be a tensor, got None""",
     )
 
 
 def test_one_shape():
     assert_expected_inline(
-        messages("mymuladd", [*of(FLOAT, (3, 4), (3, 5)), 1.5], [*of(FLOAT, (3, 4), (4,)), 1.5]),
+        messages(ops.mymuladd, [*of(FLOAT, (3, 4), (3, 5)), 1.5], [*of(FLOAT, (3, 4), (4,)), 1.5]),
         """\
 mymuladd: b must have shape (3, 4), got (3, 5)
 mymuladd: b must have shape (3, 4), got (4,)""",
     )
     assert_expected_inline(
-        messages("myadd_out", of(FLOAT, (3, 4), (4,), (3, 4)), of(FLOAT, (3, 4), (3, 4), (3, 1))),
+        messages(ops.myadd_out, of(FLOAT, (3, 4), (4,), (3, 4)), of(FLOAT, (3, 4), (3, 4), (3, 1))),
         """\
 myadd_out: b must have shape (3, 4), got (4,)
 myadd_out: out must have shape (3, 4), got (3, 1)""",
@@ -145,7 +147,7 @@ myadd_out: out must have shape (3, 4), got (3, 1)""",
 def test_dimensions():
     assert_expected_inline(
         messages(
-            "fused_op",
+            ops.fused_op,
             of(FLOAT, (3, 4), (3,)),
             of(FLOAT, (3, 4), (3, 4)),
             of(FLOAT, (), (1,)),
@@ -159,11 +161,11 @@ fused_op: input must have at least 1 dimension, got shape ()""",
 
 def test_broadcasting():
     assert_expected_inline(
-        messages("vector_add", of(FLOAT, (3, 4), (2, 3, 5))),
+        messages(ops.vector_add, of(FLOAT, (3, 4), (2, 3, 5))),
         """vector_add: b must broadcast with a of shape (3, 4), got (2, 3, 5)""",
     )
     assert_expected_inline(
-        messages("affine", of(FLOAT, (4,), (4, 3), (3,)), of(FLOAT, (3, 1), (4,), (3,))),
+        messages(ops.affine, of(FLOAT, (4,), (4, 3), (3,)), of(FLOAT, (3, 1), (4,), (3,))),
         """\
 affine: x must broadcast with a of shape (4,), got (4, 3)
 affine: b must broadcast with a and x of shape (3, 4), got (3,)""",
@@ -174,7 +176,7 @@ def test_devices():
     with torch._subclasses.FakeTensorMode():
         call = [torch.ones(3, 4), torch.ones(4, device="cuda")]
         assert_expected_inline(
-            messages("fused_op", call),
+            messages(ops.fused_op, call),
             """fused_op: bias must be on the device of input, cpu, got cuda:0""",
         )
 
@@ -184,7 +186,7 @@ def test_layer_norm():
     half = tensor(3, 4, dtype=HALF)
     assert_expected_inline(
         messages(
-            "fused_layer_norm",
+            ops.fused_layer_norm,
             [tensor(3, 4, dtype=torch.int64)],
             [tensor(3, 4, dtype=torch.complex64)],
             [tensor()],

@@ -848,6 +848,17 @@ def test_a_removal_finds_the_line_of_a_long_import(checkout, capsys):
     assert found == ["examples/user.py:3: fused_op,"]
 
 
+def test_a_removal_finds_calls_by_another_name_of_the_namespace(checkout, capsys):
+    user = checkout / "examples" / "user.py"
+    user.write_text(
+        "ours = torch.ops.extension_cpp\nours.fused_op\nmine.ours.fused_op\nours.relu\n"
+    )
+    new_op.main(["--remove", "fused_op", "--dry-run"], checkout)
+    user.unlink()
+    found = re.findall(r"examples/user\.py:.*", capsys.readouterr().out)
+    assert found == ["examples/user.py:2: ours.fused_op"]
+
+
 def test_worked_operators_can_be_removed(checkout):
     for op in new_project.operators(repository.Repository(checkout)):
         new_op.main(["--remove", op], checkout)

@@ -10,8 +10,6 @@ from torch.func import (
     vmap,
 )
 
-import extension_cpp
-
 
 @pytest.mark.parametrize("transform", ["vmap", "per-sample gradients", "vmap of jvp", "jacfwd"])
 def test_kernel_calls_do_not_grow_with_the_batch(transform: str) -> None:
@@ -37,10 +35,3 @@ def test_vmap_with_nothing_batched_for_the_operator() -> None:
     x, w, t = inputs((2, 3), (3,), (2, 3))
     actual = vmap(lambda t: ops.gate(x, w) * t)(t)
     torch.testing.assert_close(actual, gate_reference(x, w) * t[:, None])
-
-
-@pytest.mark.parametrize("op", ["square", "square_backward"])
-def test_one_call_registers_several_operators(op: str) -> None:
-    """As in square/ops.py. Without a rule vmap loops, to the same results."""
-    kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    assert kernel(f"{extension_cpp.__name__}::{op}", "FuncTorchBatched")
