@@ -153,6 +153,16 @@ def f(x: Tensor, a: float, k: int) -> Tensor:
     )
 
 
+def test_functions_of_math_are_followed_by_any_name(formulas):
+    """As constants they would be the same of any positive number."""
+    source = """
+from math import copysign as signed
+def f(x: Tensor, a: float, k: int) -> Tensor:
+    return x * signed(1.0, a) * +k
+"""
+    assert formulas(source).startswith("(mul(mul(x, copysign(1.0, a)), k), ")
+
+
 def test_loops_and_helpers_are_followed(formulas):
     source = """
 def step(x: Tensor) -> Tensor:
@@ -822,6 +832,49 @@ REFUSED = {
     "constant": (
         "def f(x: Tensor, a: float) -> Tensor:\n    return x * float(a)",
         "a number argument would become a constant",
+    ),
+    **{
+        f"a number: {expression}": (
+            "def f(x: Tensor, a: float = 1.0, k: int = 4) -> Tensor:\n"
+            f"    return x * a * k * ({expression})",
+            "a number argument would become a constant here; leave it out, or compute with +, -",
+        )
+        for expression in (
+            *(
+                "1 if k & 1 == 0 else -1",
+                "1 | k",
+                "k ^ 1",
+                "~k",
+                "k << 1",
+                "8 >> k",
+                "divmod(k, 2)",
+            ),
+            *("round(a)", "k.bit_length()", "a.is_integer()", "a.real", "k.numerator", "hash(a)"),
+            *("{4: 2}.get(k, 1)", "2 if k in {1} else 1", "len(f'{k}')", "2 if str(a) else 1"),
+            *("len(range(k % 2))", "[1, 2][k % 2]", "complex(a)", "2 if repr(k) == '4' else 1"),
+        )
+    },
+    **{
+        f"a branch on a number: {expression}": (
+            "def f(x: Tensor, a: float = 1.0, k: int = 4) -> Tensor:\n"
+            f"    return x * a * k * (2 if {expression} else 3)",
+            "a branch on a number would be taken once and for all",
+        )
+        for expression in ("k in (1, 4)", "(a > 0) == True", "(a > 0) in {False: 1}", "max(k, 2)")
+    },
+    **{
+        f"a number that is looked at: {expression}": (
+            f"def f(x: Tensor, k: int = 4) -> Tensor:\n    return x * k * {expression}",
+            "the number argument 'k' becomes a constant on the way, as the length of a loop does",
+        )
+        for expression in (
+            *("([1.0, 2.0] * 20)[k]", "(1, 2, 3, 4, 5)[k]", "len('%d' % k)", "sum(range(k))"),
+            *("(-1 if int.__and__(k, 1) else 1)", "(-1 if int.__lt__(k, 0) else 1)"),
+        )
+    },
+    "the parity of the last size": (
+        TENSOR + "x.sum(-1) * int.__and__(x.shape[-1], 1)",
+        "what it computes depends on a dtype or a device, or on what",
     ),
     "range": (
         "def f(x: Tensor, a: float, k: int) -> Tensor:\n    for _ in range(k):\n"

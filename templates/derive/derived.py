@@ -22,9 +22,10 @@ from .variant import Result, Variant, looks_at_rows, with_numbers
 MOST_VARIANTS = 8
 
 # What stands for any other: what differs between two traces was made a constant on the way. Of
-# numbers the first float, the step from one to the next, and the first integer.
+# numbers the first float, the step from one to the next, and the first integer; then others, which
+# differ in sign, in parity and in what they are rounded to.
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-NUMBERS = ((0.71, 0.13, 3), (1.37, 0.29, 5))
+NUMBERS = ((0.71, 0.13, 3), (1.37, 0.29, 8), (-2.6, 0.19, -60))
 
 
 def derive(definition: Definition, factored: bool = True) -> list[Variant]:
@@ -236,12 +237,17 @@ def traced_alike(
     given = (definition, tensors, constants, columns)
     results, found = traced(*given)
     for name in numbers_for(definition):
-        if not are_same(results, traced(*given, changed=name)[0]):
-            raise NotDerived(
-                f"{definition.place}: the number argument '{name}' becomes a constant on the way, "
-                "as the length of a loop does; make it a constant of the definition, or compute "
-                "with it by operators and functions of math"
-            )
+        for values in NUMBERS[1:]:
+            try:
+                others, _ = traced(*given, changed={name: values})
+            except NotDerived:  # as an index is, that is out of range
+                others = ()
+            if not are_same(results, others):
+                raise NotDerived(
+                    f"{definition.place}: the number argument '{name}' becomes a constant on the "
+                    "way, as the length of a loop does; make it a constant of the definition, or "
+                    "compute with it by operators and functions of math"
+                )
     for dtype in DTYPES[1:]:
         other, _ = traced(*given, dtype=dtype)
         if not are_same(results, other):
@@ -254,7 +260,7 @@ def traced_alike(
 
 
 def are_same(results: Sequence[Traced], others: Sequence[Traced]) -> bool:
-    return all(a.node is b.node for a, b in zip(results, others, strict=True))
+    return [result.node for result in results] == [other.node for other in others]
 
 
 def difference(results: Sequence[Traced], others: Sequence[Traced]) -> str:
@@ -265,11 +271,13 @@ def difference(results: Sequence[Traced], others: Sequence[Traced]) -> str:
     return f"{a!r} here and {b!r} there"
 
 
-def numbers_for(definition: Definition, changed: str = "") -> dict[str, float]:
-    """Values of the number arguments, one of them another than usual."""
+def numbers_for(
+    definition: Definition, changed: Mapping[str, tuple[float, float, int]] | None = None
+) -> dict[str, float]:
+    """Values of the number arguments; of those that are changed, others than usual."""
     numbers: dict[str, float] = {}
     for k, argument in enumerate(definition.schema.settings):
-        first, step, integer = NUMBERS[argument.name == changed]
+        first, step, integer = (changed or {}).get(argument.name, NUMBERS[0])
         if argument.type == "float":
             numbers[argument.name] = first + k * step
         elif argument.type == "int":
@@ -283,7 +291,7 @@ def traced(
     constants: Mapping[str, object],
     columns: Sequence[str] = (),
     dtype: torch.dtype = DTYPES[0],
-    changed: str = "",
+    changed: Mapping[str, tuple[float, float, int]] | None = None,
 ) -> tuple[tuple[Traced, ...], dict[Node, str]]:
     numbers = numbers_for(definition, changed)
     file = definition.function.__code__.co_filename

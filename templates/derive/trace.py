@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import operator
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 from unittest import mock
 
@@ -52,7 +53,7 @@ class Traced(Tensor):
 
 
 class Condition:
-    """A comparison of numbers: for torch.where, and for no branch."""
+    """A comparison of numbers: for torch.tensor, and for no branch."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -60,9 +61,20 @@ class Condition:
     def __bool__(self) -> bool:
         raise refuse(
             "a branch on a number would be taken once and for all",
-            instead="say it with torch.where, make the switch an argument of type bool, or leave "
-            "the assertion out",
+            instead="say torch.where(torch.tensor(a) > 0, x, y), make the switch an argument of "
+            "type bool, or leave the assertion out",
         )
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self)
+
+    def __hash__(self) -> int:
+        return bool(self)
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        """Has torch's functions take it as far as the Recorder."""
+        return NotImplemented
 
 
 def number_operation(op: str, reflected: bool = False) -> Callable[..., Any]:
@@ -105,6 +117,7 @@ def evaluate(function: Callable[..., float], *operands: float) -> float:
 
 
 NUMBER_OPERATIONS = {
+    "__pos__": lambda self: self,
     "__neg__": number_operation("neg"),
     "__abs__": number_operation("abs"),
     **{f"__{op}__": number_operation(op) for op in ("lt", "le", "gt", "ge", "eq", "ne")},
@@ -128,26 +141,25 @@ def no_branch(self: Any) -> bool:
     return bool(Condition(self.node))
 
 
-def no_conversion(self: Any) -> Any:
+def no_conversion(self: Any, *_: Any) -> Any:
     raise refuse(
-        "a number argument would become a constant here", instead="leave the conversion out"
+        "a number argument would become a constant here",
+        instead="leave it out, or compute with +, -, *, /, //, %, **, abs and functions of math",
     )
 
 
+# All that a number has, and how objects become text or a key: where a constant would come of it.
 REFUSED_OF_NUMBERS = {
-    "__bool__": no_branch,
-    **dict.fromkeys(
-        ["__float__", "__int__", "__round__", "__floor__", "__ceil__", "__trunc__", "__divmod__"],
-        no_conversion,
-    ),
-}
+    name: property(no_conversion) if inspect.isgetsetdescriptor(value) else no_conversion
+    for name, value in (vars(float) | vars(int)).items()
+    if name not in vars(object) or name in ("__hash__", "__repr__", "__format__")
+} | {"__bool__": no_branch}
 
 
 class Real(float):
     """A number argument of type float, and what is computed of numbers."""
 
     node: Node
-    __hash__ = float.__hash__
 
     @staticmethod
     def of(node: Node, value: float) -> Real:
@@ -160,7 +172,6 @@ class Integer(int):
     """A number argument of type int."""
 
     node: Node
-    __hash__ = int.__hash__
 
     @staticmethod
     def of(node: Node, value: int) -> Integer:
@@ -170,7 +181,7 @@ class Integer(int):
 
 
 for _type in (Real, Integer):
-    for _name, _method in (NUMBER_OPERATIONS | REFUSED_OF_NUMBERS).items():
+    for _name, _method in (REFUSED_OF_NUMBERS | NUMBER_OPERATIONS).items():
         setattr(_type, _name, _method)
 
 
@@ -221,7 +232,7 @@ class Sizes:
 
     def __init__(self, dtype: torch.dtype) -> None:
         # A value to go on with, another one in each of two traces.
-        self.last = Integer.of(cols(), 7919 if dtype == torch.float64 else 6007)
+        self.last = Integer.of(cols(), 7919 if dtype == torch.float64 else 6008)
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, int) and index == -1:
@@ -336,7 +347,7 @@ class Recorder(TorchFunctionMode):
 
     def called(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         given = (*args, *kwargs.values())
-        if not any(isinstance(a, (Traced, Real, Integer)) for a in given):
+        if not any(isinstance(a, (Traced, Real, Integer, Condition)) for a in given):
             if name in MAKING_CONSTANTS:
                 return function(args[0], dtype=kwargs.get("dtype"))
             if any(isinstance(a, Tensor) for a in given):
@@ -344,6 +355,11 @@ class Recorder(TorchFunctionMode):
             raise unknown(name)
         if name in MAKING_CONSTANTS:
             return Traced.of(as_node(args[0]))
+        if any(isinstance(a, Condition) for a in given):
+            raise refuse(
+                "a comparison of numbers is no tensor",
+                instead="compare a tensor, torch.tensor(a) > 0",
+            )
         if name in ("new_tensor", "new_full") and all(a in ((), []) for a in args[1:-1]):
             return Traced.of(real(as_node(args[-1])))
         if name in CONVERSIONS:
@@ -471,10 +487,16 @@ MATH = {
 
 
 @contextlib.contextmanager
-def math_of_numbers() -> Iterator[None]:
-    """Has the functions of math take number arguments for what they are."""
+def math_of_numbers(module: ModuleType) -> Iterator[None]:
+    """Has the functions of math take number arguments for what they are.
 
-    def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    Args:
+        module: that of the definition, which may have imported some by name.
+    """
+
+    def wrapped(original: Callable[..., Any]) -> Callable[..., Any]:
+        name = original.__name__
+
         def call(*args: Any, **kwargs: Any) -> Any:
             if not any(isinstance(a, (Real, Integer)) for a in args):
                 return original(*args, **kwargs)
@@ -492,11 +514,12 @@ def math_of_numbers() -> Iterator[None]:
 
         return call
 
-    functions = {name: value for name, value in vars(math).items() if callable(value)}
+    functions = [f for name, f in vars(math).items() if callable(f) and not name.startswith("_")]
     with contextlib.ExitStack() as stack:
-        for name, original in functions.items():
-            if not name.startswith("_"):
-                stack.enter_context(mock.patch.object(math, name, wrapped(name, original)))
+        for place in (math, module):
+            for name, value in list(vars(place).items()):
+                if any(value is function for function in functions):
+                    stack.enter_context(mock.patch.object(place, name, wrapped(value)))
         yield
 
 
@@ -557,7 +580,12 @@ def trace(
             arguments[name] = Real.of(node, value)
     traced_file.append(file)
     try:
-        with torch.enable_grad(), Recorder(dtype), math_of_numbers(), Names(file) as names:
+        module = sys.modules[function.__module__]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.enable_grad())
+            stack.enter_context(Recorder(dtype))
+            stack.enter_context(math_of_numbers(module))
+            names = stack.enter_context(Names(file))
             result = function(**arguments)
     finally:
         traced_file.pop()
