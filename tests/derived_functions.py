@@ -470,6 +470,10 @@ def div_trunc(x: Tensor, y: Tensor) -> Tensor:
 # ----- Choices
 
 
+def select_by_a_number(x: Tensor, y: Tensor, a: float = 1.0) -> Tensor:
+    return torch.where(torch.tensor(a) > 0, torch.tanh(x), y)
+
+
 def select(x: Tensor, y: Tensor, z: Tensor) -> Tensor:
     return torch.where(x > 0, y, z)
 

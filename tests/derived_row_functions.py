@@ -314,3 +314,8 @@ def greatest_magnitude(x: Tensor) -> Tensor:
 
 def length_of_torch(x: Tensor) -> Tensor:
     return torch.norm(x, p=2, dim=-1)
+
+
+def select_by_a_number_of_rows(x: Tensor, y: Tensor, a: float = -1.0) -> Tensor:
+    mean = torch.where(torch.tensor(a) > 0, x.mean(-1, keepdim=True), 0.5)
+    return torch.where(torch.tensor(a) < 0, mean, y) * y

@@ -315,6 +315,28 @@ def f(x: Tensor, decay: float, k: int) -> Tensor:
     assert "elementwise<F>(kF, x, left, " in host
 
 
+@pytest.mark.parametrize("value", [1.0, -1.0])
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "x, y",
+        "2.0, x * y",
+        "x.exp(), x",
+        "x.sum(-1, keepdim=True), y",
+        "x.sum(-1, keepdim=True), 1.0) * (y",
+        "(x - x.mean(-1, keepdim=True)) * x.mean(-1, keepdim=True), 0.0) * (y",
+        "x > y, x < y).to(x.dtype) * (x",
+    ],
+)
+def test_a_choice_by_a_number_has_the_shape_of_all(choice, value, define):
+    source = (
+        f"def f(x: Tensor, y: Tensor, a: float = {value}) -> Tensor:\n"
+        f"    return torch.where(torch.tensor(a) > 0, {choice}) * y.sin()"
+    )
+    definition = read(define(source))
+    verify.verify(definition, derive(definition))
+
+
 def test_a_number_may_be_called_as_what_functors_declare(define):
     source = (
         "def f(x: Tensor, kWork: float) -> Tensor:\n    return torch.tanh(torch.sin(x * kWork))"
@@ -862,6 +884,10 @@ REFUSED = {
         )
         for expression in ("k in (1, 4)", "(a > 0) == True", "(a > 0) in {False: 1}", "max(k, 2)")
     },
+    "a comparison of numbers": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return torch.where(a > 0, x, -x)",
+        "a comparison of numbers is no tensor; compare a tensor, torch.tensor(a) > 0",
+    ),
     **{
         f"a number that is looked at: {expression}": (
             f"def f(x: Tensor, k: int = 4) -> Tensor:\n    return x * k * {expression}",

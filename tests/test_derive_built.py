@@ -53,12 +53,13 @@ SHARE = [
     ),
     *("between_tensors", "focal", "atan2", "select", "softplus_bt", "elu_a", "counted", "maximum"),
     *("remainder", "gated_residual", "soft_threshold", "leaky", "rotary", "reflected"),
+    "select_by_a_number",
     *("product_or_sign", "weighted_bce", "learned_steps", "modulated", "binary_cross_entropy"),
     # Row-wise.
     *("log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "residual_norm", "layer_norm"),
     *("standardised", "normalised", "length", "cosine", "weighted_sum", "variance", "spread"),
     *("affine_of_mean", "log_softmax_and_logsumexp", "optional_layer_norm", "offset_rms_norm"),
-    *("gated_softmax", "softmax_less_a_constant"),
+    *("gated_softmax", "softmax_less_a_constant", "select_by_a_number_of_rows"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.

@@ -20,7 +20,6 @@ OF_NUMBERS = {
     "rsqrt": Form("1 / math.sqrt({0})", PRODUCT),
     "sigmoid": Form("1 / (1 + math.exp(-{0}))", PRODUCT, (SIGN,)),
     "exp2": Form("2 ** {0}", PRODUCT, (WHOLE,)),
-    "where": Form("{1} if {0} else {2}", CHOICE, (OR, OR, OR)),
     "to_real": Form("float({0})"),
     "detach": Form("{0}"),
     "round": Form("round({0})"),
@@ -54,7 +53,7 @@ class Python(Language):
 
     def form(self, node: Node) -> Form:
         if node.op == "where" and node.args[0].is_number:
-            return OF_NUMBERS["where"]
+            return self.branch(node)
         if node.op == "where" and node.args[1].is_number and node.args[2].is_number:
             # Of two numbers alone, PyTorch makes a tensor of its default dtype.
             if node.extent == ROW:
@@ -67,7 +66,7 @@ class Python(Language):
                 return Form(f"torch.full_like({self.like}, {{0}}).sum_to_size(columns)")
             whole = "" if terms.extent == ELEMENT else f".expand_as({self.like})"
             return Form(f"{{0}}{whole}.sum_to_size(columns)", WHOLE, (WHOLE,))
-        if node.op == "to_real":
+        if node.op == "to_real" and not node.is_number:
             return Form(f"{{0}}.to({self.like}.dtype)", WHOLE, (WHOLE,))
         if node.is_number and node.op not in SAME:
             if node.op in OF_NUMBERS:
@@ -92,6 +91,22 @@ class Python(Language):
             ]
             return Form(form.text.format(*wrapped))
         return form
+
+    def branch(self, node: Node) -> Form:
+        """A choice by a number, of values that have the shape and dtype of both."""
+
+        def shaped(k: int, arg: Node) -> str:
+            if arg.extent == node.extent:
+                return f"{{{k}}}"
+            if not arg.is_number:
+                return f"{{{k}}}.expand_as({self.like})"
+            like = self.like if node.extent == ELEMENT and not node.is_bool else f"{{{3 - k}}}"
+            return f"torch.full_like({like}, {{{k}}})"
+
+        _, yes, no = node.args
+        choice = f"{shaped(1, yes)} if {{0}} else {shaped(2, no)}"
+        held = [WHOLE if f"{{{k}}}.expand" in choice else OR for k in (1, 2)]
+        return Form(choice, CHOICE, (OR, *held))
 
     def __init__(self, spelled: Mapping[str, str], like: str) -> None:
         super().__init__(spelled)
