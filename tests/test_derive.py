@@ -3,11 +3,13 @@
 test_derive_built.py builds what comes of it.
 """
 
+import ast
 import io
 import itertools
 import math
 import re
 import sys
+import warnings
 from contextlib import redirect_stderr
 from typing import Any
 
@@ -23,14 +25,16 @@ import derived_row_functions
 import new_op
 import repository
 from derive import at_ties, operations, trace, verify
+from derive.as_schema import with_template
 from derive.assemble import assemble, planned, texts
-from derive.definition import read
+from derive.definition import read, summary
 from derive.derived import derive
 from derive.differentiate import gradients
 from derive.graph import GRADIENT, Gradient, Node, const, make, where
 from derive.python_text import function as python_function
 from derive.refusal import NotDerived
 from formatting import format_text
+from kinds import Options
 from schema import Refusal
 
 FUNCTIONS = {
@@ -1102,6 +1106,49 @@ def f(x: "Tensor") -> Tensor:
     return twice(x) + math.pi
 """,
     )
+
+
+# ----- what authors say
+
+DOCSTRINGS = {
+    "LaTeX": r'''r"""Computes $x \, \tanh(x) / \nu$, \N{x} and \u.
+
+    Args:
+        x: of $\mathbb{R}$ and \x.
+    """''',
+    "a backslash at an end": '''r"""Computes $x$ \\  \n\n    and more.\n    """''',
+    "backslashes at the end": '''r"""Computes $x$ \\\\\\\\\n    """''',
+    "backslashes at words' ends": 'r"""Computes ' + "a word\\ " * 40 + '"""',
+    "quotes": """'''Computes \"\"\"twice\"\"\" as much.'''""",
+    "a quote at the end": """'''Computes "twice as much"'''""",
+    "a backslash and quotes": """r'''Computes \\tanh as in a docstring, \"\"\"'''""",
+    "control characters": r'''"""Computes $\x00 x \, \tanh(x) \r / \nu$ \x0c\x1b \ud800."""''',
+}
+
+
+@pytest.mark.parametrize("case", DOCSTRINGS)
+@pytest.mark.parametrize("template", ["", "kernel"])
+@pytest.mark.filterwarnings("error")
+def test_docstrings_stay_what_they_say(case, template, define):
+    source = f"def f(x: Tensor) -> Tensor:\n    {DOCSTRINGS[case]}\n    return torch.tanh(x)\n"
+    with warnings.catch_warnings(action="ignore"):
+        definition = read(define(source))
+    if template:
+        files = with_template(definition, template, Options())
+    else:
+        files = assemble(definition).files
+    module = ast.parse(files["ops.py"])
+    said, _ = summary(definition)
+    (function,) = [node for node in module.body if getattr(node, "name", "") == "f"]
+    # Formatters leave no spaces at the ends of lines.
+    assert ast.get_docstring(function).split()[: len(said.split())] == said.split()
+    first = said.splitlines()[0].removeprefix("Computes ").rstrip(".")
+    if not template:
+        assert ast.get_docstring(module).split() == f"f: {first}.".split()
+        text = files["f.cpp"]
+        assert text.startswith("// ")
+        assert not re.search(r"\\\s*\n", text)
+        assert text.replace("\n", "").isprintable()
 
 
 # ----- the command

@@ -16,6 +16,7 @@ from kinds import KINDS, Options
 
 from .definition import Definition, summary
 from .ops_file import lower_first
+from .python_text import docstring
 from .refusal import NotDerived
 
 # What stands above the derivative.
@@ -81,10 +82,11 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
     text, _ = summary(definition)
     if text:
         (first, *_) = text.splitlines()
-        head = f'"""{schema.name}: {lower_first(first.rstrip("."))}."""'
-        ops = re.sub(r'^"""EDIT: .*"""', lambda match: head, ops)
+        head = f"{schema.name}: {lower_first(first.rstrip('.'))}."
+        ops = re.sub(r'^"""EDIT: .*"""', lambda match: docstring(head), ops)
+        text = textwrap.indent(text, "    ").strip()
         ops = re.sub(
-            r'(?<=    """)EDIT: .*', lambda match: textwrap.indent(text, "    ").strip(), ops
+            r'(?<=    )"""EDIT: .*((?s:.*?))"""', lambda match: docstring(text + match[1]), ops
         )
     reference = f"={schema.name}"
     if re.search(r"\bdetach\(|\bno_grad\(", definition.source):

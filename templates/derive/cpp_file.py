@@ -30,7 +30,7 @@ def cpp_file(plan: Plan) -> str:
     ]
     includes = [f'#include "{header}"' for header in headers]
     parts = [
-        "\n".join([f"// {headline(plan)}", *includes]),
+        "\n".join([cpp_text.comment(headline(plan)), *includes]),
         f"namespace extension_cpp::{plan.host} {{",
         "\n".join(declarations),
         *functors,

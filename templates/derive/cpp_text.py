@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 
 from naming import is_macro
@@ -41,6 +42,11 @@ class Cpp(Language):
         form = OPERATIONS[node.op].cpp
         assert form is not None, f"{node.op} was not lowered"
         return form
+
+
+def comment(text: str) -> str:
+    """A line of an author's as a comment: a backslash at an end would have it go on."""
+    return "// " + re.sub(r"\\+(?=\s|$)", "", text).rstrip()
 
 
 def spelled(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:

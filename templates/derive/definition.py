@@ -310,13 +310,14 @@ def names_used(node: ast.AST) -> Iterator[str]:
             yield name.id
         elif isinstance(name, ast.Constant) and isinstance(name.value, str):
             # It may be an annotation in quotation marks.
-            with contextlib.suppress(SyntaxError):
+            with contextlib.suppress(SyntaxError, ValueError):
                 yield from names_used(ast.parse(name.value, mode="eval").body)
 
 
 def summary(definition: Definition) -> tuple[str, dict[str, str]]:
     """What its docstring says: the text before the sections, and that of each argument."""
     text = inspect.getdoc(definition.function) or ""
+    text = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
     first, *sections = re.split(
         r"(?m)^(?:Args|Arguments|Returns|Raises|Parameters|Shape)\b.*$", text
     )

@@ -35,9 +35,23 @@ def ops_file(plan: Plan) -> str:
     if helpers := [name for name in ("stand_in", "to_sum") if f"{name}(" in text]:
         imports.append(f"from extension_cpp.broadcasting import {', '.join(helpers)}")
     (first, *_) = plan.summary.splitlines()
-    head = f'"""{plan.name}: {lower_first(first.removeprefix("Computes ").rstrip("."))}."""'
+    head = f"{plan.name}: {lower_first(first.removeprefix('Computes ').rstrip('.'))}."
     namespace = "_ops = torch.ops.extension_cpp"
-    return "\n".join([head, "", *imports, "", namespace, "", "", text, "", registrations(plan), ""])
+    return "\n".join(
+        [
+            python_text.docstring(head),
+            "",
+            *imports,
+            "",
+            namespace,
+            "",
+            "",
+            text,
+            "",
+            registrations(plan),
+            "",
+        ]
+    )
 
 
 def function(name: str, parameters: Sequence[str], lines: Sequence[str]) -> str:
@@ -60,7 +74,7 @@ def public(plan: Plan) -> str:
     result = "Tensor" if count == 1 else f"tuple[{', '.join(['Tensor'] * count)}]"
     lines = [
         f"def {plan.name}({', '.join(parameters)}) -> {result}:",
-        *textwrap.indent(f'"""{docstring(plan)}\n"""', "    ").splitlines(),
+        *textwrap.indent(python_text.docstring(docstring(plan) + "\n"), "    ").splitlines(),
         *(
             f'    checks.check_number("{plan.name}", "{name}", {name})'
             for name in plan.differentiated_numbers

@@ -36,6 +36,15 @@ OF_TENSORS = words("maximum minimum fmax fmin atan2 hypot logaddexp logaddexp2")
 SAME = words("add sub mul div neg lt le gt ge eq ne and or reciprocal pow")
 
 
+def docstring(text: str) -> str:
+    """An author's text as a docstring: raw where that suffices for its backslashes."""
+    if '"""' in text or text.endswith(('"', "\\")):
+        text = text.replace("\\", "\\\\").replace('"', '\\"')
+        return f'"""{text}"""'
+    raw = "r" if "\\" in text else ""
+    return f'{raw}"""{text}"""'
+
+
 class Python(Language):
     reserved = words(
         "and as assert async await break class continue def del elif else except finally for from "
