@@ -1004,6 +1004,35 @@ REFUSED = {
         "def f(x: Tensor, ctx: float) -> Tensor:\n    return x * ctx",
         "'ctx' is used",
     ),
+    **{
+        f"an argument that is called as what formulas call: {name}": (
+            "from torch.nn import functional as nnf\nimport math as m\n"
+            f"def f(x: Tensor, {name}: float) -> Tensor:\n    return {body}",
+            f"the argument's name '{name}' is used by the generated code: choose another name",
+        )
+        for name, body in {
+            "F": "nnf.softplus(x * F)",
+            "math": "x * m.exp(math)",
+            "float": "(torch.tensor(float) > 0).to(x.dtype) * x",
+            "max": "x.mean(-1, keepdim=True) * x * max",
+            "stand_in": "x * stand_in",
+            "keyword_only_inputs": "x * keyword_only_inputs",
+        }.items()
+    },
+    **{
+        f"a helper that is called as what spec.py calls: {name}": (
+            f"def {name}(x):\n    return x.log()\n"
+            f"def f(x: Tensor, y: Tensor) -> Tensor:\n    return {name}(x) * torch.heaviside(x, y)",
+            f"the name '{name}' in ",
+        )
+        for name in ("spec", "samples", "composed", "OpSpec", "Sample")
+    },
+    "another F": (
+        "from torch.nn import functional as nnf\nF = 2.0\n"
+        "def f(x: Tensor, y: Tensor) -> Tensor:\n"
+        "    return nnf.softplus(x * F) * torch.heaviside(x, y)",
+        "the name 'F' in ",
+    ),
     "not carried": (
         """
 if True:
@@ -1415,12 +1444,40 @@ def test_an_operator_called_as_the_library_that_it_is_registered_in(define):
     assert 'm.impl("m", TORCH_BOX(&op_m));' in text
 
 
-@pytest.mark.parametrize("name", ["double", "operator", "errno", "torch", "c10"])
+@pytest.mark.parametrize("name", ["double", "operator", "errno", "c10"])
 def test_an_operator_called_as_a_word_of_cpp(name, define):
     source = f"def {name}(x: Tensor) -> Tensor:\n    return x.exp()\n"
     text = assemble(read(define(source, name))).files[f"{name}.cpp"]
     assert f"Tensor op_{name}(const Tensor& x) {{" in text
     assert f'm.impl("{name}", TORCH_BOX(&op_{name}));' in text
+
+
+@pytest.mark.parametrize("name", ["checks", "registration", "math", "torch"])
+def test_an_operator_called_as_what_its_functions_call(name, define):
+    source = f"import math as m\ndef {name}(x: Tensor, a: float) -> Tensor:\n    return x.exp() * m.exp(a)"
+    with pytest.raises(NotDerived, match=f"the operator's name '{name}' is used by the generated"):
+        assemble(read(define(source, name)))
+
+
+@pytest.mark.parametrize(
+    "name", ["F", "math", "abs", "Tensor", "make", "samples", "inputs", "grad_x"]
+)
+def test_an_argument_called_as_what_nothing_calls(name, define):
+    source = f"def f(x: Tensor, {name}: float) -> Tensor:\n    return torch.log(x) * {name}"
+    files = assemble(read(define(source))).files
+    assert f"\ndef f(x: Tensor, {name}: float) -> Tensor:\n" in files["ops.py"]
+    assert "yield Sample(make(shape, low=" in files["spec.py"]
+
+
+@pytest.mark.parametrize("name", ["shapes", "has_y"])
+def test_numbers_lie_beside_what_is_kept_of_tensors(name, define):
+    source = (
+        f"def f(x: Tensor, y: Tensor | None, {name}: float) -> Tensor:\n"
+        f"    return x * {name} if y is None else x * {name} + y"
+    )
+    ops = assemble(read(define(source))).files["ops.py"]
+    assert ops.count(f"    x, y, ctx.{name}_ = inputs\n") == 1
+    assert f"    ctx.{name} = " in ops
 
 
 # ----- what is printed

@@ -24,12 +24,13 @@ from schema import Schema, parse
 from torch import Tensor
 
 from .graph import GRADIENT
-from .refusal import NotDerived
+from .refusal import NotDerived, taken
 from .saved import OUTPUT
 
 TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 # What the functions of an ops.py use by these names.
-TAKEN = {"torch", "checks", "registration", "ctx", "self"}
+TAKEN = {"torch", "checks", "registration", "ctx", "self", "keyword_only_inputs"}
+TAKEN |= {"stand_in", "to_sum"}
 # The results without names, and their gradients.
 RESULT = re.compile(rf"(?:{GRADIENT}|{OUTPUT})\d*")
 
@@ -103,10 +104,7 @@ def read(place: str, shapes: str | None = None) -> Definition:
     schema = parse(schema_text(function, place))
     for argument in schema.arguments:
         if argument.name in TAKEN or RESULT.fullmatch(argument.name):
-            raise NotDerived(
-                f"the argument's name '{argument.name}' is used by the generated code: "
-                "choose another name"
-            )
+            raise taken(f"the argument's name '{argument.name}'")
     (first, *_) = [a for a in schema.arguments if a.is_tensor]
     if first.type != "Tensor":
         raise NotDerived(
@@ -302,6 +300,18 @@ def names_bound(node: ast.stmt) -> Iterator[str]:
         for name in ast.walk(node):
             if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
                 yield name.id
+
+
+def meanings(source: str) -> Iterator[tuple[str, str]]:
+    """The names that a file binds, each with what it imports by that name, if anything."""
+    for node in ast.parse(source).body:
+        if isinstance(node, IMPORTS):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                root = alias.name if module or alias.asname else alias.name.partition(".")[0]
+                yield alias.asname or root, f"{module}{root}"
+        else:
+            yield from ((name, "") for name in names_bound(node))
 
 
 def names_used(node: ast.AST) -> Iterator[str]:

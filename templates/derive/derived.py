@@ -13,7 +13,7 @@ from .body import Branch, Leaf, branched, each, leaves, nodes_of
 from .definition import RESULT, Definition
 from .differentiate import gradients
 from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
-from .refusal import NotDerived, line_of_error
+from .refusal import NotDerived, line_of_error, taken
 from .saved import OUTPUT, on_output, saved_tensors
 from .trace import Traced, trace
 from .variant import Result, Variant, looks_at_rows, with_numbers
@@ -92,9 +92,7 @@ def columns_of(definition: Definition, is_row_wise: bool) -> list[str]:
     """The tensors with a value for each column."""
     if is_row_wise:
         if "columns" in (a.name for a in definition.schema.arguments):
-            raise NotDerived(
-                "the argument's name 'columns' is used by the generated code: choose another name"
-            )
+            raise taken("the argument's name 'columns'")
         return definition.columns
     if definition.shapes is not None:
         raise NotDerived(f"{definition.place}: --shapes is for row-wise functions; leave it out")

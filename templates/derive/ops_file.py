@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from . import python_text
 from .body import Body, Branch
 from .graph import is_const
 from .plan import Backward, Plan
+from .refusal import taken
 from .saved import OUTPUT
 from .variant import Result, Variant
 
@@ -25,6 +27,8 @@ def ops_file(plan: Plan) -> str:
         functions.append(forward_in_torch(plan))
     functions += [backward_in_torch(b) for b in plan.backwards]
     text = "\n\n".join(functions)
+    if plan.name in python_text.called(f"{text}\n{registrations(plan)}"):
+        raise taken(f"the operator's name '{plan.name}'")
     imports = ["import math"] if "math." in text else []
     imports += ["import torch", "from torch import Tensor"]
     if "F." in text:
@@ -208,8 +212,9 @@ def description(plan: Plan, a: Argument) -> str:
 
 
 def context(name: str) -> str:
-    """Where the context of autograd keeps a number: beside what it has itself."""
-    return f"ctx.{free(name, dir(BackwardCFunction))}"
+    """Where the context of autograd keeps a number: beside what it has, and keeps of tensors."""
+    of_tensors = ["shapes", *re.findall("^has_.*", name)]
+    return f"ctx.{free(name, [*dir(BackwardCFunction), *of_tensors])}"
 
 
 def setup_context(plan: Plan) -> str:

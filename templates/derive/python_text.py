@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Mapping, Sequence
 
@@ -11,7 +12,7 @@ from .body import Body, Branch, each, nodes_of
 from .graph import ELEMENT, ROW, Node, cols, in_order, is_const
 from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form, composed
 from .printing import Language, Printer
-from .refusal import NotDerived
+from .refusal import NotDerived, taken
 
 # On numbers.
 OF_NUMBERS = {
@@ -102,24 +103,41 @@ class Python(Language):
         return form
 
     def branch(self, node: Node) -> Form:
-        """A choice by a number, of values that have the shape and dtype of both."""
-
-        def shaped(k: int, arg: Node) -> str:
-            if arg.extent == node.extent:
-                return f"{{{k}}}"
-            if not arg.is_number:
-                return f"{{{k}}}.expand_as({self.like})"
-            like = self.like if node.extent == ELEMENT and not node.is_bool else f"{{{3 - k}}}"
-            return f"torch.full_like({like}, {{{k}}})"
-
+        """A choice by a number, of values that have the shape of both."""
         _, yes, no = node.args
-        choice = f"{shaped(1, yes)} if {{0}} else {shaped(2, no)}"
-        held = [WHOLE if f"{{{k}}}.expand" in choice else OR for k in (1, 2)]
-        return Form(choice, CHOICE, (OR, *held))
+        if not node.is_number and (yes.is_number or no.is_number):
+            # By a tensor: gradients that are zero here still depend on those that come.
+            like = self.like if node.extent == ELEMENT else "{2}" if yes.is_number else "{1}"
+            mask = f"torch.full_like({like}, {{0}}, dtype=torch.bool)"
+            return Form(f"torch.where({mask}, {{1}}, {{2}})")
+        whole = ["" if a.extent == node.extent else f".expand_as({self.like})" for a in (yes, no)]
+        held = [WHOLE if expanded else OR for expanded in whole]
+        return Form(f"{{1}}{whole[0]} if {{0}} else {{2}}{whole[1]}", CHOICE, (OR, *held))
 
     def __init__(self, spelled: Mapping[str, str], like: str) -> None:
         super().__init__(spelled)
         self.like = like
+
+
+# What generated code calls so.
+MODULES = {
+    "torch": "torch",
+    "math": "math",
+    "F": "torch.nn.functional",
+    "checks": "extension_cpp.checks",
+    "registration": "extension_cpp.registration",
+}
+
+
+def called(source: str) -> set[str]:
+    """The functions and modules whose names code needs."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            found.add(node.func.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            found |= {node.value.id} & MODULES.keys()
+    return found
 
 
 def function(
@@ -149,6 +167,9 @@ def function(
             and where it is None, it is expanded.
         summed_to: the tensors to whose shapes the results are summed, one for each; and whether
             there is no such result where the tensor is None.
+
+    Raises:
+        NotDerived: an argument is called as what the function calls.
     """
     body = each(composed, body)
     names = dict(zip(composed([*names]), names.values(), strict=True))
@@ -164,9 +185,12 @@ def function(
     lines += statements(
         body, names, spelling, like, [*parameters, "columns"], of_rows, summed_to or {}
     )
-    return "\n".join(
+    text = "\n".join(
         [f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in lines), ""]
     )
+    for hidden in sorted(called(text) & spelling.keys()):
+        raise taken(f"the argument's name '{hidden}'")
+    return text
 
 
 def statements(

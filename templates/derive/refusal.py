@@ -21,6 +21,11 @@ def refuse(reason: str, instead: str = BY_HAND) -> NotDerived:
     return NotDerived(f"{place}{reason}; {instead}" if instead else f"{place}{reason}")
 
 
+def taken(what: str) -> NotDerived:
+    """An exception that says what is called as something that the generated code uses."""
+    return NotDerived(f"{what} is used by the generated code: choose another name")
+
+
 # The file of the definition that is traced.
 traced_file: list[str] = []
 

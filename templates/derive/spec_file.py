@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Sequence
 
+from .definition import meanings
 from .ops_file import in_torch
 from .plan import Plan
+from .python_text import MODULES, called
+from .refusal import taken
 from .verify import FLOAT32, MANY_ROWS, RANGES
 
 # Functions that a reference does without, and why.
@@ -44,13 +48,23 @@ def spec_file(plan: Plan) -> str:
         reference, given = "composed", f"{given}, counterpart={plan.name}"
         formulas = f"# Of primitive operations: {UNLIKE[found[0]]}.\n"
         formulas += f"{in_torch(plan, reference, parameters(plan))}\n\n"
-    text = "".join(line for word, line in IMPORTS.items() if word in formulas)
-    text += f"import torch\nfrom extension_cpp.testing import {imported}\n"
-    text += f"{plan.definition.source}\n\n{formulas}{samples}"
     if plan.stops_gradients:
         given += ", stops_gradients=True"
-    text += f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
+    last = f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
+    check_names(plan, f"{formulas}{samples}{last}")
+    text = "".join(line for word, line in IMPORTS.items() if word in formulas)
+    text += f"import torch\nfrom extension_cpp.testing import {imported}\n"
+    text += f"{plan.definition.source}\n\n{formulas}{samples}{last}"
     return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
+
+
+def check_names(plan: Plan, source: str) -> None:
+    """Refuses what is the author's and called as what the rest of spec.py makes or calls."""
+    parameters = {a.arg for a in ast.walk(ast.parse(source)) if isinstance(a, ast.arg)}
+    ours = {name for name, _ in meanings(source)} | (called(source) - parameters)
+    for name, what in meanings(plan.definition.source):
+        if name in ours and what != MODULES.get(name):
+            raise taken(f"the name '{name}' in {plan.definition.file}")
 
 
 def parameters(plan: Plan) -> list[str]:
