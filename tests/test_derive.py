@@ -167,6 +167,33 @@ def f(x: Tensor, a: float, k: int) -> Tensor:
     assert formulas(source).startswith("(mul(mul(x, copysign(1.0, a)), k), ")
 
 
+@pytest.mark.parametrize(
+    ("by_keyword", "by_position"),
+    [
+        ("torch.where(condition=x > y, input=x, other=y)", "torch.where(x > y, x, y)"),
+        ("torch.where(x > y, input=x, other=y)", "torch.where(x > y, x, y)"),
+        ("torch.where(x > y, x, other=y)", "torch.where(x > y, x, y)"),
+        ("x.where(x > y, other=y)", "x.where(x > y, y)"),
+        ("torch.pow(input=x, exponent=y)", "torch.pow(x, y)"),
+        ("torch.pow(self=2.0, exponent=x) * y", "torch.pow(2.0, x) * y"),
+        ("torch.lerp(input=x, end=y, weight=0.3)", "torch.lerp(x, y, 0.3)"),
+        ("torch.addcmul(input=x, tensor1=y, tensor2=x, value=2)", "x.addcmul(y, x, value=2)"),
+        ("torch.addcdiv(x, tensor1=y, tensor2=x.exp())", "torch.addcdiv(x, y, x.exp())"),
+        ("x.masked_fill(mask=y > 0, value=2.0)", "x.masked_fill(y > 0, 2.0)"),
+        ("x.clone().masked_fill_(mask=y > 0, value=2.0)", "x.masked_fill(y > 0, 2.0)"),
+        ("torch.full_like(x, fill_value=2.0) * y * x", "torch.full_like(x, 2.0) * y * x"),
+        ("F.cosine_similarity(x1=x, x2=y, dim=-1)", "F.cosine_similarity(x, y, -1)"),
+    ],
+)
+def test_tensors_are_given_by_keyword(by_keyword, by_position, define, formulas):
+    source = "def f(x: Tensor, y: Tensor) -> Tensor:\n    return "
+    assert formulas(source + by_keyword) == formulas(source + by_position)
+    definition = read(define(source + by_keyword))
+    (variant,) = derive(definition)
+    tensors = {name: torch.rand(2, 3) for name in "xy"}
+    verify.Checked(definition, variant, {}, {}).define(tensors)
+
+
 def test_loops_and_helpers_are_followed(formulas):
     source = """
 def step(x: Tensor) -> Tensor:
@@ -966,9 +993,20 @@ REFUSED = {
     "type": ("def f(x: Tensor, s: str) -> Tensor:\n    return x", "the argument 's' has the type"),
     "annotation": ("def f(x) -> Tensor:\n    return x", "the argument 'x' has no annotation"),
     "default": (
-        "def f(x: Tensor, a: float = math.inf) -> Tensor:\n    return x * a",
-        "the default of 'a' is inf, which is no literal",
+        "def f(x: Tensor, a: float = '1') -> Tensor:\n    return x * a",
+        "the default of 'a' is '1', which is no literal",
     ),
+    **{
+        f"a default that is {default}": (
+            f"def f(x: Tensor, a: {kind} = {default}) -> Tensor:\n    return x * a",
+            "the default of 'a' is none that a schema can hold, a finite float or an integer of 64",
+        )
+        for kind, default in (
+            *(("float", "math.inf"), ("float", "-math.inf"), ("float", "math.nan")),
+            *(("float", "10**400"), ("float", "-(10**5000)"), ("int", "10**5000")),
+            *(("int", "2**63"), ("int", "-(2**63) - 1")),
+        )
+    },
     "lambda": ("f = lambda x: x", "that is a lambda"),
     "module": ("f = torch.nn.ReLU()", "that is a torch.nn.Module"),
     "class": ("f = torch.nn.ReLU", "that is a torch.nn.Module"),
@@ -1062,7 +1100,11 @@ class Odd(torch.autograd.Function):
 def f(x: Tensor) -> Tensor:
     return Odd.apply(x)
 """,
-        "what was derived does not agree with the definition: the gradient of x",
+        "a torch.autograd.Function in it has a derivative of its own, which cannot be derived: ",
+    ),
+    "by keyword": (
+        "def f(x: Tensor, y: Tensor) -> Tensor:\n    return x.where(condition=x > 0, other=y)",
+        "where is called in a way that is not derived; pass its tensors by position, or start from",
     ),
     "float64": (TENSOR + "torch.float_power(x, 2)", "float_power computes in float64"),
     "softmax in float32": (

@@ -218,10 +218,16 @@ def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: st
             f"--from {place}: '{name}' may be None, and its annotation does not say so: write "
             f"{name}: Tensor | None = None"
         )
-    if type(default) not in allowed or default != default or default in (1e999, -1e999):
+    if type(default) not in allowed:
         raise NotDerived(
             f"--from {place}: the default of '{name}' is {default!r}, which is no literal of its "
             "type"
+        )
+    # Integers compare exactly with floats, however large they are.
+    if not (abs(default) <= sys.float_info.max if hint is float else -(2**63) <= default < 2**63):
+        raise NotDerived(
+            f"--from {place}: the default of '{name}' is none that a schema can hold, a finite "
+            "float or an integer of 64 bits; give it another, or leave it out and pass the number"
         )
     return f"{text}={float(default)!r}" if hint is float else f"{text}={default!r}"
 

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from .at_ties import passes_bounds
 from .graph import COLUMN, ROW, Node, cols, const, make
 from .operations import OPERATIONS
-from .refusal import NotDerived, refuse, traced_file
+from .refusal import BY_HAND, NotDerived, refuse, traced_file
 from .rows_vocabulary import ROWS
 from .vocabulary import VOCABULARY, mask, real, unknown
 
@@ -310,16 +310,30 @@ def check_bounds(input: Any, *bounds: Any) -> None:
 
 
 # What tensors are called in torch's signatures, in their places.
-PLACES = ({"input"}, {"other", "target"})
+PLACES = ({"input", "self"}, {"other", "target"})
+PLACES_OF = {
+    "where": ({"condition"}, {"input", "self"}, {"other"}),
+    "masked_fill": ({"input"}, {"mask"}, {"value"}),
+    "full_like": ({"input"}, {"fill_value"}),
+    **dict.fromkeys(("addcmul", "addcdiv"), ({"input"}, {"tensor1"}, {"tensor2"})),
+    **dict.fromkeys(("cosine_similarity", "pairwise_distance"), ({"x1"}, {"x2"})),
+}
 
 
-def in_order_of_torch(args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Tensors that are given by torch's names for them, in their places."""
-    for k, names in enumerate(PLACES):
+def in_order_of_torch(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """What is given to a function by torch's names for its tensors, in their places."""
+    for k, names in enumerate(PLACES_OF.get(name, PLACES)):
         found = names & kwargs.keys()
         if found and len(args) == k:
             args = (*args, kwargs.pop(found.pop()))
     return args, kwargs
+
+
+def no_such_call(name: str, kwargs: dict[str, Any]) -> NotDerived:
+    by_position = "pass its tensors by position, or " if kwargs else ""
+    return refuse(
+        f"{name} is called in a way that is not derived", instead=f"{by_position}{BY_HAND}"
+    )
 
 
 class Recorder(TorchFunctionMode):
@@ -341,7 +355,7 @@ class Recorder(TorchFunctionMode):
             return function(*args)
         if name == "detach":
             return detached(args[0])
-        args, kwargs = in_order_of_torch(args, kwargs)
+        args, kwargs = in_order_of_torch(in_place(name)[0], args, kwargs)
         result = self.called(function, name, args, kwargs)
         return result if torch.is_grad_enabled() else detached(result)
 
@@ -415,7 +429,7 @@ class Recorder(TorchFunctionMode):
                 *map(operand, args), **{k: operand(v) for k, v in kwargs.items()}
             )
         except TypeError:
-            raise refuse(f"{name} is called in a way that is not derived") from None
+            raise no_such_call(name, kwargs) from None
         return Traced.of(node, is_squeezed=is_squeezed)
 
     def reshaped(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Any:
@@ -439,7 +453,7 @@ class Recorder(TorchFunctionMode):
         try:
             return VOCABULARY[name](*operands, **{k: as_node(v) for k, v in kwargs.items()})
         except TypeError:
-            raise refuse(f"{name} is called in a way that is not derived") from None
+            raise no_such_call(name, kwargs) from None
 
     def writable(self, tensor: Traced) -> Traced:
         if not tensor.is_own:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 import warnings
@@ -12,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
 from .body import Body, each
@@ -119,7 +121,7 @@ class Called(TorchFunctionMode):
     ) -> Any:
         name = function.__name__
         self.names.add(name)
-        args, kwargs = in_order_of_torch(args, kwargs or {})
+        args, kwargs = in_order_of_torch(name, args, kwargs or {})
         if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
             if name == "float":
                 self.names.add(FLOAT32)
@@ -201,10 +203,28 @@ class Checked:
 
     def fail(self, what: str) -> Disagrees:
         absent = "".join(f", {name}=None" for name in self.variant.absent)
+        cause = ""
+        if ("gradient of" in what or "derivative by" in what) and self.has_own_derivative():
+            cause = "a torch.autograd.Function in it has a derivative of its own, which cannot be "
+            cause += "derived: write what it computes without it, or "
         return Disagrees(
             f"{self.definition.place}: what was derived does not agree with the definition: "
-            f"{what}{absent}; start from --template {self.template}"
+            f"{what}{absent}; {cause}start from --template {self.template}"
         )
+
+    def has_own_derivative(self) -> bool:
+        """Whether the definition calls a torch.autograd.Function."""
+        tensors = self.random([RANGES[0]] * len(self.variant.tensors))
+        with contextlib.suppress(RuntimeError, ValueError):
+            values = self.define({name: t.requires_grad_() for name, t in tensors.items()})
+            seen, left = set(), [value.grad_fn for value in values]
+            while left:
+                if (node := left.pop()) is not None and node not in seen:
+                    if isinstance(node, BackwardCFunction):
+                        return True
+                    seen.add(node)
+                    left += [other for other, _ in node.next_functions]
+        return False
 
     @property
     def like(self) -> str:
