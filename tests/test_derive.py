@@ -1073,8 +1073,7 @@ REFUSED = {
     ),
     "not carried": (
         """
-if True:
-    scale = 2.0
+globals()["scale"] = 2.0
 def f(x: Tensor) -> Tensor:
     return x * scale
 """,
@@ -1082,6 +1081,52 @@ def f(x: Tensor) -> Tensor:
     ),
     "beside": (
         "import helpers\ndef f(x: Tensor) -> Tensor:\n    return helpers.twice(x)",
+        "'import helpers' is found beside the file alone",
+    ),
+    "another value in spec.py": (
+        """
+values = [2.0]
+same = values
+same.append(3.0)
+def f(x: Tensor) -> Tensor:
+    return x * sum(values)
+""",
+        "is not the same where it is taken along into spec.py, 5.0 here and 2.0 there",
+    ),
+    "no value in spec.py": (
+        """
+def fill():
+    values.append(3.0)
+values = []
+fill()
+scale = values[0]
+def f(x: Tensor) -> Tensor:
+    return x * scale
+""",
+        "taken along into spec.py, does not run there: IndexError: list index out of range",
+    ),
+    "a name of spec.py": (
+        """
+def spec(x):
+    return x * 2
+def f(x: Tensor) -> Tensor:
+    return spec(x)
+""",
+        "the name 'spec' is used by spec.py: choose another name",
+    ),
+    "another meaning in spec.py": (
+        "F = 0.5\ndef f(x: Tensor) -> Tensor:\n    return x * F",
+        "the name 'F' is used by spec.py: choose another name",
+    ),
+    "beside, in a block": (
+        """
+try:
+    import helpers
+except ImportError:
+    helpers = None
+def f(x: Tensor) -> Tensor:
+    return helpers.twice(x)
+""",
         "'import helpers' is found beside the file alone",
     ),
     "state": (
@@ -1220,6 +1265,52 @@ def test_docstrings_stay_what_they_say(case, template, define):
         assert text.startswith("// ")
         assert not re.search(r"\\\s*\n", text)
         assert text.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    ("statements", "value"),
+    [
+        ("C = [1.0, 0.5]\nC.append(0.25)", "sum(C)"),
+        ("C = [2.0, 1.0]\nheapq.heapify(C)", "C[0]"),
+        ("C = 2.0\nC = C * 3", "C"),
+        ("C = 2.0; C = C * 3", "C"),
+        ("B = [1.0]; C = 2.0; B.append(C)", "sum(B)"),
+        ("C = 2.0\nC *= 3", "C"),
+        ("C: float = 2.0\nC += 1", "C"),
+        ('P = {}\nP["a"] = 0.5', 'P["a"]'),
+        ('P = {"a": 0.5, "b": 2.0}\ndel P["a"]', "sum(P.values())"),
+        ("class P:\n    a = 0.5\nP.a = 0.25", "P.a"),
+        ("if math.pi > 3:\n    C = 2.0\nelse:\n    C = 3.0", "C"),
+        ("C = 1.0\nfor k in range(3):\n    C = C + k", "C"),
+        ("C = []\nfor k in range(3):\n    C.append(k + 0.5)", "sum(C)"),
+        ("try:\n    C = math.nothing\nexcept AttributeError:\n    C = 2.0", "C"),
+        ("with torch.no_grad():\n    C = 2.0", "C"),
+        ("A, *B = 1.0, 2.0, 3.0\nB[0] = A", "sum(B)"),
+    ],
+)
+def test_what_changes_a_value_is_taken_along(statements, value, define):
+    after = "if __name__ == '__main__':\n    C = B = P = None\nx = y = 3.0\nprint(x)\n"
+    body = f"def f(x: Tensor) -> Tensor:\n    y = x * ({value})\n    return y\n"
+    definition = read(define(f"import heapq\n{statements}\n{body}{after}"))
+    scope: dict[str, Any] = {}
+    exec(definition.source, scope)
+    x = torch.ones(())
+    assert scope["f"](x).item() == definition.carried(x).item() == definition.function(x).item()
+    assert "3.0\nprint" not in definition.source
+    assert "__main__" not in definition.source
+    assert definition.source.count(statements.splitlines()[-1]) == 1
+    assert derive(definition)
+
+
+def test_statements_that_stand_together_are_taken_along_so(define):
+    source = """
+# Of which there are two.
+C = [1.0]
+C.append(2.0)
+def f(x: Tensor) -> Tensor:
+    return x * sum(C)
+"""
+    assert read(define(source)).source == f"from torch import Tensor\n\n\n{source[1:]}"
 
 
 # ----- the command

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import rows_file
 from .body import Body
-from .cpp_text import lowered, lowered_names, words_of
+from .cpp_text import comment, lowered, lowered_names, words_of
 from .elements_text import functor
 from .of_numbers import Formula, prepared
 from .plan import Backward, Plan, returned
@@ -30,7 +30,7 @@ def cpp_file(plan: Plan) -> str:
     ]
     includes = [f'#include "{header}"' for header in headers]
     parts = [
-        "\n".join([cpp_text.comment(headline(plan)), *includes]),
+        "\n".join([comment(headline(plan)), *includes]),
         f"namespace extension_cpp::{plan.host} {{",
         "\n".join(declarations),
         *functors,

@@ -8,12 +8,14 @@ import contextlib
 import importlib.util
 import inspect
 import io
+import math
 import re
+import symtable
 import sys
-import textwrap
+import tempfile
 import types
 import typing
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -45,6 +47,7 @@ class Definition:
     Attributes:
         place: `softcap.py:softcap`.
         source: of the function and of what it uses, as it stands in a file of its own.
+        carried: the function that this source defines.
         shapes: of the tensors, as --shapes says them; None where it says nothing.
     """
 
@@ -53,6 +56,7 @@ class Definition:
     function: Callable[..., Any]
     schema: Schema
     source: str
+    carried: Callable[..., Any]
     shapes: str | None = None
 
     @property
@@ -96,7 +100,10 @@ def read(place: str, shapes: str | None = None) -> Definition:
     file = Path(path)
     if not file.is_file():
         raise NotDerived(f"--from {place}: there is no file {path}")
-    module = run(file, place)
+    try:
+        module = run(file)
+    except Exception as error:
+        raise NotDerived(f"--from {place}: {file} does not run: {in_a_line(error)}") from None
     if not hasattr(module, name):
         raise NotDerived(f"--from {place}: {path} has no function '{name}'")
     function = getattr(module, name)
@@ -111,28 +118,32 @@ def read(place: str, shapes: str | None = None) -> Definition:
             f"--from {place}: '{first.name}' may be None, and the first tensor says what the "
             "result is like; put another first"
         )
-    return Definition(place, file, function, schema, source_of(function, file), shapes)
+    source = source_of(function, file)
+    return Definition(place, file, function, schema, source, carried(source, name, file), shapes)
 
 
-def run(file: Path, place: str) -> types.ModuleType:
-    """The file as a module, as if it were imported from its folder."""
+def run(file: Path) -> types.ModuleType:
+    """The file as a module, as if it were imported from its folder.
+
+    Raises:
+        Exception: what the file raises.
+    """
     spec = importlib.util.spec_from_file_location(f"definition_of_{file.stem}", file)
     if spec is None or spec.loader is None:
-        raise NotDerived(f"--from {place}: {file} is no Python file")
+        raise ImportError("it is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     sys.path.insert(0, str(file.parent))
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             spec.loader.exec_module(module)
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        raise NotDerived(
-            f"--from {place}: {file} does not run: {type(error).__name__}: {reason}"
-        ) from None
     finally:
         sys.path.remove(str(file.parent))
     return module
+
+
+def in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def check_function(function: Any, place: str) -> None:
@@ -234,6 +245,14 @@ def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: st
 
 # ----- the source
 
+# What spec.py itself defines and imports, and the modules that it uses by these names.
+OF_SPEC = {"OpSpec", "Sample", "composed", "samples", "spec"}
+MODULES = {"torch": torch, "math": math, "F": torch.nn.functional}
+# No call changes these.
+UNCHANGED = (bool, int, float, complex, str, type(None), types.FunctionType, types.ModuleType)
+IMPORTS = (ast.Import, ast.ImportFrom)
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+
 
 def source_of(function: Callable[..., Any], file: Path) -> str:
     """The function as the person wrote it, after what it uses of its file.
@@ -243,30 +262,52 @@ def source_of(function: Callable[..., Any], file: Path) -> str:
     """
     text = file.read_text(encoding="utf-8")
     tree = ast.parse(text)
-    statements = {name: node for node in tree.body for name in names_bound(node)}
-    needed: list[ast.stmt] = []
+    scope = function.__globals__
+    touching: dict[str, list[ast.stmt]] = {}
+    for node in tree.body:
+        for name in names_bound(node) | names_changed(node, scope):
+            touching.setdefault(name, []).append(node)
+    needed: set[str] = set()
+    taken: set[ast.stmt] = set()
+
+    def take(node: ast.stmt) -> None:
+        taken.add(node)
+        for name in names_used(node) | names_bound(node):
+            need(name)
 
     def need(name: str) -> None:
-        node = statements.get(name)
-        if node is None and name in function.__globals__ and not hasattr(builtins, name):
+        if name in needed:
+            return
+        needed.add(name)
+        if name not in touching and name in scope and not hasattr(builtins, name):
             raise NotDerived(
                 f"{file}: '{name}' is not defined by a statement of its own, so that it cannot be "
                 "taken along into spec.py; define it above the function"
             )
-        if node is None or node in needed:
-            return
-        needed.append(node)
-        for used in names_used(node):
-            need(used)
+        for node in touching.get(name, []):
+            for other in on_the_lines_of(node, tree.body):
+                if other not in taken:
+                    take(other)
 
     need(function.__name__)
-    imports = [node for node in tree.body if node in needed and isinstance(node, IMPORTS)]
-    for node in imports:
-        check_import(node, file)
-    rest = [node for node in tree.body if node in needed and not isinstance(node, IMPORTS)]
+    check_names(needed & touching.keys(), scope, file)
+    for node in tree.body:
+        for part in ast.walk(node) if node in taken else ():
+            if isinstance(part, IMPORTS):
+                check_import(part, file)
+    kept = [node for node in tree.body if node in taken]
     future = [node for node in tree.body if getattr(node, "module", None) == "__future__"]
+    imports = [node for node in kept if isinstance(node, IMPORTS) and node not in future]
     head = "\n".join(map(ast.unparse, [*future, *imports]))
-    return head + "\n\n\n" + "\n\n\n".join(source(text, node) for node in rest) + "\n"
+    rest = source(text, [node for node in kept if not isinstance(node, IMPORTS)])
+    return f"{head}\n\n\n{rest}\n"
+
+
+def check_names(names: set[str], scope: dict[str, Any], file: Path) -> None:
+    """Refuses those that mean something else in spec.py."""
+    for name in sorted(names):
+        if name in OF_SPEC or scope.get(name) is not MODULES.get(name, scope.get(name)):
+            raise NotDerived(f"{file}: the name '{name}' is used by spec.py: choose another name")
 
 
 def check_import(node: ast.Import | ast.ImportFrom, file: Path) -> None:
@@ -284,28 +325,43 @@ def check_import(node: ast.Import | ast.ImportFrom, file: Path) -> None:
             )
 
 
-IMPORTS = (ast.Import, ast.ImportFrom)
+def first_line(node: ast.stmt) -> int:
+    return min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
 
 
-def source(text: str, node: ast.stmt) -> str:
-    """The lines of a statement, and the comment above it."""
+def last_line(node: ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
+def on_the_lines_of(node: ast.stmt, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """A statement, and those that semicolons put beside it."""
+    first, last = first_line(node), last_line(node)
+    return [s for s in statements if first_line(s) <= last and last_line(s) >= first]
+
+
+def source(text: str, nodes: Sequence[ast.stmt]) -> str:
+    """The lines of statements, and the comments above them."""
     lines = text.splitlines()
-    first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-    while first > 1 and lines[first - 2].startswith("#") and not lines[first - 2].startswith("#!"):
-        first -= 1
-    return textwrap.dedent("\n".join(lines[first - 1 : node.end_lineno]))
+    found, end = "", 0
+    for node in nodes:
+        first, last = first_line(node), last_line(node)
+        while first > 1 and re.match(r"#(?!!)", lines[first - 2]):
+            first -= 1
+        if last > end:
+            first = max(first, end + 1)
+            apart = "" if not end else "\n" if first == end + 1 else "\n\n\n"
+            found += apart + "\n".join(lines[first - 1 : last])
+            end = last
+    return found
 
 
-def names_bound(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        yield node.name
-    elif isinstance(node, IMPORTS):
-        for alias in node.names:
-            yield alias.asname or alias.name.partition(".")[0]
-    elif isinstance(node, (ast.Assign, ast.AnnAssign)):
-        for name in ast.walk(node):
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
-                yield name.id
+def names_bound(node: ast.stmt) -> set[str]:
+    """The names of the module to which a statement gives a value."""
+    if of_main(node):
+        return set()
+    table = symtable.symtable(ast.unparse(node), "", "exec")
+    bound = (s for s in table.get_symbols() if s.is_assigned() or s.is_imported())
+    return {symbol.get_name() for symbol in bound}
 
 
 def meanings(source: str) -> Iterator[tuple[str, str]]:
@@ -320,14 +376,82 @@ def meanings(source: str) -> Iterator[tuple[str, str]]:
             yield from ((name, "") for name in names_bound(node))
 
 
-def names_used(node: ast.AST) -> Iterator[str]:
-    for name in ast.walk(node):
-        if isinstance(name, ast.Name):
-            yield name.id
-        elif isinstance(name, ast.Constant) and isinstance(name.value, str):
-            # It may be an annotation in quotation marks.
-            with contextlib.suppress(SyntaxError, ValueError):
-                yield from names_used(ast.parse(name.value, mode="eval").body)
+def names_changed(node: ast.stmt, scope: Mapping[str, Any]) -> set[str]:
+    """Those whose value a statement changes, or may change by a call."""
+    if of_main(node):
+        return set()
+    changed, called = set(), set()
+    for part in executed(node):
+        if isinstance(part, (ast.Attribute, ast.Subscript)) and not isinstance(part.ctx, ast.Load):
+            changed.add(root(part))
+        elif isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute):
+            called.add(root(part.func))
+        elif (
+            isinstance(part, ast.Expr)
+            and isinstance(part.value, ast.Call)
+            and root(part.value.func) != "print"
+        ):
+            called |= {root(arg) for arg in part.value.args}
+    called = {name for name in called if not isinstance(scope.get(name), UNCHANGED)}
+    return {n for n in changed | called if not isinstance(scope.get(n), types.ModuleType)}
+
+
+def of_main(node: ast.stmt) -> bool:
+    """Whether it is for the file as a script, `if __name__ == "__main__"`."""
+    return isinstance(node, ast.If) and any(
+        isinstance(part, ast.Name) and part.id == "__name__" for part in ast.walk(node.test)
+    )
+
+
+def executed(node: ast.AST) -> Iterator[ast.AST]:
+    """The parts of a statement that run where it stands: not those of functions."""
+    yield node
+    if not isinstance(node, FUNCTIONS):
+        for child in ast.iter_child_nodes(node):
+            yield from executed(child)
+
+
+def root(node: ast.expr) -> str:
+    """The name of which an expression is a part, `a` of `a.b[0]`; none where there is no name."""
+    while isinstance(node, (ast.Attribute, ast.Subscript, ast.Starred)):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def names_used(node: ast.AST) -> set[str]:
+    """The names of the module that a statement, or the functions in it, look up."""
+    tables = [symtable.symtable(ast.unparse(node), "", "exec")]
+    found = {symbol.get_name() for symbol in tables[0].get_symbols()}
+    while tables:
+        table = tables.pop()
+        found |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_global()}
+        tables += table.get_children()
+    for part in ast.walk(node):
+        for annotation in (getattr(part, "annotation", None), getattr(part, "returns", None)):
+            for text in ast.walk(annotation) if isinstance(annotation, ast.AST) else ():
+                if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                    # It may be an annotation in quotation marks.
+                    with contextlib.suppress(SyntaxError):
+                        found |= names_used(ast.parse(text.value, mode="eval").body)
+    return found
+
+
+def carried(source: str, name: str, file: Path) -> Callable[..., Any]:
+    """The function as spec.py will have it.
+
+    Raises:
+        NotDerived: its source does not run.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / f"{file.stem}_in_spec.py"
+        copy.write_text(source, encoding="utf-8")
+        try:
+            return getattr(run(copy), name)
+        except Exception as error:
+            raise NotDerived(
+                f"{file}: what '{name}' uses of the file, taken along into spec.py, does not run "
+                f"there: {in_a_line(error)}; define it by plain statements"
+            ) from None
 
 
 def summary(definition: Definition) -> tuple[str, dict[str, str]]:

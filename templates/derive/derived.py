@@ -254,6 +254,12 @@ def traced_alike(
                 f"the function keeps outside of itself, {difference(results, other)}; write what "
                 "holds for every dtype"
             )
+    other, _ = traced(*given, is_carried=True)
+    if not are_same(results, other):
+        raise NotDerived(
+            f"{definition.place}: what it uses of its file is not the same where it is taken along "
+            f"into spec.py, {difference(results, other)}; define that by plain statements"
+        )
     return results, found
 
 
@@ -290,13 +296,13 @@ def traced(
     columns: Sequence[str] = (),
     dtype: torch.dtype = DTYPES[0],
     changed: Mapping[str, tuple[float, float, int]] | None = None,
+    is_carried: bool = False,
 ) -> tuple[tuple[Traced, ...], dict[Node, str]]:
     numbers = numbers_for(definition, changed)
-    file = definition.function.__code__.co_filename
+    function = definition.carried if is_carried else definition.function
+    file = function.__code__.co_filename
     try:
-        results, names = trace(
-            definition.function, tensors, numbers, constants, dtype, file, columns
-        )
+        results, names = trace(function, tensors, numbers, constants, dtype, file, columns)
     except NotDerived:
         raise
     except Exception as error:

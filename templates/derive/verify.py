@@ -172,7 +172,7 @@ class Checked:
     def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         absent = dict.fromkeys(self.variant.absent)
         with Called(self.called):
-            return one_tuple(self.definition.function(**tensors, **self.numbers, **absent))
+            return one_tuple(self.definition.carried(**tensors, **self.numbers, **absent))
 
     def accepted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of some elements, or rows, that the definition takes: of others it may raise."""
