@@ -395,6 +395,45 @@ def test_values_that_a_definition_refuses_are_left_out(define):
     assert verified.functions >= {"binary_cross_entropy", "detach", "pow"}
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_ranges_are_tried_with_few_different_ones_first(count):
+    order = sorted(
+        itertools.product(range(len(verify.RANGES)), repeat=count),
+        key=lambda chosen: (len(set(chosen)), sum(chosen)),
+    )
+    assert [*verify.candidates(count)] == [[verify.RANGES[k] for k in c] for c in order]
+
+
+def test_of_many_tensors_some_ranges_and_special_values_are_tried(define):
+    tried = [*itertools.islice(verify.candidates(16), verify.MOST_RANGES)]
+    assert len(tried) == verify.MOST_RANGES
+    assert len({tuple(ranges) for ranges in tried}) == verify.MOST_RANGES
+    names = [f"x{k}" for k in range(16)]
+    parameters = ", ".join(f"{name}: Tensor" for name in names)
+    definition = read(define(f"def f({parameters}) -> Tensor:\n    return {' + '.join(names)}"))
+    special = [verify.Checked(definition, *derive(definition), {}, {}).special() for _ in range(2)]
+    columns, again = (torch.stack([*values.values()]) for values in special)
+    assert columns.shape == (16, verify.MOST_SPECIAL)
+    assert torch.equal(columns, again)
+    assert all({*column.tolist()} == {0.0, 1.0, -1.0} for column in columns)
+
+
+@pytest.mark.parametrize(
+    ("body", "bounds"),
+    [
+        ("x * 255", (-2.0, 2.0)),
+        ("x / (1 - 0.999 ** 3)", (-2.0, 2.0)),
+        ("torch.relu(x) * 1e4", (-2.0, 2.0)),
+        ("torch.exp(10 * x) * 1e5", (0.1, 0.9)),
+        # Where it is small, it is looked at there alone.
+        ("100 / x", (1.1, 3.0)),
+    ],
+)
+def test_large_values_are_no_pole(body, bounds, define):
+    definition = read(define(f"def f(x: Tensor) -> Tensor:\n    return {body}"))
+    assert verify.verify(definition, derive(definition)).ranges == {"x": bounds}
+
+
 def test_samples_are_of_values_for_which_float32_suffices(define):
     source = "torch.where(x == 0, 1.0, torch.sin(x) / torch.where(x == 0, 1.0, x))"
     assert planned(read(define(TENSOR + source))).verified.ranges["x"][0] > 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,10 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, -3.0, 6.0, 
 FEW_SPECIAL = (0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 6.0)
 # Where a definition may be defined: everywhere, or of positive numbers, ...
 RANGES = ((-2.0, 2.0), (0.1, 2.0), (-0.9, 0.9), (0.1, 0.9), (1.1, 3.0), (-2.0, -0.1))
+MOST_RANGES = 200
 COUNT = 500
+# Of more combinations of special values than this, so many are drawn.
+MOST_SPECIAL = 2500
 # PyTorch's softplus and its gradient are as far from the formula, where their threshold is met.
 ERROR = 4e-9
 LARGE = 200.0
@@ -245,7 +249,12 @@ class Checked:
     def special(self) -> dict[str, Tensor]:
         count = len(self.variant.tensors)
         values = SPECIAL if count < 3 else FEW_SPECIAL if count < 5 else FEW_SPECIAL[:3]
-        columns = torch.tensor(list(itertools.product(values, repeat=count)), dtype=torch.float64)
+        if len(values) ** count <= MOST_SPECIAL:
+            rows = list(itertools.product(values, repeat=count))
+        else:
+            draw = random.Random(0)
+            rows = [tuple(draw.choices(values, k=count)) for _ in range(MOST_SPECIAL)]
+        columns = torch.tensor(rows, dtype=torch.float64)
         return {name: columns[:, k].clone() for k, name in enumerate(self.variant.tensors)}
 
     def ranges(self) -> list[Range]:
@@ -254,34 +263,31 @@ class Checked:
         Raises:
             NotDerived: there are none among those that are tried.
         """
-        count = len(self.variant.tensors)
-        candidates = sorted(
-            itertools.product(range(len(RANGES)), repeat=count),
-            key=lambda chosen: (len(set(chosen)), sum(chosen)),
-        )
         ones = dict.fromkeys(self.gradients, torch.ones(1, dtype=torch.float64))
+        tried = list(itertools.islice(candidates(len(self.variant.tensors)), MOST_RANGES))
         raised, rough = None, None
-        for chosen in candidates[:200]:
-            ranges = [RANGES[k] for k in chosen]
-            tensors = self.random(ranges)
-            try:
-                found = self.expected(tensors, ones)
-            except Undefined as error:
-                raised = raised or error
-                continue
-            # Nor close to a pole, where finite differences and half types see little.
-            if all((t.abs() < LARGE).all() for t in found):
-                self.check_half(tensors)
-                rough = rough or ranges
-                if self.is_accurate_within(ranges):
-                    return ranges
-        if rough is not None:
-            return rough
+        # Nor close to a pole, where finite differences and half types see little. What is large
+        # everywhere is taken where nothing else is.
+        for are_tame in (are_small, are_of_one_magnitude):
+            for ranges in tried:
+                tensors = self.random(ranges)
+                try:
+                    found = self.expected(tensors, ones)
+                except Undefined as error:
+                    raised = raised or error
+                    continue
+                if are_tame(found):
+                    self.check_half(tensors)
+                    rough = rough or ranges
+                    if self.is_accurate_within(ranges):
+                        return ranges
+            if rough is not None:
+                return rough
         given = ", ".join(f"{name}={value}" for name, value in self.numbers.items())
         raise raised or Undefined(
-            f"{self.definition.place}: the definition or its gradient is finite in none of the "
-            f"ranges that were tried{', with ' * bool(given)}{given}; start from "
-            f"--template {self.template}"
+            f"{self.definition.place}: the definition or its gradient is finite, and of one "
+            f"magnitude, in none of the ranges that were tried{', with ' * bool(given)}{given}; "
+            f"start from --template {self.template}"
         )
 
     def is_accurate_within(self, ranges: Sequence[Range]) -> bool:
@@ -460,6 +466,38 @@ class Checked:
         for label, a, b in zip((*grads, *tensors), found, wanted, strict=True):
             if not torch.allclose(a, b, rtol=1e-7, atol=1e-8, equal_nan=True):
                 raise self.fail(f"the second derivative by {label}")
+
+
+def are_small(found: Sequence[Tensor]) -> bool:
+    """Whether no value or gradient is large, and there is something besides zeros."""
+    return all((t.abs() < LARGE).all() for t in found) and any(t.any() for t in found)
+
+
+def are_of_one_magnitude(found: Sequence[Tensor]) -> bool:
+    """Whether none is much larger than the median of those that are not zero."""
+    sizes = [t.abs()[t != 0] for t in found]
+    return all((t.isfinite() & (t < LARGE * t.median())).all() for t in sizes if len(t))
+
+
+def candidates(count: int) -> Iterator[list[Range]]:
+    """Ranges for so many tensors: of few different ones first, and of those that stand first."""
+    last = len(RANGES) - 1
+
+    def of_sum(total: int, length: int) -> Iterator[tuple[int, ...]]:
+        if not length:
+            yield ()
+            return
+        for first in range(max(0, total - last * (length - 1)), min(total, last) + 1):
+            for rest in of_sum(total - first, length - 1):
+                yield (first, *rest)
+
+    for same in RANGES:
+        yield [same] * count
+    for different in range(2, count + 1):
+        for total in range(last * count + 1):
+            for chosen in of_sum(total, count):
+                if len(set(chosen)) == different:
+                    yield [RANGES[k] for k in chosen]
 
 
 def another_dtype(definition: Definition, given: torch.dtype, found: torch.dtype) -> NotDerived:
