@@ -31,6 +31,7 @@ from derive.definition import read, summary
 from derive.derived import derive
 from derive.differentiate import gradients
 from derive.graph import GRADIENT, Gradient, Node, const, make, where
+from derive.plan import Plan
 from derive.python_text import function as python_function
 from derive.refusal import NotDerived
 from formatting import format_text
@@ -557,6 +558,47 @@ def test_saved(expression, saved, define):
     source = f"def f(x: Tensor, y: Tensor) -> Tensor:\n    return {expression}"
     (variant,) = derive(read(define(source)))
     assert variant.saved == saved
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # Of parts that have names, and of those that have none.
+        "for k in range(400): x = x * x + 1 / (k + 1)\n    return x",
+        "return x + " + "F.softplus(" * 20 + "y" + ", 2.0, 3.0)" * 20,
+        "return x + deep(y, 400)",
+        "return deep(y.mean(-1, keepdim=True), 400) * x",
+        "return deep(y.detach(), 400).detach() + x",
+    ],
+)
+def test_deep_expressions(body, define):
+    source = f"""
+def deep(x: Tensor, count: int) -> Tensor:
+    return torch.sin(deep(x, count - 1)) if count else x
+
+
+def f(x: Tensor, y: Tensor) -> Tensor:
+    {body.replace("x = x * x", "x = x * y")}
+"""
+    definition = read(define(source))
+    variants = derive(definition)
+    ranges = dict.fromkeys("xy", verify.RANGES[0])
+    written = texts(Plan(definition, variants, verify.Verified(True, ranges, None)))
+    assert max(map(len, written["ops.py"].splitlines())) < 400
+    assert max(map(len, written["f.cpp"].splitlines())) < 400
+
+
+def test_a_deep_expression_is_refused_in_a_short_sentence(define):
+    source = """
+seen = []
+def f(x: Tensor) -> Tensor:
+    for k in range(400):
+        x = torch.sin(x)
+    seen.append(1)
+    return torch.sin(x) if len(seen) % 2 else torch.cos(x)
+"""
+    with pytest.raises(NotDerived, match=r"itself, \w+\(.{,99}\) here and .{,99} there"):
+        derive(read(define(source)))
 
 
 # ----- every function of the list agrees with its definition

@@ -272,7 +272,15 @@ def difference(results: Sequence[Traced], others: Sequence[Traced]) -> str:
     a, b = next((a.node, b.node) for a, b in pairs if a.node is not b.node)
     while a.op == b.op and len(a.args) == len(b.args) and a.args:
         a, b = next((x, y) for x, y in zip(a.args, b.args, strict=True) if x is not y)
-    return f"{a!r} here and {b!r} there"
+    return f"{shown(a)} here and {shown(b)} there"
+
+
+def shown(node: Node, depth: int = 5) -> str:
+    """An expression in so many operations, each of the one before."""
+    if not node.args:
+        return repr(node)
+    inner = ", ".join(shown(arg, depth - 1) for arg in node.args) if depth else "..."
+    return f"{node.op}({inner})"
 
 
 def numbers_for(

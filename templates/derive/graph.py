@@ -260,18 +260,23 @@ def quotient(above: Sequence[Node], below: Sequence[Node]) -> Node:
 
 def product(node: Node) -> Product:
     """A gradient taken apart; what the author wrote stays whole, to be shared with it."""
-    if is_const(node) and math.isfinite(value := float(node.value)):  # type: ignore[arg-type]
-        return Product(value, [], [])
-    if node.op == "neg":
-        inner = product(node.args[0])
-        return Product(-inner.coefficient, inner.above, inner.below)
-    if node.is_gradient and node.op == "mul":
-        a, b = map(product, node.args)
-        return Product(a.coefficient * b.coefficient, a.above + b.above, a.below + b.below)
-    if node.is_gradient and node.op == "div":
-        a = product(node.args[0])
-        return Product(a.coefficient, a.above, [*a.below, node.args[1]])
-    return Product(1.0, [node], [])
+    found = Product(1.0, [], [])
+    waiting = [(node, False)]
+    while waiting:
+        part, is_divisor = waiting.pop()
+        if is_divisor:
+            found.below.append(part)
+        elif is_const(part) and math.isfinite(value := float(part.value)):  # type: ignore[arg-type]
+            found.coefficient *= value
+        elif part.op == "neg":
+            found.coefficient = -found.coefficient
+            waiting.append((part.args[0], False))
+        elif part.is_gradient and part.op in ("mul", "div"):
+            a, b = part.args
+            waiting += [(b, part.op == "div"), (a, False)]
+        else:
+            found.above.append(part)
+    return found
 
 
 def multiply(a: Node, b: Node) -> Node:

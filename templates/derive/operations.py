@@ -764,12 +764,27 @@ def composed(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 def lower(node: Node, done: dict[Node, Node]) -> Node:
     """An expression in operations that C++ has."""
-    if node not in done:
-        args = tuple(lower(arg, done) for arg in node.args)
-        expand = OPERATIONS[node.op].lowered if node.args else None
-        expanded = expand(*args) if expand else None
-        if expanded is None:
-            done[node] = make(node.op, *args, value=node.value)
+    expanded: dict[Node, Node] = {}
+    waiting = [node]
+    while waiting:
+        current = waiting[-1]
+        parts = [expanded[current]] if current in expanded else current.args
+        missing = [part for part in parts if part not in done]
+        if current not in done and missing:
+            waiting += reversed(missing)
+            continue
+        waiting.pop()
+        if current in done:
+            continue
+        if current in expanded:
+            done[current] = done[expanded[current]]
+            continue
+        args = tuple(done[arg] for arg in current.args)
+        expand = OPERATIONS[current.op].lowered if current.args else None
+        other = expand(*args) if expand else None
+        if other is None:
+            done[current] = make(current.op, *args, value=current.value)
         else:
-            done[node] = lower(expanded, done)
+            expanded[current] = other
+            waiting.append(current)
     return done[node]

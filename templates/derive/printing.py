@@ -12,6 +12,8 @@ from .work import work
 
 # The longest that an expression may be before a part of it has a name.
 LONGEST = 80
+# Of so many operations, each of the one before, such a part has a name in any case.
+DEEPEST = 50
 # The instructions of a function, with which compilers make a choice a branch.
 LONG = 8
 
@@ -82,6 +84,7 @@ class Printer:
         uses = Counter(arg for node in nodes if node not in self.bound for arg in node.args)
         uses.update(results)
         chosen = self.chosen(nodes)
+        depth: dict[Node, int] = {}
 
         def bind(node: Node) -> None:
             shorten(node)
@@ -98,7 +101,6 @@ class Printer:
                     and part.args
                     and part not in self.bound
                     and 12 < len(self.expression(part)) <= LONGEST
-                    and self.reaches(node, part)
                 ]
                 if not parts:
                     return
@@ -114,8 +116,10 @@ class Printer:
             has_name = node in self.names or node.op == "where" or self.is_shared(node, uses)
             # A statement before the choice, for the elements of a loop to be computed side by side.
             is_long = node in chosen and work([node], self.bound) >= LONG
-            if (has_name and not is_result) or is_long:
+            depth[node] = 1 + max(depth.get(arg, 0) for arg in node.args)
+            if (has_name and not is_result) or is_long or depth[node] > DEEPEST:
                 bind(node)
+                depth[node] = 0
         for node in results:
             if node not in self.bound:
                 shorten(node)
@@ -127,12 +131,6 @@ class Printer:
             return set()
         choices = (n for n in nodes if n.op == "where" and n.args[0].extent & COLUMN)
         return {arg for choice in choices for arg in choice.args[1:]}
-
-    def reaches(self, node: Node, part: Node) -> bool:
-        """Whether the part stands in the text of the node."""
-        return node is part or (
-            node not in self.bound and any(self.reaches(arg, part) for arg in node.args)
-        )
 
     def is_shared(self, node: Node, uses: Counter[Node]) -> bool:
         return uses[node] > 1 and not self.is_plain(node)

@@ -278,19 +278,16 @@ class RowFunctor:
         """Computes outside of lambdas what is one for the row."""
         found: list[Node] = []
         seen: set[Node] = set()
-
-        def visit(node: Node) -> None:
+        waiting = [*reversed(results)]
+        while waiting:
+            node = waiting.pop()
             if node in seen or node in self.outer.bound or not node.args:
-                return
+                continue
             seen.add(node)
             if node.extent & COLUMN:
-                for arg in node.args:
-                    visit(arg)
+                waiting += reversed(node.args)
             elif not self.outer.is_plain(node):
                 found.append(node)
-
-        for node in results:
-            visit(node)
         text = self.outer.text(found, bind_results=True)
         for node, name, expression in text.statements:
             self.lines.append(f"const {self.kind(node)} {name} = {expression};")

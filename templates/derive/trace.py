@@ -284,11 +284,18 @@ def detached(value: Any) -> Any:
 
 def is_constant(node: Node) -> bool:
     """Whether it has no gradient anyway."""
-    if node.is_bool or node.is_number:
-        return True
-    if not node.args:
-        return False
-    return OPERATIONS[node.op].derivative is None or all(map(is_constant, node.args))
+    seen: set[Node] = set()
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if part in seen or part.is_bool or part.is_number:
+            continue
+        seen.add(part)
+        if not part.args:
+            return False
+        if OPERATIONS[part.op].derivative is not None:
+            waiting += part.args
+    return True
 
 
 CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
