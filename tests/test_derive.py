@@ -1193,11 +1193,16 @@ def spec(x):
 def f(x: Tensor) -> Tensor:
     return spec(x)
 """,
-        "the name 'spec' is used by spec.py: choose another name",
+        "the name 'spec' in ",
     ),
     "another meaning in spec.py": (
-        "F = 0.5\ndef f(x: Tensor) -> Tensor:\n    return x * F",
-        "the name 'F' is used by spec.py: choose another name",
+        """
+soft = F.soft_margin_loss
+F = 0.5
+def f(x: Tensor, y: Tensor) -> Tensor:
+    return soft(x, y, reduction="none") * F
+""",
+        "the name 'F' in ",
     ),
     "beside, in a block": (
         """

@@ -63,9 +63,9 @@ def forward_functor(plan: Plan, variant: Variant) -> str:
 
 def backward_functor(plan: Plan, backward: Backward) -> str:
     *others, last = backward.results
-    comment = f"// The gradients of {', '.join(others)} and {last}.\n" if others else ""
+    said = f"// The gradients of {', '.join(others)} and {last}.\n" if others else ""
     of = formula(plan, backward.variant, backward.body)
-    return comment + functor(backward.struct, backward.tensors, of)
+    return said + functor(backward.struct, backward.tensors, of)
 
 
 def forward_host(plan: Plan) -> str:

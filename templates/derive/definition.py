@@ -8,7 +8,6 @@ import contextlib
 import importlib.util
 import inspect
 import io
-import math
 import re
 import symtable
 import sys
@@ -245,9 +244,6 @@ def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: st
 
 # ----- the source
 
-# What spec.py itself defines and imports, and the modules that it uses by these names.
-OF_SPEC = {"OpSpec", "Sample", "composed", "samples", "spec"}
-MODULES = {"torch": torch, "math": math, "F": torch.nn.functional}
 # No call changes these.
 UNCHANGED = (bool, int, float, complex, str, type(None), types.FunctionType, types.ModuleType)
 IMPORTS = (ast.Import, ast.ImportFrom)
@@ -290,7 +286,6 @@ def source_of(function: Callable[..., Any], file: Path) -> str:
                     take(other)
 
     need(function.__name__)
-    check_names(needed & touching.keys(), scope, file)
     for node in tree.body:
         for part in ast.walk(node) if node in taken else ():
             if isinstance(part, IMPORTS):
@@ -301,13 +296,6 @@ def source_of(function: Callable[..., Any], file: Path) -> str:
     head = "\n".join(map(ast.unparse, [*future, *imports]))
     rest = source(text, [node for node in kept if not isinstance(node, IMPORTS)])
     return f"{head}\n\n\n{rest}\n"
-
-
-def check_names(names: set[str], scope: dict[str, Any], file: Path) -> None:
-    """Refuses those that mean something else in spec.py."""
-    for name in sorted(names):
-        if name in OF_SPEC or scope.get(name) is not MODULES.get(name, scope.get(name)):
-            raise NotDerived(f"{file}: the name '{name}' is used by spec.py: choose another name")
 
 
 def check_import(node: ast.Import | ast.ImportFrom, file: Path) -> None:
