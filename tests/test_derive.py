@@ -787,6 +787,39 @@ def f(x: Tensor, s: Tensor, weight: Tensor) -> Tensor:
     assert planned(definition).variants
 
 
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "x * y + torch.tanh(x * y)",
+        "(x * y) ** 2 + x * y",
+        "x / y + torch.tanh(x / y)",
+        "x.softmax(-1) * y.mean(-1, keepdim=True)",
+    ],
+)
+def test_a_gradient_may_be_infinite_where_that_of_the_definition_is_nan(expression, define):
+    """What is said twice is computed once, and PyTorch subtracts infinities."""
+    definition = read(define(f"def f(x: Tensor, y: Tensor) -> Tensor:\n    return {expression}"))
+    for factored in (True, False):
+        with pytest.raises(verify.Disagrees, match=r"the gradient of . .*is -?inf instead of nan"):
+            verify.verify(definition, derive(definition, factored))
+    assert planned(definition).verified.ranges.keys() == {"x", "y"}
+
+
+@pytest.mark.parametrize("shape", ["x", "x - x.mean(-1, keepdim=True)"])
+def test_nothing_else_may_be_another(shape, define):
+    """A NaN for an infinity, a number for a NaN, another infinity, or an infinite value."""
+    definition = read(define(f"def f(x: Tensor) -> Tensor:\n    return {shape}"))
+    (variant,) = derive(definition)
+    strict, lenient = (verify.checked(definition, variant, {}, {}, k) for k in (False, True))
+    inf, nan = math.inf, math.nan
+    found = torch.tensor([inf, -inf, nan, 1.0, nan, inf, inf, 1.0, nan])
+    expected = torch.tensor([nan, nan, inf, nan, 1.0, -inf, 1.0, 2.0, nan])
+    value, gradient = strict.labels()
+    assert strict.are_equal(gradient, found, expected, 0.0).nonzero().tolist() == [[8]]
+    assert lenient.are_equal(value, found, expected, 0.0).nonzero().tolist() == [[8]]
+    assert lenient.are_equal(gradient, found, expected, 0.0).nonzero().tolist() == [[0], [1], [8]]
+
+
 def test_a_wrong_reduction_is_noticed(define, monkeypatch):
     softmax = operations.OPERATIONS["softmax"]
     wrong = {**vars(softmax), "derivative": lambda g, out, x: (out * g,)}

@@ -36,12 +36,15 @@ def assemble(definition: Definition) -> Assembled:
 
 def planned(definition: Definition) -> Plan:
     """What is to be printed, once it agrees with the definition."""
-    try:
-        variants = derive(definition)
-        return Plan(definition, variants, verify(definition, variants))
-    except Disagrees:
-        variants = derive(definition, factored=False)
-        return Plan(definition, variants, verify(definition, variants))
+    # As PyTorch's is, then as one that is equal to it: what a definition says twice is computed
+    # once, and what a row has in common stands outside of its sums.
+    for factored, nan_is_infinite in ((True, False), (False, False), (True, True)):
+        variants = derive(definition, factored)
+        try:
+            return Plan(definition, variants, verify(definition, variants, nan_is_infinite))
+        except Disagrees as error:
+            refusal = error
+    raise refusal
 
 
 def texts(plan: Plan) -> dict[str, str]:

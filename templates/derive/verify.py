@@ -142,7 +142,15 @@ def as_float64(value: Any) -> Any:
 
 
 class Checked:
-    """A variant's formulas as functions of Python, beside its definition."""
+    """A variant's formulas as functions of Python, beside its definition.
+
+    Args:
+        definition: from which it was derived.
+        variant: the formulas.
+        switches: the values of the switches.
+        numbers: those of the other number arguments.
+        nan_is_infinite: whether a gradient may be infinite where the definition's is NaN.
+    """
 
     template = "elementwise"  # for what is not derived
 
@@ -152,8 +160,10 @@ class Checked:
         variant: Variant,
         switches: Mapping[str, bool],
         numbers: Mapping[str, float],
+        nan_is_infinite: bool = False,
     ) -> None:
         self.definition, self.variant = definition, variant
+        self.nan_is_infinite = nan_is_infinite
         self.numbers = {**numbers, **switches}
         self.called: set[str] = set()
         self.gradients = [str(result.gradient) for result in variant.results]
@@ -384,11 +394,10 @@ class Checked:
         for label, found in self.results(tensors, grads, values):
             expected = wanted[label]
             found = found.expand_as(expected)
-            limit = error * largest(expected)
-            close = torch.isclose(found, expected, rtol=ERROR, atol=limit, equal_nan=True)
+            close = self.are_equal(label, found, expected, error)
             if not close.all():
                 other = self.expected_one_by_one(tensors, grads)[label]
-                close |= torch.isclose(found, other, rtol=ERROR, atol=limit, equal_nan=True)
+                close |= self.are_equal(label, found, other, error)
             if not close.all():
                 where = int((~close).nonzero()[0])
                 at = ", ".join(f"{name}={t[where].item():.6g}" for name, t in tensors.items())
@@ -396,6 +405,14 @@ class Checked:
                     f"{label} at {at} is {found[where].item():.12g} "
                     f"instead of {expected[where].item():.12g}"
                 )
+
+    def are_equal(self, label: str, found: Tensor, expected: Tensor, error: float) -> Tensor:
+        """Where they are, up to rounding."""
+        limit = error * largest(expected)
+        close = torch.isclose(found, expected, rtol=ERROR, atol=limit, equal_nan=True)
+        if self.nan_is_infinite and label not in self.labels()[: len(self.gradients)]:
+            close |= found.isinf() & expected.isnan()
+        return close
 
     def expected_one_by_one(
         self, tensors: Mapping[str, Tensor], grads: Mapping[str, Tensor]
@@ -727,9 +744,7 @@ class CheckedRows(Checked):
         wanted = dict(zip(self.labels(), values, strict=True))
         for label, found in self.results(tensors, grads, values):
             true = wanted[label]
-            limit = error * largest(true)
-            close = torch.isclose(found, true, rtol=ERROR, atol=limit, equal_nan=True)
-            self.all_close(label, found, true, close)
+            self.all_close(label, found, true, self.are_equal(label, found, true, error))
 
     def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:
         rounded = {name: t.float() for name, t in tensors.items()}
@@ -767,13 +782,22 @@ def checked(
     variant: Variant,
     switches: Mapping[str, bool],
     numbers: Mapping[str, float],
+    nan_is_infinite: bool = False,
 ) -> Checked:
     kind = CheckedRows if variant.is_of_rows else Checked
-    return kind(definition, variant, switches, numbers)
+    return kind(definition, variant, switches, numbers, nan_is_infinite)
 
 
-def verify(definition: Definition, variants: Sequence[Variant]) -> Verified:
+def verify(
+    definition: Definition, variants: Sequence[Variant], nan_is_infinite: bool = False
+) -> Verified:
     """Checks every variant with every value of the switches.
+
+    Args:
+        definition: of what.
+        variants: its formulas.
+        nan_is_infinite: whether a gradient may be infinite where the definition's is NaN, as an
+            infinity less another is, and an infinity times the difference of their factors not.
 
     Raises:
         NotDerived: something does not agree.
@@ -789,13 +813,15 @@ def verify(definition: Definition, variants: Sequence[Variant]) -> Verified:
         if len(definition.schema.settings) < 2:
             try:
                 found = [
-                    ranges(definition, variants, numbers) for numbers in battery_numbers(definition)
+                    ranges(definition, variants, numbers, nan_is_infinite)
+                    for numbers in battery_numbers(definition)
                 ]
                 if all(other == found[0] for other in found):
                     return Verified(all(shapes), found[0], None, *columns, functions)
             except Undefined:
                 pass
-        return Verified(all(shapes), ranges(definition, variants, own), own, *columns, functions)
+        limits = ranges(definition, variants, own, nan_is_infinite)
+        return Verified(all(shapes), limits, own, *columns, functions)
 
 
 def fewest_columns(
@@ -821,12 +847,15 @@ def cases(
 
 
 def ranges(
-    definition: Definition, variants: Sequence[Variant], numbers: Mapping[str, float]
+    definition: Definition,
+    variants: Sequence[Variant],
+    numbers: Mapping[str, float],
+    nan_is_infinite: bool,
 ) -> dict[str, Range]:
     """The range of each tensor in which all of the definition is defined, once it agrees."""
     found: dict[str, Range] = {}
     for variant, switches in cases(definition, variants):
-        allowed = checked(definition, variant, switches, numbers).check()
+        allowed = checked(definition, variant, switches, numbers, nan_is_infinite).check()
         for name, (low, high) in zip(variant.tensors, allowed, strict=True):
             before = found.get(name, (low, high))
             found[name] = (max(low, before[0]), min(high, before[1]))
