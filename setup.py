@@ -50,6 +50,8 @@ MIN_SETUPTOOLS = 77
 PACKAGE = "extension_cpp"
 ROOT = Path(__file__).resolve().parent
 BUILD_INFO = "_build_info.json"
+# Beside the objects: what the libraries were made of.
+SOURCES = "sources.json"
 # Where the CUDA build finds the sources that both backends share: see wrapper_of.
 WRAPPERS = "build/cuda-sources"
 # A script of the linker's that hides what -fvisibility=hidden does not: the clones of a function,
@@ -484,15 +486,19 @@ def make_build_ext(config: Config) -> type[Command]:
             os.environ["MAX_JOBS"] = str(jobs(config))
             folder = Path(self.build_lib, PACKAGE)
             info = json.dumps(asdict(config), indent=2) + "\n"
-            # Without ninja, which compares command lines, other settings would go unnoticed.
-            if not (folder / BUILD_INFO).exists() or (folder / BUILD_INFO).read_text() != info:
+            sources = json.dumps([[*ext.sources, *ext.depends] for ext in self.extensions])
+            # Without ninja, which compares command lines, other settings would go unnoticed, and so
+            # would a source that is gone or came with an old date.
+            kept = {folder / BUILD_INFO: info, Path(self.build_temp, SOURCES): sources}
+            if any(not path.exists() or path.read_text() != text for path, text in kept.items()):
                 self.force = True
             self.remove_stale(folder)
             write_exports()
             if config.architectures:
                 write_wrappers()
             super().run()
-            (folder / BUILD_INFO).write_text(info)
+            for path, text in kept.items():
+                path.write_text(text)
             if self.inplace:
                 self.remove_stale(ROOT / PACKAGE)
                 (ROOT / PACKAGE / BUILD_INFO).write_text(info)
@@ -519,15 +525,17 @@ def make_build_ext(config: Config) -> type[Command]:
             return os.path.join(*fullname.split(".")) + ".so"
 
         def write_compile_commands(self) -> None:
-            """For editors: how each file is compiled."""
+            """For editors: how each file is compiled. Without ninja, which tells, none is left."""
+            path = ROOT / "compile_commands.json"
             if not self.use_ninja:
-                print(f"{PACKAGE}: no ninja, hence no compile_commands.json")
+                path.unlink(missing_ok=True)
+                print(f"{PACKAGE}: no ninja, hence no {path.name}")
                 return
             commands = []
             for ext in self.extensions:
                 folder = Path(self.build_temp, ext.name)
                 commands += json.loads(output_of("ninja", "-C", str(folder), "-t", "compdb"))
-            (ROOT / "compile_commands.json").write_text(json.dumps(commands, indent=2) + "\n")
+            path.write_text(json.dumps(commands, indent=2) + "\n")
 
     return BuildExt
 

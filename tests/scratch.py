@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import quick_compiler
+import torch
 from quick_compiler import ROOT
 
 BUILD_FILES = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 LOADER_FILES = ("__init__.py", "__main__.py", "_loader.py", "py.typed")
 # Whether `make test-all` asks: all is built, where CI builds some.
 EVERY = bool(os.environ.get("EVERY_BUILT"))
+# As torch.utils.cpp_extension chooses.
+STANDARD = "-std=c++20" if torch.__version__ >= "2.13" else "-std=c++17"
 # What changes a build or an import; the tests start from none of it.
 SETTINGS = (
     "USE_CUDA",

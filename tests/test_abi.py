@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scratch import ROOT, python_with_torch
+from scratch import ROOT, STANDARD, python_with_torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
 
@@ -18,8 +18,6 @@ from extension_cpp.registration import forward_mode
 from extension_cpp.testing import devices
 
 SOURCES = ROOT / "tests" / "abi"
-# As torch.utils.cpp_extension chooses.
-STANDARD = "-std=c++20" if torch.__version__ >= "2.13" else "-std=c++17"
 
 
 def compile_library(
