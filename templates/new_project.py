@@ -16,6 +16,7 @@ import importlib.util
 import json
 import keyword
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -38,6 +39,7 @@ def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
     arguments = parse_arguments(argv)
     source = Repository(root)
     try:
+        commit_of(source)  # before anything is made
         if arguments.update:
             update(source, arguments.update.resolve())
         else:
@@ -76,7 +78,10 @@ def create(source: Repository, name: str, target: Path, ops: list[str]) -> None:
         raise Refusal(f"{target} exists and is not an empty folder")
     if source.root == target or source.root in target.parents:
         raise Refusal(f"{target} lies inside this repository: choose a folder outside")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal(f"{target.parent} cannot be made a folder: {error.strerror}") from None
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{name}-") as scratch:
         project = Path(scratch, name)
         dropped = generate(source, name, ops, project)
@@ -88,7 +93,7 @@ def create(source: Repository, name: str, target: Path, ops: list[str]) -> None:
     print(f"{target}: the package {name} with {', '.join(operators(Repository(target, name)))}")
     if dropped:
         print("Left out, as they use other operators:", *dropped, sep="\n    ")
-    print(f"\nNext:\n    cd {target}\n    make demo\n    make test")
+    print(f"\nNext:\n    cd {shlex.quote(str(target))}\n    make demo\n    make test")
 
 
 def update(source: Repository, project: Path) -> None:
@@ -110,7 +115,7 @@ def update(source: Repository, project: Path) -> None:
         made = commit(fresh, f"Update to {describe(fresh)}")
         git(project, "fetch", "--quiet", str(fresh), f"HEAD:{BRANCH}")
     if made:
-        print(f"Next:\n    cd {project}\n    git merge {BRANCH}")
+        print(f"Next:\n    cd {shlex.quote(str(project))}\n    git merge {BRANCH}")
     else:
         print(f"{project} is up to date with {describe(project)}")
 
@@ -203,11 +208,18 @@ def write_origin(source: Repository, project: Path, name: str, ops: list[str]) -
     record = {
         "from": PACKAGE,
         "version": version[1] if version else "unknown",
-        "commit": git(source.root, "rev-parse", "HEAD"),
+        "commit": commit_of(source),
         "name": name,
         "operators": ops,
     }
     (project / ORIGIN).write_text(json.dumps(record, indent=2) + "\n")
+
+
+def commit_of(source: Repository) -> str:
+    """The commit that a project is made of."""
+    if not (source.root / ".git").exists():
+        raise Refusal(f"{source.root} is not a git repository, of which a project is made: clone it")
+    return git(source.root, "rev-parse", "HEAD")
 
 
 def describe(project: Path) -> str:
@@ -236,9 +248,11 @@ def commit(project: Path, message: str) -> bool:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    result = subprocess.run(
-        ["git", *arguments], cwd=folder, capture_output=True, text=True, check=False
-    )
+    command = ["git", *arguments]
+    try:
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        raise Refusal("git was not found, which a project is made with: install it") from None
     if result.returncode:
         raise Refusal(f"git {' '.join(arguments)} failed: {result.stderr.strip()}")
     return result.stdout.strip()

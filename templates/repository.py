@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -240,11 +241,31 @@ class Repository:
     def files(self) -> list[Path]:
         """The files of the repository, those that git ignores left out."""
         command = ["git", "ls-files", "-co", "--exclude-standard", "-z"]
-        listed = subprocess.run(command, cwd=self.root, capture_output=True, text=True, check=False)
-        if listed.returncode:
-            raise Refusal(f"{self.root} is not a git repository")
+        try:
+            listed = subprocess.run(command, cwd=self.root, capture_output=True, text=True)
+        except FileNotFoundError:  # no git
+            return self._files_without_git()
+        if listed.returncode:  # no repository, as in an unpacked source distribution
+            return self._files_without_git()
         paths = [self.root / name for name in listed.stdout.split("\0") if name]
         return sorted({path for path in paths if path.is_file()})
+
+    def _files_without_git(self) -> list[Path]:
+        """Those that no pattern of .gitignore names, and that lie in no hidden folder or venv."""
+        ignored = self.root / ".gitignore"
+        patterns = [x.rstrip("/") for x in ignored.read_text().split()] if ignored.exists() else []
+
+        def wanted(names: list[str]) -> list[str]:
+            return [name for name in names if not any(fnmatch(name, x) for x in patterns)]
+
+        found = []
+        for folder, folders, files in os.walk(self.root):
+            if "pyvenv.cfg" in files:
+                folders.clear()
+                continue
+            folders[:] = [name for name in wanted(folders) if name[0] != "."]
+            found += [Path(folder, name) for name in wanted(files)]
+        return sorted(path for path in found if path.is_file())
 
 
 def as_torch_spells(schema: str) -> str:

@@ -838,6 +838,25 @@ def test_removal_lists_what_still_uses_the_operator(checkout, capsys):
     assert max(map(len, uses.splitlines())) < 200
 
 
+@pytest.mark.parametrize("lacking", ["the repository", "git"])
+def test_removal_needs_no_git(lacking, tmp_path, monkeypatch, capsys):
+    root = copy_repository(tmp_path / "copy")
+    user = "import extension_cpp\nextension_cpp.ops.fused_op()\n"
+    for place in ("mine.py", "build/built.py", ".venv/a.py", "env/a.py", "a/__pycache__/a.py"):
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_text(user)
+    (root / "env" / "pyvenv.cfg").touch()
+    if lacking == "git":
+        under_git(root)
+        monkeypatch.setenv("PATH", str(tmp_path))
+    new_op.main(["--remove", "fused_op"], root)
+    assert not (root / "extension_cpp" / "operators" / "fused_op").exists()
+    uses = capsys.readouterr().out.partition("Still using fused_op:")[2]
+    assert "    mine.py:2: extension_cpp.ops.fused_op()\n" in uses
+    assert "examples/quickstart.py:" in uses
+    assert not re.search(r"^    (build|\.|env|a)\b", uses, re.M)
+
+
 def test_a_removal_finds_the_line_of_a_long_import(checkout, capsys):
     lines = "from extension_cpp.ops import (\n    relu,\n    fused_op,\n)\nfused_op = relu\n"
     user = checkout / "examples" / "user.py"
@@ -928,12 +947,14 @@ def test_readme_commands_are_understood(command, checkout, tmp_path):
 
 def test_a_project_has_its_own_name_and_operators(checkout, tmp_path, capsys):
     new_op.main(["unwanted(Tensor x) -> Tensor"], checkout)
-    target = tmp_path / "zoo_kernels"
+    target = tmp_path / "my zoo"
     try:
         new_project.main(["zoo_kernels", str(target)], checkout)
     finally:
         new_op.main(["--remove", "unwanted"], checkout)
-    assert "the package zoo_kernels with fused_op\n" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "the package zoo_kernels with fused_op\n" in said
+    assert f"\n    cd '{target}'\n" in said
     files = git(target, "ls-files").splitlines()
     assert git(target, "status", "--porcelain") == ""
     assert git(target, "log", "--format=%s").startswith("Start from extension_cpp 0.")
@@ -1038,6 +1059,8 @@ The end.
         (["aten", "{}"], "'aten' is a namespace of torch's"),
         (["loaded_libraries", "{}"], "'loaded_libraries' is a namespace of torch's"),
         (["mine", "{}/full"], "exists and is not an empty folder"),
+        (["mine", "{}/full/file/new"], "full/file cannot be made a folder: File exists"),
+        (["mine", "{}/full/file/a/new"], "full/file/a cannot be made a folder: Not a directory"),
         (["mine", "{}", "--ops", "nothing"], "there is no operator 'nothing'; there are: "),
         (["mine", "{}", "--ops", ""], "there is no operator ''; there are: "),
         (["--update", "{}"], "it was not made by new_project.py"),
@@ -1051,6 +1074,17 @@ def test_refused_projects(arguments, message, checkout, tmp_path):
     message_ = stops(new_project.main, [a.format(place) for a in arguments], checkout)
     assert message in message_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["target"]
+
+
+def test_a_project_is_made_with_git_of_a_repository(checkout, tmp_path, monkeypatch):
+    root = copy_repository(tmp_path / "copy")
+    arguments = ["mine", str(tmp_path / "new")]
+    message = stops(new_project.main, arguments, root)
+    assert f"{root} is not a git repository, of which a project is made: clone it" in message
+    monkeypatch.setenv("PATH", str(tmp_path))
+    message = stops(new_project.main, arguments, checkout)
+    assert "git was not found, which a project is made with: install it" in message
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
 
 
 def test_a_project_takes_in_a_later_version(checkout, tmp_path, capsys):
