@@ -16,7 +16,7 @@ from pathlib import Path
 
 from cpp import Cpp
 from formatting import format_text
-from kinds import KINDS, TEMPLATES, Kind, Options
+from kinds import KINDS, TEMPLATES, Kind, Options, returned
 from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, backward_shapes, shapes
 from python import Python, Spec
@@ -51,6 +51,11 @@ def check_fits(kind: str, schema: Schema) -> None:
     if KINDS[kind].accepts(schema):
         return
     fitting = [name for name, other in KINDS.items() if other.accepts(schema)]
+    if not fitting:
+        raise Refusal(
+            f"no template is for operators that take a list of tensors and {returned(schema)}, as "
+            f"{schema.name} does: make each tensor of the list an argument of its own"
+        )
     raise Refusal(
         f"the template '{kind}' is for {KINDS[kind].fits}, which {schema.name} is not; "
         f"for its schema there {'is' if len(fitting) == 1 else 'are'}: {', '.join(fitting)}"

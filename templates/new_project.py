@@ -218,7 +218,7 @@ def write_origin(source: Repository, project: Path, name: str, ops: list[str]) -
 def commit_of(source: Repository) -> str:
     """The commit that a project is made of."""
     if not (source.root / ".git").exists():
-        raise Refusal(f"{source.root} is not a git repository, of which a project is made: clone it")
+        raise Refusal(f"{source.root} is no git repository, of which a project is made: clone it")
     return git(source.root, "rev-parse", "HEAD")
 
 

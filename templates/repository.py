@@ -5,6 +5,7 @@ How they are added, removed, and put back when something goes wrong on the way.
 
 from __future__ import annotations
 
+import ast
 import difflib
 import os
 import re
@@ -136,7 +137,15 @@ class Repository:
         changes = Changes(self.root, {self.operators / name / file: files[file] for file in files})
         ops = self.imports["ops"]
         statement = f"from {self.package}.operators.{name}.ops import {name} as {name}\n"
-        changes.texts[ops] = format_text(ops.name, ops.read_text() + statement)
+        text = ops.read_text() + statement
+        try:
+            ast.parse(text)
+        except SyntaxError as error:  # as of a merge with conflicts
+            raise Refusal(
+                f"{ops.relative_to(self.root)}:{error.lineno} is no Python ({error.msg}): mend it, "
+                "then ask again"
+            ) from None
+        changes.texts[ops] = format_text(ops.name, text)
         self._expect(changes, lambda lines: sorted([*lines, *map(as_torch_spells, schemas)]))
         return changes
 

@@ -403,6 +403,21 @@ def test_refused_schemas(text, message, checkout):
             "the template 'kernel' is for operators that return one new tensor, which f is not; "
             "for its schema there is: inplace",
         ),
+        *(
+            (
+                [f"f({arguments}) -> {results}", *template],
+                f"no template is for operators that take a list of tensors and {returned}, as f "
+                "does: make each tensor of the list an argument of its own",
+            )
+            for template in ([], ["--template", "kernel"])
+            for arguments, results, returned in (
+                ("Tensor x, Tensor[] y", "(Tensor, Tensor)", "return several new tensors"),
+                (
+                    *("Tensor(a!) x, Tensor[] y", "()"),
+                    "write to an argument, Tensor(a!), and return nothing",
+                ),
+            )
+        ),
         (["--remove", "nothing_of_that_name"], "there is no operator 'nothing_of_that_name'"),
     ],
 )
@@ -764,6 +779,20 @@ def test_a_half_made_operator_is_refused_and_can_be_removed(checkout):
     assert not (checkout / "extension_cpp/operators/halved").exists()
 
 
+def test_an_ops_py_that_is_none_is_refused(checkout):
+    ops = checkout / "extension_cpp" / "ops.py"
+    before = ops.read_text()
+    ops.write_text(f"{before}<<<<<<< HEAD\n")
+    try:
+        message = refusal(checkout, "f(Tensor x) -> Tensor")
+    finally:
+        ops.write_text(before)
+    line = before.count("\n") + 1
+    assert message == (
+        f"extension_cpp/ops.py:{line} is no Python (invalid syntax): mend it, then ask again"
+    )
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError], ids=lambda e: e.__name__)
 @pytest.mark.parametrize("fails_at", range(6))
 def test_nothing_is_left_behind_on_failure(error, fails_at, checkout, monkeypatch):
@@ -1080,7 +1109,7 @@ def test_a_project_is_made_with_git_of_a_repository(checkout, tmp_path, monkeypa
     root = copy_repository(tmp_path / "copy")
     arguments = ["mine", str(tmp_path / "new")]
     message = stops(new_project.main, arguments, root)
-    assert f"{root} is not a git repository, of which a project is made: clone it" in message
+    assert f"{root} is no git repository, of which a project is made: clone it" in message
     monkeypatch.setenv("PATH", str(tmp_path))
     message = stops(new_project.main, arguments, checkout)
     assert "git was not found, which a project is made with: install it" in message
