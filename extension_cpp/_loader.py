@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from typing import Any
 NAMESPACE = "extension_cpp"
 FOLDER = Path(__file__).resolve().parent
 RECORDED = ("torch", "abi", "min_torch", "cuda", "architectures", "reason", "debug", "sanitize")
+# Of an ELF file: type, flags, offset, two addresses, size in the file and in memory, alignment.
+PROGRAM_HEADER = struct.Struct("<2I6Q")
 
 # Why the libraries are not loaded. Only `python -m extension_cpp` goes on without them.
 failure: ImportError | None = None
@@ -76,16 +79,49 @@ def load() -> None:
         check_namespace_is_free()
     for library in libraries:
         try:
+            check_whole(library)
             torch.ops.load_library(library)
         except OSError as error:
-            raise ImportError(
-                f"{library} was built with torch {build_info().get('torch', '(unknown)')} and does "
-                f"not load in torch {torch.__version__}: {error}. Build extension_cpp again for "
-                "this torch: `make build`, or `pip install --no-build-isolation .`"
-            ) from error
+            raise ImportError(does_not_load(library, torch.__version__, error)) from error
     problems = [problem for _, _, problem in declared_operators(libraries[0]) if problem]
     if problems:
         raise ImportError("\n".join(problems))
+
+
+def check_whole(library: Path) -> None:
+    """Looks for a library that was cut short: loading it may end the process by SIGBUS.
+
+    Raises:
+        OSError: the file cannot be read or, as ELF files tell, ends before what is loaded of it.
+    """
+    with library.open("rb") as file:
+        header = file.read(64)
+        if len(header) < 64 or not header.startswith(b"\x7fELF\2\1"):
+            return  # not ELF of 64 bits, little-endian: loading it says what is wrong, if anything
+        start, count = struct.unpack("<32xQ16xH6x", header)  # of the program headers
+        file.seek(start)
+        table = file.read(count * PROGRAM_HEADER.size)
+    needed = start + count * PROGRAM_HEADER.size
+    if len(table) == count * PROGRAM_HEADER.size:
+        segments = PROGRAM_HEADER.iter_unpack(table)
+        needed = max([needed, *(offset + size for _, _, offset, _, _, size, _, _ in segments)])
+    if (there := library.stat().st_size) < needed:
+        raise OSError(f"the file was cut short, it has {there} bytes of at least {needed}")
+
+
+def does_not_load(library: Path, running: str, error: OSError) -> str:
+    """What to say of a library that the running torch does not load."""
+    built_with = build_info().get("torch", "(unknown)")
+    if built_with == running:
+        versions, again = f"does not load in torch {running}, with which it was built", "again"
+    else:
+        versions = f"was built with torch {built_with} and does not load in torch {running}"
+        again = "again for this torch"
+    # Torch itself says no more than that it could not load the library.
+    return (
+        f"{library} {versions}: {error.__cause__ or error}. Build extension_cpp {again}: "
+        "`make build`, or `pip install --no-build-isolation .`"
+    )
 
 
 def declared_operators(library: Path, namespace: str = NAMESPACE) -> list[tuple[str, str, str]]:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,10 +70,53 @@ def aten_build_of_another_torch(project: Path) -> tuple[dict[str, str], str]:
 
 
 def library_that_does_not_load(project: Path) -> tuple[dict[str, str], str]:
-    write_build(project)
+    write_build(project, torch="2.12.0+other")
+    library = project / "extension_cpp" / "_C.so"
     return {}, (
-        f"{project}/extension_cpp/_C.so was built with torch 2.13.0+cpu and does not load in torch "
-        f"{torch.__version__}: "
+        f"{library} was built with torch 2.12.0+other and does not load in torch "
+        f"{torch.__version__}: {library}: file too short. Build extension_cpp again for this "
+        "torch: `make build`, or `pip install --no-build-isolation .`"
+    )
+
+
+def library_that_loads_in_no_torch(project: Path) -> tuple[dict[str, str], str]:
+    write_build(project, torch=torch.__version__)
+    library = project / "extension_cpp" / "_C.so"
+    return {}, (
+        f"{library} does not load in torch {torch.__version__}, with which it was built: "
+        f"{library}: file too short. Build extension_cpp again: `make build`, or "
+    )
+
+
+def folder_for_a_library(project: Path) -> tuple[dict[str, str], str]:
+    write_build(project, torch=torch.__version__)
+    library = project / "extension_cpp" / "_C.so"
+    library.unlink()
+    library.mkdir()
+    return {}, (
+        f"{library} does not load in torch {torch.__version__}, with which it was built: "
+        f"[Errno 21] Is a directory: '{library}'. Build extension_cpp again: `make build`, or "
+    )
+
+
+def library_cut_short(project: Path) -> tuple[dict[str, str], str]:
+    write_build(project, torch=torch.__version__)
+    library = project / "extension_cpp" / "_C.so"
+    whole = (ROOT / "extension_cpp" / "_C.so").read_bytes()
+    library.write_bytes(whole[: len(whole) // 2])
+    return {}, (
+        f"{library} does not load in torch {torch.__version__}, with which it was built: the file "
+        f"was cut short, it has {len(whole) // 2} bytes of at least "
+    )
+
+
+def library_cut_short_in_its_headers(project: Path) -> tuple[dict[str, str], str]:
+    library_cut_short(project)
+    library = project / "extension_cpp" / "_C.so"
+    library.write_bytes(library.read_bytes()[:100])
+    return {}, (
+        f"{library} does not load in torch {torch.__version__}, with which it was built: the file "
+        "was cut short, it has 100 bytes of at least "
     )
 
 
@@ -110,6 +154,12 @@ CASES = [
     built_for_a_newer_torch,
     aten_build_of_another_torch,
     library_that_does_not_load,
+    library_that_loads_in_no_torch,
+    folder_for_a_library,
+    *(
+        pytest.param(case, marks=pytest.mark.skipif(sys.platform != "linux", reason="of ELF files"))
+        for case in (library_cut_short, library_cut_short_in_its_headers)
+    ),
     record_cut_short,
     record_that_is_none,
     record_without_a_version,
