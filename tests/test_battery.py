@@ -41,6 +41,12 @@ def test_mutant_is_caught(mutant):
     assert "look at: " in str(caught.value)
 
 
+def test_a_namespace_has_no_kernel_without_an_operator():
+    spec = spec_of(broken.MisspeltKernel)
+    with pytest.raises(testing.CheckError, match=f"for {spec.namespace}::fused_op_bakward, and"):
+        testing.check_namespace(spec.namespace)
+
+
 def test_the_library_fills_new_tensors_on_request():
     """Else the battery does not see what kernels leave unwritten. (The aten build needs none.)"""
     with poisoned():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch._library.utils import has_fake_kernel
 
 from extension_cpp.battery.calls import op_cases, samples
 from extension_cpp.battery.case import op_case
@@ -15,13 +16,17 @@ _REGISTER_AUTOGRAD = (
     "Call register_autograd, register_no_autograd or register_mutation of "
     "extension_cpp.registration."
 )
+_REGISTER_FAKE = "Call register_fake of extension_cpp.registration, or of torch.library."
+_STRAYS = "kernels are registered for {}, and no such operator is defined"
 
 
 def check_namespace(namespace: str) -> None:
     """Every operator of a namespace has an Autograd kernel of its own: a formula, or an error.
 
-    Without one, PyTorch's own fallback loses gradients in silence.
+    Without one, PyTorch's own fallback loses gradients in silence. And every kernel has a schema.
     """
+    if strays := _without_schema(namespace):
+        raise CheckError(_STRAYS.format(", ".join(strays)))
     names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith(f"{namespace}::")]
     if not names:
         raise CheckError(f"no operator is defined in the namespace {namespace}")
@@ -37,14 +42,31 @@ def _has_kernel(name: str, key: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
+def _without_schema(namespace: str) -> list[str]:
+    """The names that a namespace has kernels for, and no schema: misspelt ones, as a rule."""
+    dumps = torch._C._dispatch_find_dangling_impls()
+    names = [dump.partition("\n")[0].removeprefix("name: ") for dump in dumps]
+    return sorted(name for name in names if name.startswith(f"{namespace}::"))
+
+
 @register()
 def check_registrations(spec: OpSpec, device: str) -> None:
-    """The operator, and those of its backward, have kernels for the device and for autograd."""
+    """The operator, and those of its backward, have kernels for the device, fake ones, and for
+    autograd; and no kernel of the namespace is without an operator.
+    """
+    if strays := _without_schema(spec.namespace):
+        fail(spec, _STRAYS.format(", ".join(strays)), see="kernel", device=device)
     dtype = default_dtype(spec)
     for op in {case.op for case in op_cases(spec, device, dtype, main_shape(spec))}:
         name = op._schema.name
         if not _has_kernel(name, device.upper()):
             fail(spec, f"{name} has no {device.upper()} kernel", see="kernel", device=device)
+        if not has_fake_kernel(op):
+            fail(
+                spec,
+                f"{name} has no fake kernel: nothing could be compiled or exported",
+                detail=_REGISTER_FAKE,
+            )
         if not _has_kernel(name, "Autograd"):
             fail(
                 spec,

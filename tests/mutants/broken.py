@@ -244,6 +244,26 @@ class NoFormulaForBackward(FusedOp):
         )
 
 
+class NoFakeForBackward(FusedOp):
+    caught_by = "check_registrations"
+    says = "fused_op_backward has no fake kernel"
+
+    def register_fake(self, name):
+        if name == "fused_op":
+            super().register_fake(name)
+
+
+class MisspeltKernel(FusedOp):
+    """Without an operator of that name."""
+
+    caught_by = "check_registrations"
+    says = "kernels are registered for mutant_misspeltkernel::fused_op_bakward, and no such"
+
+    def register(self):
+        super().register()
+        self.defined.impl("fused_op_bakward", self.fused_op_backward_kernel, "CPU")
+
+
 class PlainRegisterAutograd(FusedOp):
     """PyTorch's own: tangents are zero, in silence."""
 

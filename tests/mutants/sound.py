@@ -61,8 +61,11 @@ class Operator:
             name = schema.split("(")[0]
             for device in self.devices:
                 self.defined.impl(name, getattr(self, f"{name}_kernel"), device.upper())
-            torch.library.register_fake(f"{self.namespace}::{name}", getattr(self, f"{name}_fake"))
+            self.register_fake(name)
         self.register()
+
+    def register_fake(self, name):
+        torch.library.register_fake(self.qualified(name), getattr(self, f"{name}_fake"))
 
     def op(self, name):
         return getattr(getattr(torch.ops, self.namespace), name)
