@@ -112,7 +112,7 @@ class Toolkit:
     @functools.cache
     def find(cls) -> Toolkit | None:
         """The toolkit of CUDA_HOME, else of the nvcc on PATH, else the one in /usr/local/cuda."""
-        home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+        home = os.environ.get(home_variable())
         if home:
             nvcc = shutil.which(os.path.join(home, "bin", "nvcc"))
         else:
@@ -145,6 +145,27 @@ class Toolkit:
         option = "--Ofast-compile"
         # At its "max" the rows' kernels are so long that ptxas takes five times as long for them.
         return [f"{option}=mid"] if option in output_of(self.nvcc, "--help") else []
+
+
+def home_variable() -> str:
+    """The variable that names the toolkit's folder, where one does."""
+    return "CUDA_HOME" if os.environ.get("CUDA_HOME") else "CUDA_PATH"
+
+
+def no_nvcc(version: str = "") -> str:
+    """What to say where no toolkit was found; the first line says what is missing."""
+    name = home_variable()
+    if home := os.environ.get(name):
+        return (
+            f"no nvcc was found in {name}={home}.\n"
+            f"Set {name} to the folder of a CUDA toolkit{version}, or unset it: then the nvcc on "
+            "PATH is taken."
+        )
+    return (
+        "no nvcc was found.\n"
+        f"Install the CUDA toolkit{version}: https://developer.nvidia.com/cuda-downloads "
+        "and put its nvcc on PATH, or set CUDA_HOME to its folder."
+    )
 
 
 def output_of(*command: str) -> str:
@@ -221,11 +242,7 @@ def cuda_obstacle() -> str | None:
         )
     toolkit = Toolkit.find()
     if toolkit is None:
-        return (
-            "no nvcc was found.\n"
-            f"Install the CUDA toolkit {built_with}: https://developer.nvidia.com/cuda-downloads "
-            "and put its nvcc on PATH, or set CUDA_HOME to its folder."
-        )
+        return no_nvcc(f" {built_with}")
     if toolkit.version.split(".")[0] != built_with.split(".")[0]:
         return (
             f"nvcc {toolkit.version} does not match torch {torch.__version__}, "
@@ -458,7 +475,7 @@ def free_memory() -> float:
 def check_compiler() -> None:
     # torch compiles with CXX, else with c++, and setuptools links with the compiler that built
     # Python: make them one.
-    compiler = os.environ.setdefault("CXX", "c++")
+    compiler = os.environ["CXX"] = os.environ.get("CXX", "").strip() or "c++"
     if shutil.which(shlex.split(compiler)[0]) is None:
         raise fail(
             f"no C++ compiler: '{compiler}' was not found.\nInstall one (Debian, Ubuntu: "
@@ -581,10 +598,11 @@ class CheckCuda(Command):
     def run(self) -> None:
         toolkit = Toolkit.find()
         if toolkit is None and self.optional:
-            print(f"{PACKAGE}: no nvcc was found, hence the CUDA sources are not compiled")
+            missing = no_nvcc().splitlines()[0].rstrip(".")
+            print(f"{PACKAGE}: {missing}, hence the CUDA sources are not compiled")
             return
         if toolkit is None:
-            raise fail("no nvcc was found: put it on PATH, or set CUDA_HOME to its folder.")
+            raise fail(no_nvcc())
         from torch.utils.cpp_extension import include_paths
 
         targets = CHECK_TARGETS[:1] if self.oldest else CHECK_TARGETS

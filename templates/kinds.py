@@ -72,7 +72,7 @@ class Options:
     no_cpu: bool = False
     no_grad: bool = False
     backward: str = "operator"  # or "torch"
-    remove: str = ""
+    remove: str | None = None
     dry_run: bool = False
 
     @property

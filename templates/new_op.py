@@ -25,7 +25,7 @@ def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
     options = parse_arguments(argv)
     changes = Changes(root)
     try:
-        make = remove if options.remove else derive if options.source else add
+        make = remove if options.remove is not None else derive if options.source else add
         changes, closing = make(Repository(root), options)
         plan = changes.show()
         if not options.dry_run:
@@ -152,6 +152,7 @@ def default_kind(schema: Schema, own_kernel: bool) -> str:
 
 def remove(repository: Repository, options: Options) -> tuple[Changes, str]:
     """The changes, and what to say when they are made."""
+    assert options.remove is not None
     name = options.remove.removesuffix("/")  # as a shell completes it
     changes = repository.remove(name)
     uses = [f"    {use}" for use in repository.uses(name)]

@@ -345,6 +345,15 @@ def test_no_compiler(project: Path):
     ]
 
 
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_compiler_counts_as_unset(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, value: str
+):
+    monkeypatch.setenv("CXX", value)
+    setup_py.check_compiler()
+    assert os.environ["CXX"] == "c++"
+
+
 def test_old_torch(project: Path, tmp_path: Path):
     env = fake_torch(tmp_path / "old", "__version__ = '2.10.1+cpu'")
     assert failure(project, **env) == (
@@ -439,7 +448,7 @@ def test_use_cuda_0_builds_for_the_cpu(setup_py: ModuleType, monkeypatch: pytest
     )
 
 
-@pytest.mark.parametrize("case", ["CPU-only torch", "no nvcc", "another CUDA"])
+@pytest.mark.parametrize("case", ["CPU-only torch", "no nvcc", "wrong CUDA_HOME", "another CUDA"])
 def test_what_keeps_cuda_from_being_built(
     setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, case: str
 ):
@@ -448,9 +457,16 @@ def test_what_keeps_cuda_from_being_built(
         reason = f"torch {torch.__version__} is built without CUDA"
         advice = "Install a CUDA build of torch: https://pytorch.org/get-started/locally "
     elif case == "no nvcc":
-        monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+        monkeypatch.delenv("CUDA_HOME")
+        monkeypatch.setattr(setup_py.shutil, "which", lambda name: None)
         reason = "no nvcc was found"
         advice = "Install the CUDA toolkit 13.0: https://developer.nvidia.com/cuda-downloads "
+    elif case == "wrong CUDA_HOME":
+        monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
+        reason = f"no nvcc was found in CUDA_HOME={tmp_path}/nowhere"
+        advice = (
+            "Set CUDA_HOME to the folder of a CUDA toolkit 13.0, or unset it: then the nvcc on "
+        )
     else:
         monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda12", "12.8")))
         reason = (
@@ -595,8 +611,12 @@ def test_check_cuda_compiles_fast_where_nvcc_can(setup_py: ModuleType):
 def test_check_cuda_without_nvcc(project: Path):
     env = {"CUDA_HOME": "/nonexistent"}
     assert failure(project, "check_cuda", **env) == (
-        "no nvcc was found: put it on PATH, or set CUDA_HOME to its folder."
+        "no nvcc was found in CUDA_HOME=/nonexistent.\n"
+        "Set CUDA_HOME to the folder of a CUDA toolkit, or unset it: then the nvcc on PATH is "
+        "taken."
     )
     result = python_with_torch("setup.py", "-q", "check_cuda", "--optional", cwd=project, env=env)
     assert result.returncode == 0
-    assert result.stdout.endswith("no nvcc was found, hence the CUDA sources are not compiled\n")
+    assert result.stdout.endswith(
+        "no nvcc was found in CUDA_HOME=/nonexistent, hence the CUDA sources are not compiled\n"
+    )

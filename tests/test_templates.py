@@ -527,6 +527,7 @@ def test_an_existing_kernel_is_taken_in_as_it_is(checkout, tmp_path):
             "fused_op/fused_op.h",
             "extension_cpp/operators/fused_op",
             "__pycache__",
+            "",
             " fused_op",
             "fused_op\n",
         ),
