@@ -14,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -236,11 +236,26 @@ class Repository:
         ]
         if re.search(rf"^from {self.package} import .*\b(?:ops|nn)\b", text, re.M):
             ways.append(rf"(?<![\w.])(?:ops|nn)\.{any_name}")
-        for alias in re.findall(rf"^(\w+) = torch\.ops\.{self.package}$", text, re.M):
+        for alias in self._aliases(path, text):
             ways.append(rf"(?<![\w.]){alias}\.{any_name}")
         if path.suffix == ".md":
             ways += [rf"`{any_name}`", rf"\[`?{any_name}`?\]"]
         return re.compile("|".join(ways), re.M)
+
+    def _aliases(self, path: Path, text: str) -> list[str]:
+        """The names that a file gives to the operators' namespace."""
+        namespace = f"torch.ops.{self.package}"
+        if path.suffix != ".py" or namespace not in text:
+            return []
+        with suppress(SyntaxError):
+            return [
+                target.id
+                for node in ast.parse(text).body
+                if isinstance(node, ast.Assign) and ast.unparse(node.value) == namespace
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            ]
+        return []
 
     def names(self, name: str) -> set[str]:
         """The names under which an operator is imported: its own, and that of its module."""
