@@ -368,6 +368,11 @@ def test_a_choice_by_a_number_has_the_shape_of_all(choice, value, define):
     verify.verify(definition, derive(definition))
 
 
+def test_a_number_that_is_chosen_and_divided_by_is_a_value(define):
+    source = "def f(x: Tensor, cap: float) -> Tensor:\n    return torch.clamp(x, max=cap) / cap"
+    assert "  A cap;\n" in assemble(read(define(source))).files["f.cpp"]
+
+
 def test_a_number_may_be_called_as_what_functors_declare(define):
     source = (
         "def f(x: Tensor, kWork: float) -> Tensor:\n    return torch.tanh(torch.sin(x * kWork))"
