@@ -338,6 +338,11 @@ def hooked(bn: nn.Module) -> nn.Module:
     return bn
 
 
+def replaced(bn: nn.Module) -> nn.Module:
+    bn.forward = lambda input: input * 0 + 1
+    return bn
+
+
 def without_bias(bn: nn.Module) -> nn.Module:
     bn.register_parameter("bias", None)
     return bn
@@ -349,9 +354,11 @@ def without_bias(bn: nn.Module) -> nn.Module:
         lambda: Doubled(8),
         lambda: hooked(nn.BatchNorm2d(8)),
         lambda: without_bias(nn.BatchNorm2d(8)),
+        lambda: replaced(nn.BatchNorm2d(8)),
         lambda: nn.SyncBatchNorm(8),
+        lambda: nn.Identity(),
     ],
-    ids=["subclass", "hook", "without bias", "synchronised"],
+    ids=["subclass", "hook", "without bias", "replaced", "synchronised", "none"],
 )
 @pytest.mark.parametrize("compiled", [False, True])
 def test_what_a_batch_normalisation_does_besides_is_kept(bn, compiled):

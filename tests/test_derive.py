@@ -373,6 +373,32 @@ def test_a_number_that_is_chosen_and_divided_by_is_a_value(define):
     assert "  A cap;\n" in assemble(read(define(source))).files["f.cpp"]
 
 
+def test_the_square_of_an_integer_has_a_name(define):
+    source = "def f(x: Tensor, n: int) -> Tensor:\n    return x * (n**2 + 1) / (n**2 - 1)"
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "const double n_squared = double(n) * double(n);" in text
+
+
+@pytest.mark.parametrize("name", ["SCALE", "DX", "W1"])
+def test_a_value_may_be_called_as_macros_are(name, define):
+    source = f"""
+def f(x: Tensor, a: float) -> Tensor:
+    {name} = 2 * a
+    return x * {name} + torch.sin(x * {name})
+"""
+    assert f"A {name}_;  // 2.0 * a\n" in assemble(read(define(source))).files["f.cpp"]
+
+
+def test_a_number_of_rows_may_be_computed_from_one_of_its_name(define):
+    source = """
+def f(x: Tensor, inputs: float) -> Tensor:
+    inputs = 2 * inputs + 1
+    return (x * inputs).sum(-1)
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "A inputs2;  // 2.0 * inputs_ + 1.0\n" in text
+
+
 def test_a_number_may_be_called_as_what_functors_declare(define):
     source = (
         "def f(x: Tensor, kWork: float) -> Tensor:\n    return torch.tanh(torch.sin(x * kWork))"

@@ -102,7 +102,7 @@ def prepared(
     """
     settings = list(settings)
     found = of_numbers(body)
-    taken = {*taken, *spelling.values()}
+    taken = {*taken, *spelling, *spelling.values()}
     namer = Printer(Cpp(spelling), names, taken, words)
     by: dict[Node, Node] = {}
     for node in found:

@@ -146,6 +146,8 @@ class Printer:
         )
 
     def fresh(self, wanted: str) -> str:
+        if self.language.is_taken(wanted) and self.language.is_taken(f"{wanted}2"):
+            wanted += "_"  # of what looks like a macro no number makes anything else
         name, k = wanted, 2
         while name in self.taken or self.language.is_taken(name):
             name, k = f"{wanted}{'_' if wanted[-1].isdigit() else ''}{k}", k + 1
@@ -157,9 +159,9 @@ class Printer:
             return self.names[node]
         word = self.words.get(node, OPERATIONS[node.op].word)
         if node.op == "mul" and node.args[0] is node.args[1]:
-            return (
-                f"{self.expression(node.args[0])}_squared" if self.has_name(node.args[0]) else word
-            )
+            (factor, _) = node.args
+            name = self.bound.get(factor, factor.value)
+            return f"{name}_squared" if self.has_name(factor) else word
         return f"grad_{word}" if node.is_gradient and node.op in ("where", "mul") else word
 
     def has_name(self, node: Node) -> bool:

@@ -110,12 +110,14 @@ def _is_plain(bn: Any) -> bool:
 
     Its class and its hooks may see the call, or change what comes of it.
     """
+    if type(bn) not in _DIMS or "forward" in vars(bn):
+        return False
     tensors = (bn.weight, bn.bias, bn.running_mean, bn.running_var)
     hooks = (
         *(bn._forward_hooks, bn._forward_pre_hooks),
         *(bn._backward_hooks, bn._backward_pre_hooks),
     )
-    return type(bn) in _DIMS and all(tensor is not None for tensor in tensors) and not any(hooks)
+    return all(tensor is not None for tensor in tensors) and not any(hooks)
 
 
 # A leaf for torch.fx.symbolic_trace, which cannot follow a decision on dimensions.
