@@ -35,6 +35,36 @@ def test_misaligned_and_long(device, dtype):
             assert (out[offset_out + length :] == -1).all()
 
 
+LENGTHS = {"cpu": (16,), "cuda": (16, 64, 128)}  # MiB
+
+
+@pytest.mark.parametrize(
+    ("device", "mib"), [(device, mib) for device in DEVICES for mib in LENGTHS[device]]
+)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_around_the_lengths_from_which_kernels_are_others(device, mib, dtype):
+    access = 16 // dtype.itemsize
+    length = (mib << 20) // dtype.itemsize
+    memory = torch.arange(length + 6 * access, device=device).remainder(61).sub(30).to(dtype)
+    # One access short of it; some more, which no block has all of.
+    for numel in (length - access, length + 5 * access):
+        a, b = memory[:numel], memory[access:][:numel]
+        assert torch.equal(ops.relu(a), a.relu())
+        assert torch.equal(ops.mymul(a, b), a * b)
+    # Inputs that lie otherwise than the output, which may be one of them.
+    for offset_a, offset_b, offset_out in ((1, 2, 0), (0, access - 1, 0), (1, 0, 1)):
+        numel = length + 2 * access + 1
+        a, b = memory[offset_a:][:numel], memory[offset_b:][:numel]
+        out = torch.full((numel + access,), -99, dtype=dtype, device=device)
+        ops.myadd_out(a, b, out[offset_out:][:numel])
+        assert torch.equal(out[offset_out:][:numel], a + b)
+        assert (out[:offset_out] == -99).all()
+        assert (out[offset_out + numel :] == -99).all()
+        out[offset_out:][:numel] = a
+        ops.myadd_out(out[offset_out:][:numel], b, out[offset_out:][:numel])
+        assert torch.equal(out[offset_out:][:numel], a + b)
+
+
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_every_number_of_a_half_type(device, dtype):

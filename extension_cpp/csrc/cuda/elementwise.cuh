@@ -64,27 +64,55 @@ __global__ void __launch_bounds__(kBlock)
   });
 }
 
-// Whether a thread has a second access under way while it computes the first. That gains up to a tenth where the
-// arithmetic is as long as the wait for memory, from 3.5 instructions for a byte on, and costs a hundredth elsewhere.
-// Of more tensors the accesses would take the registers of other threads.
-template <class T, class F>
-constexpr bool needs_two_accesses(size_t tensors) {
-  constexpr int kWork = extension_cpp::detail::kWorkOf<F>;
-  return tensors <= 3 && 2 * kWork >= 7 * static_cast<int>(tensors * sizeof(T));
+// elementwise_kernel of inputs that lie otherwise than the outputs: a thread asks for one piece of each and has the
+// next one from its neighbour, half of what elementwise_kernel asks of the L1 cache. At most kMost elements.
+template <class F, class T, size_t M, size_t K>
+__global__ void __launch_bounds__(kBlock)
+    shifted_kernel(F f, int numel, int before, PointerArray<T, M> outputs, PointerArray<const T, K> inputs) {
+  wait_for_previous();
+  constexpr int N = kVector<T>;
+  const int i = (static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x)) * N - before;
+  const bool whole = i >= 0 && i <= numel - N;
+  const bool has_neighbour = threadIdx.x % kWarp != kWarp - 1 && i <= numel - 2 * N;
+  Requested requested[K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const char* const address = reinterpret_cast<const char*>(inputs.data[k] + i);
+    requested[k] = request(address, whole, whole && !has_neighbour && !is_aligned(address));
+  }
+  Packed packed[K];
+#pragma unroll
+  for (size_t k = 0; k < K; ++k) {
+    const unsigned (&w)[8] = requested[k].words;
+    Packed next;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const unsigned of_neighbour = __shfl_down_sync(~0u, w[j], 1);
+      next.words[j] = has_neighbour ? of_neighbour : w[4 + j];
+    }
+    packed[k] = across<sizeof(T)>({{w[0], w[1], w[2], w[3]}}, next, requested[k].misaligned);
+    if (!whole) {
+      packed[k] = pack_elements<T>([&](int n) {
+        const bool is = i + n >= 0 && i + n < numel;
+        return is ? element_at<T>(reinterpret_cast<const char*>(inputs.data[k] + (i + n))) : T(0);
+      });
+    }
+  }
+  store_results(f, packed, outputs, i, -i, numel - i);
 }
 
 // elementwise_kernel of tensors that are aligned, in whole accesses, `Accesses` for a thread: nothing but that, for a
-// kernel whose code is not in any cache waits for every jump to more of it.
-template <int Accesses, int Block, class F, class T, size_t M, size_t K>
+// kernel whose code is not in any cache waits for every jump to more of it. Index: has room for one block more.
+template <int Accesses, int Block, class Index, class F, class T, size_t M, size_t K>
 __global__ void __launch_bounds__(Block)
-    aligned_kernel(F f, int64_t numel, PointerArray<T, M> outputs, PointerArray<const T, K> inputs) {
+    aligned_kernel(F f, Index numel, PointerArray<T, M> outputs, PointerArray<const T, K> inputs) {
   wait_for_previous();
   constexpr int N = kVector<T>;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * (Accesses * Block * N) + static_cast<int>(threadIdx.x) * N;
+  const Index first = static_cast<Index>(blockIdx.x) * (Accesses * Block * N) + static_cast<int>(threadIdx.x) * N;
   Packed packed[Accesses][K];
 #pragma unroll
   for (int a = 0; a < Accesses; ++a) {
-    const int64_t i = first + a * (Block * N);
+    const Index i = first + a * (Block * N);
     if (i < numel) {
 #pragma unroll
       for (size_t k = 0; k < K; ++k) {
@@ -94,9 +122,50 @@ __global__ void __launch_bounds__(Block)
   }
 #pragma unroll
   for (int a = 0; a < Accesses; ++a) {
-    const int64_t i = first + a * (Block * N);
+    const Index i = first + a * (Block * N);
     if (i < numel) {
       store_results(f, packed[a], outputs, i, 0, N);
+    }
+  }
+}
+
+template <int Accesses, int Block, class Index, class F, class T, size_t M, size_t K>
+void launch_aligned_kernel(
+    const F& f, int64_t numel, const PointerArray<T, M>& outputs, const PointerArray<const T, K>& inputs,
+    cudaStream_t stream) {
+  const auto blocks = static_cast<unsigned>(ceil_div(numel, int64_t{Accesses} * Block * kVector<T>));
+  const auto kernel = aligned_kernel<Accesses, Block, Index, F, T, M, K>;
+  launch_overlapped(kernel, blocks, Block, 0, stream, f, static_cast<Index>(numel), outputs, inputs);
+}
+
+// Whether a thread has a second access of large tensors under way while it computes the first. That gains up to a tenth
+// where the arithmetic is as long as the wait for memory, from 3.5 instructions for a byte on, and costs a hundredth
+// elsewhere.
+template <class T, class F>
+constexpr bool needs_two_accesses(size_t tensors) {
+  constexpr int kWork = extension_cpp::detail::kWorkOf<F>;
+  return 2 * kWork >= 7 * static_cast<int>(tensors * sizeof(T));
+}
+
+// By what benchmarks/NOTES.md says of accesses and blocks. Of more than three tensors several accesses would take the
+// registers of other threads.
+template <class F, class T, size_t M, size_t K>
+void launch_aligned(
+    const F& f, int64_t numel, const PointerArray<T, M>& outputs, const PointerArray<const T, K>& inputs,
+    cudaStream_t stream) {
+  constexpr size_t kTensors = M + K;
+  if constexpr (kTensors > 3) {
+    launch_aligned_kernel<1, kBlock, int64_t>(f, numel, outputs, inputs, stream);
+  } else {
+    // Bytes of each tensor. Blocks of 1024 threads have half of the registers that double may need.
+    constexpr int64_t kLarge = kTensors == 3 ? int64_t{128} << 20 : int64_t{64} << 20;
+    constexpr int kLargeBlock = kTensors < 3 ? kBlock / 2 : sizeof(T) < 8 ? 1024 : kBlock;
+    if (numel * static_cast<int64_t>(sizeof(T)) < kLarge) {
+      launch_aligned_kernel<2, kBlock / 2, int>(f, numel, outputs, inputs, stream);
+    } else if constexpr (needs_two_accesses<T, F>(kTensors)) {
+      launch_aligned_kernel<2, kBlock / 2, int64_t>(f, numel, outputs, inputs, stream);
+    } else {
+      launch_aligned_kernel<1, kLargeBlock, int64_t>(f, numel, outputs, inputs, stream);
     }
   }
 }
@@ -118,15 +187,19 @@ void elementwise(
   const auto blocks = static_cast<unsigned>(ceil_div(before + indexing.numel, int64_t{kBlock} * N));
   const bool aligned = aligned_alike && before == 0 && indexing.numel % N == 0;
   if (aligned && indexing.all_linear() && (is_aligned(inputs[I]) && ...)) {
-    // Blocks with two accesses a thread have half the threads: with as many it takes up to three hundredths more time.
-    constexpr int kAccesses = needs_two_accesses<T, F>(M + sizeof...(I)) ? 2 : 1;
-    constexpr int kThreads = kBlock / kAccesses;
-    launch_overlapped(
-        aligned_kernel<kAccesses, kThreads, F, T, M, sizeof...(I)>, blocks, kThreads, 0, stream, f, indexing.numel,
-        outputs, PointerArray<const T, sizeof...(I)>{{inputs[I]...}});
+    launch_aligned(f, indexing.numel, outputs, PointerArray<const T, sizeof...(I)>{{inputs[I]...}}, stream);
   } else if (aligned_alike && indexing.all_linear()) {
-    const auto kernel = elementwise_kernel<N, F, T, M, Same<Flat<T>, I>...>;
-    launch_overlapped(kernel, blocks, kBlock, 0, stream, f, indexing.numel, before, outputs, Flat<T>{inputs[I]}...);
+    // Of smaller tensors the neighbours' pieces are waited for longer than caches take for a second one.
+    constexpr int64_t kShifted = int64_t{16} << 20;  // bytes
+    const bool lie_alike = (is_aligned(inputs[I] - before) && ...);
+    if (lie_alike || indexing.numel * static_cast<int64_t>(sizeof(T)) < kShifted || indexing.numel > kMost) {
+      const auto kernel = elementwise_kernel<N, F, T, M, Same<Flat<T>, I>...>;
+      launch_overlapped(kernel, blocks, kBlock, 0, stream, f, indexing.numel, before, outputs, Flat<T>{inputs[I]}...);
+    } else {
+      launch_overlapped(
+          shifted_kernel<F, T, M, sizeof...(I)>, blocks, kBlock, 0, stream, f, static_cast<int>(indexing.numel), before,
+          outputs, PointerArray<const T, sizeof...(I)>{{inputs[I]...}});
+    }
   } else if (aligned_alike && is_matrix(indexing)) {
     launch_matrix(f, indexing, outputs, inputs, stream);
   } else if (!aligned_alike || !launch_tiles(f, indexing, outputs, inputs, stream)) {
