@@ -147,19 +147,23 @@ class Toolkit:
         return [f"{option}=mid"] if option in output_of(self.nvcc, "--help") else []
 
 
+HOME_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
+
+
 def home_variable() -> str:
     """The variable that names the toolkit's folder, where one does."""
-    return "CUDA_HOME" if os.environ.get("CUDA_HOME") else "CUDA_PATH"
+    return next((name for name in HOME_VARIABLES if os.environ.get(name)), HOME_VARIABLES[-1])
 
 
 def no_nvcc(version: str = "") -> str:
     """What to say where no toolkit was found; the first line says what is missing."""
     name = home_variable()
     if home := os.environ.get(name):
+        given = " and ".join(name for name in HOME_VARIABLES if os.environ.get(name))
         return (
             f"no nvcc was found in {name}={home}.\n"
-            f"Set {name} to the folder of a CUDA toolkit{version}, or unset it: then the nvcc on "
-            "PATH is taken."
+            f"Set {name} to the folder of a CUDA toolkit{version}, or unset {given}: then the nvcc "
+            "on PATH is taken."
         )
     return (
         "no nvcc was found.\n"

@@ -277,7 +277,8 @@ class Repository:
     def _files_without_git(self) -> list[Path]:
         """Those that no pattern of .gitignore names, and that lie in no hidden folder or venv."""
         ignored = self.root / ".gitignore"
-        patterns = [x.rstrip("/") for x in ignored.read_text().split()] if ignored.exists() else []
+        lines = ignored.read_text().splitlines() if ignored.exists() else []
+        patterns = [x.strip().strip("/") for x in lines if x.strip()[:1] not in ("", "#", "!")]
 
         def wanted(names: list[str]) -> list[str]:
             return [name for name in names if not any(fnmatch(name, x) for x in patterns)]

@@ -369,6 +369,16 @@ def test_what_a_batch_normalisation_does_besides_is_kept(bn, compiled):
     torch.testing.assert_close(called(input), plain(input))
 
 
+def test_hooks_of_all_modules_see_the_batch_normalisation():
+    def more(module, args, output):
+        return output + 1 if isinstance(module, nn.BatchNorm2d) else output
+
+    layer, plain = layer_and_parts(2, "cpu")
+    input = torch.randn(2, 3, 12, 12)
+    with nn.modules.module.register_module_forward_hook(more):
+        torch.testing.assert_close(layer.eval()(input), plain.eval()(input))
+
+
 def test_lazy_parts_are_initialised_at_inference():
     layer = ConvBnRelu.of(nn.LazyConv2d(8, 3), nn.LazyBatchNorm2d()).eval()
     input = torch.randn(2, 3, 12, 12)

@@ -469,7 +469,7 @@ def test_what_keeps_cuda_from_being_built(
         monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nowhere"))
         reason = f"no nvcc was found in CUDA_HOME={tmp_path}/nowhere"
         advice = (
-            "Set CUDA_HOME to the folder of a CUDA toolkit 13.0, or unset it: then the nvcc on "
+            "Set CUDA_HOME to the folder of a CUDA toolkit 13.0, or unset CUDA_HOME: then the nvcc "
         )
     else:
         monkeypatch.setenv("CUDA_HOME", str(fake_toolkit(tmp_path / "cuda12", "12.8")))
@@ -616,9 +616,11 @@ def test_check_cuda_without_nvcc(project: Path):
     env = {"CUDA_HOME": "/nonexistent"}
     assert failure(project, "check_cuda", **env) == (
         "no nvcc was found in CUDA_HOME=/nonexistent.\n"
-        "Set CUDA_HOME to the folder of a CUDA toolkit, or unset it: then the nvcc on PATH is "
-        "taken."
+        "Set CUDA_HOME to the folder of a CUDA toolkit, or unset CUDA_HOME: then the nvcc on PATH "
+        "is taken."
     )
+    message = failure(project, "check_cuda", **env, CUDA_PATH="/opt/cuda")
+    assert "or unset CUDA_HOME and CUDA_PATH: then" in message
     result = python_with_torch("setup.py", "-q", "check_cuda", "--optional", cwd=project, env=env)
     assert result.returncode == 0
     assert result.stdout.endswith(

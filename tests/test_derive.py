@@ -373,6 +373,27 @@ def test_a_number_that_is_chosen_and_divided_by_is_a_value(define):
     assert "  A cap;\n" in assemble(read(define(source))).files["f.cpp"]
 
 
+@pytest.mark.parametrize("choice", ["torch.minimum(x, s)", "torch.where(x > 1, s, x)"])
+def test_what_a_row_has_one_of_is_a_value_where_it_is_chosen_and_divided_by(choice, define):
+    source = f"""
+def f(x: Tensor) -> Tensor:
+    s = x.abs().amax(-1, keepdim=True)
+    return {choice} / s
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "const A s = row.max(" in text
+    assert "Divisor<A>" not in text
+
+
+def test_a_number_of_rows_may_be_called_as_a_gradient(define):
+    source = """
+def f(x: Tensor, grad_x: float) -> Tensor:
+    return x * (x * grad_x).sum(-1, keepdim=True)
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "  T* grad_x;  // [rows, cols]\n  A grad_x_;\n" in text
+
+
 def test_the_square_of_an_integer_has_a_name(define):
     source = "def f(x: Tensor, n: int) -> Tensor:\n    return x * (n**2 + 1) / (n**2 - 1)"
     text = assemble(read(define(source))).files["f.cpp"]

@@ -84,10 +84,15 @@ def lowered_names(names: Mapping[Node, str]) -> dict[Node, str]:
     return {node: name for old, name in names.items() if (node := lower(old, done)).args}
 
 
-def divisors(nodes: Iterable[Node]) -> set[Node]:
-    """What there is one of, for all or for a row, and elements are divided by."""
+def divisors(results: Iterable[Node]) -> set[Node]:
+    """What there is one of, for all or for a row, and elements are divided by.
+
+    Not where a choice takes it, too: C++ has no type for one between a divisor and a value.
+    """
+    nodes = list(in_order(results))
+    chosen = {taken for node in nodes if node.op == "where" for taken in node.args[1:]}
     return {
         node.args[1]
-        for node in in_order(nodes)
+        for node in nodes
         if node.op == "div" and node.extent & COLUMN and not node.args[1].extent & COLUMN
-    }
+    } - chosen

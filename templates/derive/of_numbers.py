@@ -46,11 +46,7 @@ class Formula:
 
     def number_members(self, results: Iterable[Node]) -> list[str]:
         """The members of a functor that are numbers, of what it computes."""
-        results = list(results)
-        # C++ has no type for a choice between a divisor and a value.
-        choices = [node for node in in_order(results) if node.op == "where"]
-        taken = {node.value for choice in choices for node in choice.args[1:] if not node.args}
-        divided_by = {node.value for node in divisors(results)} - taken
+        divided_by = {node.value for node in divisors(results)}
         lines = []
         for (name, kind), given in zip(self.members.items(), self.arguments, strict=True):
             line = f"{'Divisor<A>' if name in divided_by else kind} {self.spelling[name]};"

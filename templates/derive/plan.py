@@ -161,6 +161,7 @@ class Plan:
         backwards: one for each variant that has gradients to compute.
         own: the operator itself.
         taken: what the headers declare.
+        in_rows: what functors and host functions of rows call something.
         in_cpp: the arguments' names in C++.
         host: the C++ function that is the operator's kernel.
         summary: what it computes, a sentence or more.
@@ -192,8 +193,13 @@ class Plan:
         self.own = Declared(self.name, definition.schema.text, line)
         names = [a.name for a in self.arguments]
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
-        taken = [*own, "inputs", *(IN_ROWS if self.is_of_rows else ())]
-        self.in_cpp = cpp_text.spelled(names, taken=taken) | {name: name for name in own}
+        taken = [*own, "inputs"]
+        self.in_rows: list[str] = []
+        if self.is_of_rows:
+            spelled = cpp_text.spelled(names, [*taken, *IN_ROWS])
+            self.in_rows = [*IN_ROWS, *(f"grad_{spelled[name]}" for name in self.tensors)]
+        spelled = cpp_text.spelled(names, [*taken, *self.in_rows])
+        self.in_cpp = spelled | {name: name for name in own}
         is_taken = self.name in self.taken | CPP_KEYWORDS | EXPANDED or is_macro(self.name)
         self.host = f"op_{self.name}" if is_taken else self.name
         text, self.described = summary(definition)

@@ -12,7 +12,7 @@ from naming import camel
 from .body import Body, Branch, Leaf, each, leaves
 from .cpp_text import lowered, lowered_names
 from .of_numbers import Formula, prepared
-from .plan import IN_ROWS, Backward, Plan, returned
+from .plan import Backward, Plan, returned
 from .rows_operations import summed_together
 from .rows_text import RowFunctor
 
@@ -51,7 +51,7 @@ def backward_body(backward: Backward) -> Body:
 
 def formula(plan: Plan, leaf: Leaf) -> Formula:
     names = lowered_names(plan.variants[0].names)
-    return prepared(leaf, names, {}, plan.settings, plan.in_cpp, taken=IN_ROWS)
+    return prepared(leaf, names, {}, plan.settings, plan.in_cpp, taken=plan.in_rows)
 
 
 def functor(

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from extension_cpp.operators.bn_relu.ops import bn_relu
 
@@ -117,7 +118,8 @@ def _is_plain(bn: Any) -> bool:
         *(bn._forward_hooks, bn._forward_pre_hooks),
         *(bn._backward_hooks, bn._backward_pre_hooks),
     )
-    return all(tensor is not None for tensor in tensors) and not any(hooks)
+    seen = any(hooks) or _has_any_global_hook()
+    return all(tensor is not None for tensor in tensors) and not seen
 
 
 # A leaf for torch.fx.symbolic_trace, which cannot follow a decision on dimensions.
