@@ -112,7 +112,7 @@ class Toolkit:
     @functools.cache
     def find(cls) -> Toolkit | None:
         """The toolkit of CUDA_HOME, else of the nvcc on PATH, else the one in /usr/local/cuda."""
-        home = os.environ.get(home_variable())
+        home = next((os.environ[name] for name in home_variables()), "")
         if home:
             nvcc = shutil.which(os.path.join(home, "bin", "nvcc"))
         else:
@@ -147,23 +147,18 @@ class Toolkit:
         return [f"{option}=mid"] if option in output_of(self.nvcc, "--help") else []
 
 
-HOME_VARIABLES = ("CUDA_HOME", "CUDA_PATH")
-
-
-def home_variable() -> str:
-    """The variable that names the toolkit's folder, where one does."""
-    return next((name for name in HOME_VARIABLES if os.environ.get(name)), HOME_VARIABLES[-1])
+def home_variables() -> list[str]:
+    """The variables that name the toolkit's folder, of which the first counts."""
+    return [name for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
 
 
 def no_nvcc(version: str = "") -> str:
     """What to say where no toolkit was found; the first line says what is missing."""
-    name = home_variable()
-    if home := os.environ.get(name):
-        given = " and ".join(name for name in HOME_VARIABLES if os.environ.get(name))
+    if names := home_variables():
         return (
-            f"no nvcc was found in {name}={home}.\n"
-            f"Set {name} to the folder of a CUDA toolkit{version}, or unset {given}: then the nvcc "
-            "on PATH is taken."
+            f"no nvcc was found in {names[0]}={os.environ[names[0]]}.\n"
+            f"Set {names[0]} to the folder of a CUDA toolkit{version}, or unset "
+            f"{' and '.join(names)}: then the nvcc on PATH is taken."
         )
     return (
         "no nvcc was found.\n"

@@ -278,18 +278,19 @@ class Repository:
         """Those that no pattern of .gitignore names, and that lie in no hidden folder or venv."""
         ignored = self.root / ".gitignore"
         lines = ignored.read_text().splitlines() if ignored.exists() else []
-        patterns = [x.strip().strip("/") for x in lines if x.strip()[:1] not in ("", "#", "!")]
+        patterns = [line.strip().rstrip("/") for line in lines if line.strip()[:1] not in "#!"]
 
-        def wanted(names: list[str]) -> list[str]:
-            return [name for name in names if not any(fnmatch(name, x) for x in patterns)]
+        def is_wanted(path: Path) -> bool:
+            place = f"/{path.relative_to(self.root).as_posix()}"
+            return not any(fnmatch(place if x.startswith("/") else path.name, x) for x in patterns)
 
         found = []
         for folder, folders, files in os.walk(self.root):
             if "pyvenv.cfg" in files:
                 folders.clear()
                 continue
-            folders[:] = [name for name in wanted(folders) if name[0] != "."]
-            found += [Path(folder, name) for name in wanted(files)]
+            folders[:] = [x for x in folders if x[0] != "." and is_wanted(Path(folder, x))]
+            found += [path for x in files if is_wanted(path := Path(folder, x))]
         return sorted(path for path in found if path.is_file())
 
 

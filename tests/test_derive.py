@@ -410,6 +410,32 @@ def f(x: Tensor, a: float) -> Tensor:
     assert f"A {name}_;  // 2.0 * a\n" in assemble(read(define(source))).files["f.cpp"]
 
 
+@pytest.mark.parametrize(
+    ("name", "made"), [("SCALE", "SCALE2_"), ("DX", "DX2_"), ("W1", "W1_2_"), ("X", "X_")]
+)
+def test_values_may_be_called_twice_as_macros_are(name, made, define):
+    source = f"""
+def f(x: Tensor, {name}: float) -> Tensor:
+    {name} = 2 * {name}
+    y = x * {name} + torch.sin(x * {name})
+    {name} = y + 1
+    {name} = {name} * torch.sin({name})
+    return {name} * torch.cos({name})
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert f"A {made};  // 2.0 * " in text
+
+
+def test_a_squared_sum_of_several_has_a_name(define):
+    source = """
+def f(x: Tensor) -> Tensor:
+    total = x.sum(-1, keepdim=True) ** 2 + (x * x).sum(-1, keepdim=True)
+    return x * total / (x.sum(-1, keepdim=True) ** 2 + 1)
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "const A product = sums[0] * sums[0];" in text
+
+
 def test_a_number_of_rows_may_be_computed_from_one_of_its_name(define):
     source = """
 def f(x: Tensor, inputs: float) -> Tensor:

@@ -193,12 +193,9 @@ class Plan:
         self.own = Declared(self.name, definition.schema.text, line)
         names = [a.name for a in self.arguments]
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
-        taken = [*own, "inputs"]
-        self.in_rows: list[str] = []
-        if self.is_of_rows:
-            spelled = cpp_text.spelled(names, [*taken, *IN_ROWS])
-            self.in_rows = [*IN_ROWS, *(f"grad_{spelled[name]}" for name in self.tensors)]
-        spelled = cpp_text.spelled(names, [*taken, *self.in_rows])
+        gradients = [f"grad_{name}" for name in self.tensors]
+        self.in_rows = [*IN_ROWS, *gradients] if self.is_of_rows else []
+        spelled = cpp_text.spelled(names, taken=[*own, "inputs", *self.in_rows])
         self.in_cpp = spelled | {name: name for name in own}
         is_taken = self.name in self.taken | CPP_KEYWORDS | EXPANDED or is_macro(self.name)
         self.host = f"op_{self.name}" if is_taken else self.name

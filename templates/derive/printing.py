@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -146,11 +147,12 @@ class Printer:
         )
 
     def fresh(self, wanted: str) -> str:
-        if self.language.is_taken(wanted) and self.language.is_taken(f"{wanted}2"):
-            wanted += "_"  # of what looks like a macro no number makes anything else
-        name, k = wanted, 2
-        while name in self.taken or self.language.is_taken(name):
-            name, k = f"{wanted}{'_' if wanted[-1].isdigit() else ''}{k}", k + 1
+        # What looks like a macro, or would with a number, does not with an underscore at its end.
+        end = "_" if self.language.is_taken(f"{wanted}2") else ""
+        between = "_" if wanted[-1].isdigit() else ""
+        numbered = (f"{wanted}{between}{k}{end}" for k in itertools.count(2))
+        names = itertools.chain([wanted, f"{wanted}{end}"], numbered)
+        name = next(n for n in names if n not in self.taken and not self.language.is_taken(n))
         self.taken.add(name)
         return name
 
@@ -160,8 +162,8 @@ class Printer:
         word = self.words.get(node, OPERATIONS[node.op].word)
         if node.op == "mul" and node.args[0] is node.args[1]:
             (factor, _) = node.args
-            name = self.bound.get(factor, factor.value)
-            return f"{name}_squared" if self.has_name(factor) else word
+            name = self.bound.get(factor) or str(factor.value)
+            return f"{name}_squared" if self.has_name(factor) and name.isidentifier() else word
         return f"grad_{word}" if node.is_gradient and node.op in ("where", "mul") else word
 
     def has_name(self, node: Node) -> bool:

@@ -33,7 +33,7 @@ def functors(plan: Plan) -> list[str]:
 def backward_functors(plan: Plan, backward: Backward) -> list[str]:
     variant = backward.variant
     columns = [name for name in variant.saved if name in variant.columns]
-    members = [f"grad_{plan.in_cpp[name]}" for name in variant.computed]
+    members = [f"grad_{name}" for name in variant.computed]
     tensors = (backward.elements, backward.rows, columns)
     return [
         functor(backward.struct + suffix, formula(plan, leaf), members, [], tensors)

@@ -185,20 +185,20 @@ void elementwise(
     aligned_alike = aligned_alike && elements_before(output) == before;
   }
   const auto blocks = static_cast<unsigned>(ceil_div(before + indexing.numel, int64_t{kBlock} * N));
-  const bool aligned = aligned_alike && before == 0 && indexing.numel % N == 0;
-  if (aligned && indexing.all_linear() && (is_aligned(inputs[I]) && ...)) {
-    launch_aligned(f, indexing.numel, outputs, PointerArray<const T, sizeof...(I)>{{inputs[I]...}}, stream);
+  const PointerArray<const T, sizeof...(I)> from{{inputs[I]...}};
+  const bool lie_alike = (is_aligned(inputs[I] - before) && ...);  // as the outputs
+  if (aligned_alike && indexing.all_linear() && lie_alike && before == 0 && indexing.numel % N == 0) {
+    launch_aligned(f, indexing.numel, outputs, from, stream);
   } else if (aligned_alike && indexing.all_linear()) {
     // Of smaller tensors the neighbours' pieces are waited for longer than caches take for a second one.
     constexpr int64_t kShifted = int64_t{16} << 20;  // bytes
-    const bool lie_alike = (is_aligned(inputs[I] - before) && ...);
     if (lie_alike || indexing.numel * static_cast<int64_t>(sizeof(T)) < kShifted || indexing.numel > kMost) {
       const auto kernel = elementwise_kernel<N, F, T, M, Same<Flat<T>, I>...>;
       launch_overlapped(kernel, blocks, kBlock, 0, stream, f, indexing.numel, before, outputs, Flat<T>{inputs[I]}...);
     } else {
       launch_overlapped(
           shifted_kernel<F, T, M, sizeof...(I)>, blocks, kBlock, 0, stream, f, static_cast<int>(indexing.numel), before,
-          outputs, PointerArray<const T, sizeof...(I)>{{inputs[I]...}});
+          outputs, from);
     }
   } else if (aligned_alike && is_matrix(indexing)) {
     launch_matrix(f, indexing, outputs, inputs, stream);
