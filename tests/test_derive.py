@@ -426,6 +426,33 @@ def f(x: Tensor, {name}: float) -> Tensor:
     assert f"A {made};  // 2.0 * " in text
 
 
+@pytest.mark.parametrize(
+    ("signature", "result", "host"),
+    [
+        ("elementwise: float", "x * elementwise", "elementwise<F>(kF, x, elementwise_)"),
+        ("kF: float", "x * kF", "elementwise<F>(kF, x, kF_)"),
+        ("F: float", "x * F", "elementwise<F>(kF, x, F_)"),
+        ("y: Tensor, unread: float", "x + y * unread", "unread(y), unread(x), unread_)"),
+        ("acc_t: float", "x * (acc_t * x).sum(-1, keepdim=True)", "rowwise<F>(kF, x, acc_t_)"),
+    ],
+)
+def test_an_argument_may_be_called_as_what_the_host_calls(signature, result, host, define):
+    source = f"def f(x: Tensor, {signature}) -> Tensor:\n    return {result}\n"
+    assert host in assemble(read(define(source))).files["f.cpp"]
+
+
+def test_values_may_be_called_as_what_the_generated_code_calls(define):
+    source = """
+def f(x: Tensor, a: float) -> Tensor:
+    F = 2 * a
+    write_per_row = (x * F + torch.sin(x * F)).sum(-1, keepdim=True)
+    return x * torch.sin(write_per_row) * write_per_row
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "  A F_;       // 2.0 * a\n" in text
+    assert "const A write_per_row2 = row.sum(" in text
+
+
 def test_a_squared_sum_of_several_has_a_name(define):
     source = """
 def f(x: Tensor) -> Tensor:

@@ -53,7 +53,7 @@ def headline(plan: Plan) -> str:
 
 def formula(plan: Plan, variant: Variant, body: Body) -> Formula:
     names, words = lowered_names(variant.names), words_of(body)
-    return prepared(lowered(body), names, words, plan.settings, plan.in_cpp, taken=["inputs"])
+    return prepared(lowered(body), names, words, plan.settings, plan.in_cpp, taken=plan.words)
 
 
 def forward_functor(plan: Plan, variant: Variant) -> str:

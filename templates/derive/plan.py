@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 from instantiate import PACKAGE
 from naming import EXPANDED, camel, declared, is_macro
-from schema import CPP_KEYWORDS, TYPES, Argument
+from schema import CPP_KEYWORDS, TYPES, Argument, words
 
 from . import cpp_text
 from .body import nodes_of
@@ -18,8 +18,16 @@ from .saved import OUTPUT
 from .variant import Variant
 from .verify import Verified
 
-# What functors for rows call so, and their host functions.
-IN_ROWS = ("row", "values", "Row", "RowValues", "T", "backend", "rowwise", "per_row", "per_column")
+# What functors and host functions call so, and those for rows besides.
+IN_CPP = words(
+    "CheckedInputs Tensor elementwise elementwise_into elementwise_with_sums inputs int64_t unread"
+)
+IN_ROWS = words(
+    """
+    Row RowColumns RowValues T acc_t backend per_column per_row row rowwise
+    rowwise_with_column_sums values write_per_row
+    """
+)
 
 
 def suffix(variant: Variant) -> str:
@@ -161,7 +169,7 @@ class Plan:
         backwards: one for each variant that has gradients to compute.
         own: the operator itself.
         taken: what the headers declare.
-        in_rows: what functors and host functions of rows call something.
+        words: what functors and host functions call something.
         in_cpp: the arguments' names in C++.
         host: the C++ function that is the operator's kernel.
         summary: what it computes, a sentence or more.
@@ -193,9 +201,10 @@ class Plan:
         self.own = Declared(self.name, definition.schema.text, line)
         names = [a.name for a in self.arguments]
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
-        gradients = [f"grad_{name}" for name in self.tensors]
-        self.in_rows = [*IN_ROWS, *gradients] if self.is_of_rows else []
-        spelled = cpp_text.spelled(names, taken=[*own, "inputs", *self.in_rows])
+        self.words = {*IN_CPP, *self.functors, *(op.constant for op in self.declared)}
+        if self.is_of_rows:
+            self.words |= {*IN_ROWS, *(f"grad_{name}" for name in self.tensors)}
+        spelled = cpp_text.spelled(names, taken=[*own, *self.words])
         self.in_cpp = spelled | {name: name for name in own}
         is_taken = self.name in self.taken | CPP_KEYWORDS | EXPANDED or is_macro(self.name)
         self.host = f"op_{self.name}" if is_taken else self.name
@@ -240,6 +249,12 @@ class Plan:
     def struct(self, variant: Variant) -> str:
         """The functor of a variant."""
         return functor_name(f"{self.name}{suffix(variant)}", self.taken)
+
+    @property
+    def functors(self) -> list[str]:
+        """All of them but those that switches choose."""
+        forward = [self.struct(variant) for variant in self.variants]
+        return [*forward, *(backward.struct for backward in self.backwards)]
 
     def backward_of(self, variant: Variant) -> Backward | None:
         return next((b for b in self.backwards if b.variant is variant), None)

@@ -51,7 +51,7 @@ def backward_body(backward: Backward) -> Body:
 
 def formula(plan: Plan, leaf: Leaf) -> Formula:
     names = lowered_names(plan.variants[0].names)
-    return prepared(leaf, names, {}, plan.settings, plan.in_cpp, taken=plan.in_rows)
+    return prepared(leaf, names, {}, plan.settings, plan.in_cpp, taken=plan.words)
 
 
 def functor(

@@ -86,7 +86,7 @@ class RowFunctor:
         self.lines: list[str] = []
 
     def printer(self) -> Printer:
-        own = ("row", "values", "T", "Row", "RowValues", *self.results)
+        own = ("row", "values", "T", "Row", "RowValues", "write_per_row", *self.results)
         return Printer(Cpp(self.spelling), self.names, own)
 
     # ----- the text
