@@ -60,14 +60,6 @@ CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
   constexpr int kVector = kConverts ? kBlock : 32 / sizeof(A);
   constexpr int kSums = 4;  // an addition takes four cycles
   using Vector = detail::Vector<A, kVector>;
-  // The processor reads ahead no further than a page: the first lines of what lies behind, as a rule the next row, are
-  // sent for.
-  constexpr int64_t kPage = 4096 / sizeof(T);
-  constexpr int64_t kLine = kLineBytes / sizeof(T);
-  constexpr int kSecondLevel = 2;
-  for (int64_t line = 0; line < 4 && count >= kPage / 2; ++line) {
-    __builtin_prefetch(from + count + line * kLine, 0, kSecondLevel);
-  }
   A values[kBlock];  // never in memory
   Vector vector;
   Vector sums[kSums] = {};
@@ -81,6 +73,7 @@ CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
     sums[k] += vector;
   };
   for (; count >= kSums * kVector; from += kSums * kVector, count -= kSums * kVector) {
+    send_for<kSums * kVector, kToRead>(from, kFarAhead);
 #pragma GCC unroll 4
     for (int k = 0; k < kSums; ++k) {
       add(k, from + k * kVector);

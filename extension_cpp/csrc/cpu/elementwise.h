@@ -3,6 +3,7 @@
 
 #include "cpu/blocks.h"
 #include "cpu/clones.h"
+#include "cpu/lines.h"
 #include "dispatch.h"
 #include "values.h"
 
@@ -92,14 +93,22 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
         (load_last<Isa>(from[I], step[I], cols, values[I]), ...);
         on_block<kBlock>(f, values, last);
       }
-      int64_t j = 0;
-      // Two lines of the cache: with AVX2 up to a third less time.
-#pragma GCC unroll 2
-      for (; j + kBlock <= cols; j += kBlock) {
+      const auto on_block_at = [&](int64_t j) CPU_INLINE_LAMBDA {
         A results[sizeof...(M)][kBlock];
         (Isa::load_block(from[I] + j * step[I], values[I]), ...);
         on_block<kBlock>(f, values, results);
         (Isa::store_block(results[M], to[M] + j), ...);
+      };
+      int64_t j = 0;
+      // Two at a time: with AVX2 up to a third less time.
+      for (; j + 2 * kBlock <= cols; j += 2 * kBlock) {
+        (send_for<2 * kBlock, kToRead>(from[I] + j * step[I], kAhead), ...);
+        (send_for<2 * kBlock, kToWrite>(to[M] + j, kAhead), ...);
+        on_block_at(j);
+        on_block_at(j + kBlock);
+      }
+      if (j + kBlock <= cols) {
+        on_block_at(j);
       }
       if (has_rest) {
         (store_last<Isa>(last[M], cols, to[M]), ...);

@@ -1,6 +1,8 @@
 // Lines of the cache, and arrays that begin at one: vectors that lie across two are slow to store.
 #pragma once
 
+#include "cpu/clones.h"
+
 #include <cstdint>
 #include <memory>
 #include <new>
@@ -10,6 +12,24 @@ namespace extension_cpp::cpu {
 
 // Bytes that come together.
 constexpr int64_t kLineBytes = 64;
+
+// What a line is sent for.
+constexpr int kToRead = 0;
+constexpr int kToWrite = 1;
+
+// Bytes ahead of a loop that reads and writes, at which lines are sent for; of one that reads alone.
+constexpr int64_t kAhead = 2048;
+constexpr int64_t kFarAhead = 4096;
+
+// Sends for the lines of `count` elements that lie `ahead` bytes behind these, to the L1 cache. There may be nothing,
+// which does no harm.
+template <int64_t kCount, int kPurpose, class T>
+CPU_INLINE void send_for(const T* elements, int64_t ahead) {
+  const auto address = reinterpret_cast<uintptr_t>(elements) + ahead;
+  for (int64_t byte = 0; byte < kCount * static_cast<int64_t>(sizeof(T)); byte += kLineBytes) {
+    __builtin_prefetch(reinterpret_cast<const void*>(address + byte), kPurpose);
+  }
+}
 
 struct FreeLines {
   void operator()(void* lines) const { ::operator delete(lines, std::align_val_t(kLineBytes)); }
