@@ -17,7 +17,7 @@ import ast
 import dataclasses
 import dis
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from schema import CPP_KEYWORDS, Refusal, Schema, words
 from torch.autograd.function import BackwardCFunction
@@ -26,8 +26,10 @@ from torch.autograd.function import BackwardCFunction
 MACROS = words("errno i386 linux math_errhandling sched_priority stderr stdin stdout unix")
 # Macros are in capitals, or begin with a word in capitals; CUDA's begin with its name.
 MACRO = re.compile(r"(?:[A-Z][A-Z0-9]+|[A-Z][A-Z0-9]*_\w*|cuda\w*|Cub\w*)(?<!_)")
-# What the macros that the templates call expand to.
-EXPANDED = frozenset(["c10", "int32_t", "torch", "uint32_t"])
+# What the macros that the templates call expand to; and macros that are called as functions are.
+EXPANDED = words(
+    "c10 int32_t torch uint32_t alloca assert_perror issubnormal offsetof strdupa strndupa"
+)
 
 # Besides strings and comments a function whose arguments torch passes by keyword.
 PYTHON_TEXT = r'"""(?s:.*?)"""|"(?:\\.|[^"\\\n])*"|#[^\n]*|\ndef _setup_context\((?s:.*?)\n\n'
@@ -161,13 +163,29 @@ def spell_python(file: str, text: str, names: dict[str, str], operator: str) -> 
                 f"the argument's name '{name}' is used by the generated code: choose another"
             )
         spelled[name] = free(f"{name}_", used | own | set(spelled.values()))
-    # A number that the context of autograd keeps: beside what it has itself.
-    attributes = {f"ctx.{k}": f"ctx.{free(n, dir(BackwardCFunction))}" for k, n in names.items()}
+    kept = in_context(names.values())
+    attributes = {f"ctx.{stand_in}": f"ctx.{kept[name]}" for stand_in, name in names.items()}
     text = respell(replace_all(text, attributes), PYTHON_TEXT, whole_words(spelled), spelled)
     for name in sorted(imported & set(spelled)):
         alias = spelled[name]
         text = re.sub(rf"(?m)^(from .* import .*?)\b{alias}\b", rf"\1{name} as {alias}", text)
     return replace_all(text, names)
+
+
+def in_context(names: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
+    """What the context of autograd calls numbers: beside what it has itself, and what is taken."""
+    return all_free({name: name for name in names}, {*dir(BackwardCFunction), *taken})
+
+
+def all_free(wanted: Mapping[str, str], taken: Iterable[str]) -> dict[str, str]:
+    """The names that are wanted for something, each with underscores where it is taken."""
+    taken = {*taken}
+    found: dict[str, str] = {}
+    for key, name in wanted.items():
+        others = {*wanted.values()} - {name}
+        found[key] = free(name, taken | others if name in taken else ())
+        taken.add(found[key])
+    return found
 
 
 def free(name: str, taken: Iterable[str]) -> str:

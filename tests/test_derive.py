@@ -453,6 +453,121 @@ def f(x: Tensor, a: float) -> Tensor:
     assert "const A write_per_row2 = row.sum(" in text
 
 
+def test_a_number_may_be_called_as_a_result_is_kept(define):
+    source = """
+def f(x: Tensor, a_output: float) -> tuple[Tensor, Tensor]:
+    m = x.mean(-1, keepdim=True)
+    a = x * a_output - m
+    return a, m
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "  T* a_output;  // [rows, cols]\n" in text
+    assert "  A a_output_;\n" in text
+
+
+@pytest.mark.parametrize("name", ["write", "of_row", "row_columns"])
+def test_a_number_may_be_called_as_a_method_of_functors(name, define):
+    source = f"""
+def f(x: Tensor, weight: Tensor, {name}: float) -> Tensor:
+    return x * weight * {name} / (x * x).mean(-1, keepdim=True).sqrt()
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert f"  A {name}_;\n" in text
+    assert f" {name}(" in text
+
+
+def test_a_number_may_be_called_as_a_functor_that_a_switch_chooses(define):
+    source = """
+def f(x: Tensor, flag: bool, FWithFlag: float) -> Tensor:
+    y = x.softmax(-1) if flag else x.log_softmax(-1)
+    return y * FWithFlag
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "return rowwise<FWithFlag>(kF, x, FWithFlag_);" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "result", "written"),
+    [
+        ("a", "x * torch.sin(x)", "struct OpA {"),
+        ("t", "x * x.softmax(-1)", "struct OpT {"),
+        ("n_a_n", "x * torch.sin(x)", "struct OpNAN {"),
+        ("int64_t", "x * torch.sin(x)", "namespace extension_cpp::op_int64_t {"),
+        ("offsetof", "x * torch.sin(x)", "namespace extension_cpp::op_offsetof {"),
+    ],
+)
+def test_an_operator_may_be_called_as_something_in_cpp(name, result, written, define):
+    source = f"def {name}(x: Tensor) -> Tensor:\n    return {result}\n"
+    assert written in assemble(read(define(source, name))).files[f"{name}.cpp"]
+
+
+@pytest.mark.parametrize(
+    ("types", "result", "named"),
+    [
+        ("Tensor | None", "x * x if {0} is None else x * {0}", "FWithoutAB"),
+        ("bool", "x.softmax(-1) if {0} else x", "FWithAB"),
+    ],
+)
+def test_arguments_that_give_two_functors_one_name_are_refused(types, result, named, define):
+    source = f"""
+def f(x: Tensor, a_b: {types}, aB: {types}) -> Tensor:
+    x = {result.format("a_b")}
+    x = {result.format("aB")}
+    return x * x
+"""
+    with pytest.raises(NotDerived, match=f"two would give the name {named}"):
+        assemble(read(define(source)))
+
+
+def test_names_that_no_schema_or_no_cpp_has(define):
+    source = """
+def f(x: Tensor) -> tuple[Tensor, Tensor]:
+    __LINE__ = torch.exp(x)
+    α = torch.sin(__LINE__) * __LINE__
+    return α, torch.cos(x)
+"""
+    files = assemble(read(define(source))).files
+    assert "const A exp = math::exp(x);" in files["f.cpp"]
+    assert "(Tensor grad_output0, Tensor grad_output1, Tensor x)" in files["f.cpp"]
+
+
+def test_a_tensor_may_be_called_as_a_gradient(define):
+    source = "def f(x: Tensor, grad_x: Tensor) -> Tensor:\n    return torch.sin(x) + grad_x\n"
+    text = assemble(read(define(source))).files["ops.py"]
+    assert "    grad_x_, grad_grad_x = _ops.f_backward(grad_output, x, grad_x)\n" in text
+    assert "    return grad_x_, grad_output if grad_x is None else grad_grad_x\n" in text
+
+
+@pytest.mark.parametrize("names", [("name", "name_"), ("shapes", "shapes_"), ("has_b", "has_b_")])
+def test_the_context_keeps_every_number_by_itself(names, define):
+    first, second = names
+    source = f"""
+def f(x: Tensor, b: Tensor | None, {first}: float, {second}: float) -> Tensor:
+    y = torch.sin(x * {first}) * torch.cos(x * {second})
+    return y if b is None else y * b
+"""
+    text = assemble(read(define(source))).files["ops.py"]
+    assert f"x, b, ctx.{first}__, ctx.{second} = inputs\n" in text
+    assert "ctx.has_b = b is not None\n" in text
+
+
+@pytest.mark.filterwarnings('ignore:"is')  # Python's own, of the definition
+def test_a_number_is_not_asked_whether_it_is_a_constant(define):
+    source = "def f(x: Tensor, k: int) -> Tensor:\n    return x * k if k is 5 else x\n"
+    with pytest.raises(NotDerived, match="'k is 5' asks whether two objects are one"):
+        read(define(source))
+
+
+def test_a_long_list_has_no_index_that_is_a_number(define):
+    source = """
+LONG = [2.0 if n == 5 else 1.0 for n in range(64)]
+def f(x: Tensor, k: int) -> Tensor:
+    return x * LONG[k] * k
+"""
+    with pytest.raises(NotDerived, match="the number argument 'k' becomes a constant"):
+        assemble(read(define(source)))
+
+
 def test_a_squared_sum_of_several_has_a_name(define):
     source = """
 def f(x: Tensor) -> Tensor:

@@ -720,6 +720,9 @@ def test_names_that_the_code_uses_give_way():
     # Which torch passes by keyword.
     ops = generate("f(Tensor ctx, *, float inputs, int output) -> Tensor")["ops.py"]
     assert "def _setup_context(ctx, inputs, keyword_only_inputs, output):\n" in ops
+    # What the context of autograd has itself, and another argument.
+    ops = generate("f(Tensor x, float name, float name_) -> Tensor")["ops.py"]
+    assert "ctx.name__ = inputs[1]\n    ctx.name_ = inputs[2]\n" in ops
 
 
 def test_the_operators_own_names_give_way():

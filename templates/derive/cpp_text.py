@@ -80,8 +80,10 @@ def words_of(body: Body) -> dict[Node, str]:
 
 
 def lowered_names(names: Mapping[Node, str]) -> dict[Node, str]:
+    """Without those that C++ keeps for itself."""
     done: dict[Node, Node] = {}
-    return {node: name for old, name in names.items() if (node := lower(old, done)).args}
+    named = {lower(old, done): name for old, name in names.items()}
+    return {n: name for n, name in named.items() if n.args and not re.search("^_[A-Z]|__", name)}
 
 
 def divisors(results: Iterable[Node]) -> set[Node]:

@@ -25,7 +25,7 @@ MOST_VARIANTS = 8
 # numbers the first float, the step from one to the next, and the first integer; then others, which
 # differ in sign, in parity and in what they are rounded to.
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-NUMBERS = ((0.71, 0.13, 3), (1.37, 0.29, 8), (-2.6, 0.19, -60))
+NUMBERS = ((0.71, 0.13, 3), (1.37, 0.29, 8), (-2.6, 0.19, -6_000_060))
 
 
 def derive(definition: Definition, factored: bool = True) -> list[Variant]:
@@ -165,7 +165,7 @@ def named(definition: Definition, cases: Sequence[Sequence[Result]]) -> list[Res
     own = [next((r.name for r in same if r.name), "") for same in zip(*cases, strict=True)]
     names = []
     for k, name in enumerate(own):
-        is_plain = re.fullmatch(r"(?!_)(?!.*__)\w+", name) and not RESULT.fullmatch(name)
+        is_plain = re.fullmatch(r"(?!_)(?!.*__)\w+", name, re.ASCII) and not RESULT.fullmatch(name)
         is_free = own.count(name) == 1 and not arguments & {name, f"grad_{name}"}
         names.append(name if is_plain and is_free else f"{OUTPUT}{k}")
     return [dataclasses.replace(r, name=n) for r, n in zip(cases[0], names, strict=True)]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Sequence
 
-from naming import free
+from naming import all_free
 from schema import Argument
-from torch.autograd.function import BackwardCFunction
 
 from . import python_text
 from .body import Body, Branch
@@ -211,17 +209,16 @@ def description(plan: Plan, a: Argument) -> str:
 # ----- autograd
 
 
-def context(name: str) -> str:
-    """Where the context of autograd keeps a number: beside what it has, and keeps of tensors."""
-    of_tensors = ["shapes", *re.findall("^has_.*", name)]
-    return f"ctx.{free(name, [*dir(BackwardCFunction), *of_tensors])}"
+def context(plan: Plan, name: str) -> str:
+    """Where the context of autograd keeps a number."""
+    return f"ctx.{plan.in_context[name]}"
 
 
 def setup_context(plan: Plan) -> str:
     kept = {a.name for b in plan.backwards for a in b.numbers}
     needed = {*plan.saved, *(plan.tensors if needs_shapes(plan) else plan.optional)}
     targets = [
-        context(a.name) if a.name in kept else a.name if a.name in needed else "_"
+        context(plan, a.name) if a.name in kept else a.name if a.name in needed else "_"
         for a in plan.arguments
     ]
     targets = targets[: len(plan.arguments) - len(plan.keyword_only)]
@@ -230,7 +227,7 @@ def setup_context(plan: Plan) -> str:
         lines.append(f"{unpacked(targets)} = inputs")
     for a in plan.keyword_only:
         if a.name in kept:
-            lines.append(f'{context(a.name)} = keyword_only_inputs["{a.name}"]')
+            lines.append(f'{context(plan, a.name)} = keyword_only_inputs["{a.name}"]')
     if plan.saved:
         lines.append(f"ctx.save_for_backward({', '.join(plan.saved)})")
     lines += [f"ctx.has_{name} = {name} is not None" for name in plan.optional]
@@ -277,9 +274,9 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
         comment = [] if results else ["# It is zero everywhere."]
         return [*comment, f"return {', '.join(results.get(name, 'None') for name in names)}"]
     function = f"_ops.{operator.name}"
-    given = [*operator.given, *(context(a.name) for a in operator.numbers)]
+    given = [*operator.given, *(context(plan, a.name) for a in operator.numbers)]
     call = f"{function}({', '.join(given)})"
-    conditions = {name: given_where(variant, name) for name in variant.computed}
+    conditions = {name: given_where(plan, variant, name) for name in variant.computed}
     shaped = [of_shape(plan, operator, name) for name in operator.unread]
     if not any(conditions.values()) and (
         plan.tensors == operator.results == variant.computed == names
@@ -287,7 +284,8 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     ):
         nones = "".join(", None" for _ in names[len(operator.results) :])
         return [*shaped, f"return {call}{nones}"]
-    gradients = {name: f"grad_{name}" for name in operator.results}
+    others = [*(a.name for a in plan.arguments), *(str(r.gradient) for r in plan.results)]
+    gradients = all_free({name: f"grad_{name}" for name in operator.results}, others)
     for name, gradient in gradients.items():
         if name in results:
             results[name] = f"{results[name]} if {name} is None else {gradient}"
@@ -317,7 +315,7 @@ def of_shape(plan: Plan, operator: Backward, name: str) -> str:
     return f"{name} = {function}({operator.gradients[0]}, {shape})"
 
 
-def given_where(variant: Variant, name: str) -> str:
+def given_where(plan: Plan, variant: Variant, name: str) -> str:
     """When a tensor has a gradient that is not zero everywhere; "" where that is always so.
 
     Forward mode takes no gradients that do not depend on those of the results.
@@ -327,7 +325,7 @@ def given_where(variant: Variant, name: str) -> str:
         if not isinstance(body, Branch):
             node = body[variant.tensors.index(name)]
             return str(not is_const(node.args[0] if node.op == "col_sum" else node, 0))
-        yes, no, switch = where(body.yes), where(body.no), context(body.switch)
+        yes, no, switch = where(body.yes), where(body.no), context(plan, body.switch)
         if yes == no:
             return yes
         if {yes, no} == {"True", "False"}:

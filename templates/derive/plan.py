@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from instantiate import PACKAGE
-from naming import EXPANDED, camel, declared, is_macro
+from naming import EXPANDED, camel, declared, in_context, is_macro
 from schema import CPP_KEYWORDS, TYPES, Argument, words
 
 from . import cpp_text
-from .body import nodes_of
+from .body import Body, Branch, Leaf, nodes_of
 from .definition import Definition, summary
 from .graph import in_order
+from .refusal import NotDerived
 from .saved import OUTPUT
 from .variant import Variant
 from .verify import Verified
@@ -24,8 +25,8 @@ IN_CPP = words(
 )
 IN_ROWS = words(
     """
-    Row RowColumns RowValues T acc_t backend per_column per_row row rowwise
-    rowwise_with_column_sums values write_per_row
+    Row RowColumns RowValues T acc_t backend of_row per_column per_row row row_columns rowwise
+    rowwise_with_column_sums values write write_per_row
     """
 )
 
@@ -54,7 +55,27 @@ class Declared:
 
 def functor_name(name: str, taken: Collection[str]) -> str:
     """The name of an operator's functor, beside those of the headers."""
-    return f"Op{camel(name)}" if camel(name) in taken else camel(name)
+    return f"Op{camel(name)}" if camel(name) in taken or is_macro(camel(name)) else camel(name)
+
+
+def cases(body: Body) -> Iterator[tuple[str, Leaf]]:
+    """The formulas, and what follows the name of a functor for rows for each."""
+    if not isinstance(body, Branch):
+        yield "", body
+        return
+    for suffix, leaf in cases(body.yes):
+        yield f"With{camel(body.switch)}{suffix}", leaf
+    yield from cases(body.no)
+
+
+def check_unique(names: Sequence[str], place: str) -> None:
+    """Refuses functors and constants of which two have one name."""
+    for name in names:
+        if names.count(name) > 1:
+            raise NotDerived(
+                f"{place}: of the arguments that may be None, or are switches, two would give the "
+                f"name {name}: choose another name for one"
+            )
 
 
 def returned(language: str, count: int) -> str:
@@ -171,6 +192,7 @@ class Plan:
         taken: what the headers declare.
         words: what functors and host functions call something.
         in_cpp: the arguments' names in C++.
+        in_context: those of the numbers in the context of autograd.
         host: the C++ function that is the operator's kernel.
         summary: what it computes, a sentence or more.
         described: what the author says of the arguments.
@@ -188,8 +210,8 @@ class Plan:
         self.tensors, self.results = variants[0].tensors, variants[0].results
         self.broadcasts = len(self.tensors) > 1 and verified.broadcasts
         headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
-        # Besides, m is the library in the blocks that register.
-        self.taken = {"m"}.union(*map(declared, headers))
+        # Besides, m is the library in the blocks that register, and functors are of a type.
+        self.taken = {"m", "A", "T"}.union(*map(declared, headers))
         self.backwards = [Backward(self, v) for v in self.variants if v.computed]
         self.is_of_rows = variants[0].is_of_rows
         shape = "..." if self.broadcasts else "*shape"
@@ -201,12 +223,17 @@ class Plan:
         self.own = Declared(self.name, definition.schema.text, line)
         names = [a.name for a in self.arguments]
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
-        self.words = {*IN_CPP, *self.functors, *(op.constant for op in self.declared)}
+        declared_in_cpp = [*self.functors, *(op.constant for op in self.declared)]
+        check_unique(declared_in_cpp, definition.place)
+        self.words = {*IN_CPP, *declared_in_cpp}
         if self.is_of_rows:
             self.words |= {*IN_ROWS, *(f"grad_{name}" for name in self.tensors)}
         spelled = cpp_text.spelled(names, taken=[*own, *self.words])
-        self.in_cpp = spelled | {name: name for name in own}
-        is_taken = self.name in self.taken | CPP_KEYWORDS | EXPANDED or is_macro(self.name)
+        self.in_cpp = {name: name for name in own} | spelled
+        self.in_context = in_context(
+            [a.name for a in self.settings], ["shapes", *(f"has_{name}" for name in self.optional)]
+        )
+        is_taken = self.name in self.taken | IN_CPP | CPP_KEYWORDS | EXPANDED or is_macro(self.name)
         self.host = f"op_{self.name}" if is_taken else self.name
         text, self.described = summary(definition)
         self.summary = text or f"Computes {self.formula}."
@@ -252,9 +279,11 @@ class Plan:
 
     @property
     def functors(self) -> list[str]:
-        """All of them but those that switches choose."""
-        forward = [self.struct(variant) for variant in self.variants]
-        return [*forward, *(backward.struct for backward in self.backwards)]
+        bodies = [(self.struct(v), v.forward) for v in self.variants]
+        bodies += [(b.struct, b.variant.backward) for b in self.backwards]
+        if not self.is_of_rows:
+            return [struct for struct, _ in bodies]
+        return [struct + suffix for struct, body in bodies for suffix, _ in cases(body)]
 
     def backward_of(self, variant: Variant) -> Backward | None:
         return next((b for b in self.backwards if b.variant is variant), None)

@@ -5,14 +5,14 @@ Where switches choose, each of the formulas has a functor of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from naming import camel
 
 from .body import Body, Branch, Leaf, each, leaves
 from .cpp_text import lowered, lowered_names
 from .of_numbers import Formula, prepared
-from .plan import Backward, Plan, returned
+from .plan import Backward, Plan, cases, returned
 from .rows_operations import summed_together
 from .rows_text import RowFunctor
 
@@ -63,16 +63,6 @@ def functor(
 ) -> str:
     results = dict(zip(members, next(leaves(of.body)), strict=True))
     return RowFunctor(struct, results, of_row, *tensors, of).text()
-
-
-def cases(body: Body) -> Iterator[tuple[str, Leaf]]:
-    """The formulas, and what follows the name of the functor for each."""
-    if not isinstance(body, Branch):
-        yield "", body
-        return
-    for suffix, leaf in cases(body.yes):
-        yield f"With{camel(body.switch)}{suffix}", leaf
-    yield from cases(body.no)
 
 
 def hosts(plan: Plan) -> list[str]:
