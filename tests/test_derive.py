@@ -552,10 +552,20 @@ def f(x: Tensor, b: Tensor | None, {first}: float, {second}: float) -> Tensor:
 
 
 @pytest.mark.filterwarnings('ignore:"is')  # Python's own, of the definition
-def test_a_number_is_not_asked_whether_it_is_a_constant(define):
-    source = "def f(x: Tensor, k: int) -> Tensor:\n    return x * k if k is 5 else x\n"
-    with pytest.raises(NotDerived, match="'k is 5' asks whether two objects are one"):
-        read(define(source))
+@pytest.mark.parametrize("asked", ["k is 1", "k is not -5", "FIVE is k", "0 < 1 is k"])
+def test_a_number_is_not_asked_whether_it_is_an_object(asked, define):
+    source = f"FIVE = 5\ndef f(x: Tensor, k: int) -> Tensor:\n    return x * k if {asked} else x\n"
+    definition = read(define(source))
+    with pytest.raises(NotDerived, match="asks whether two objects are one"):
+        derive(definition)
+
+
+def test_whether_something_is_none_may_be_asked_beside_numbers(define):
+    source = """
+def f(x: Tensor, y: Tensor | None) -> Tensor:
+    return x * y if 0 < 5 and (0 < 1) is True and y is not None else torch.sin(x)
+"""
+    assert len(derive(read(define(source)))) == 2
 
 
 def test_a_long_list_has_no_index_that_is_a_number(define):

@@ -118,7 +118,6 @@ def read(place: str, shapes: str | None = None) -> Definition:
             "result is like; put another first"
         )
     source = source_of(function, file)
-    check_identities(source, file)
     return Definition(place, file, function, schema, source, carried(source, name, file), shapes)
 
 
@@ -297,20 +296,6 @@ def source_of(function: Callable[..., Any], file: Path) -> str:
     head = "\n".join(map(ast.unparse, [*future, *imports]))
     rest = source(text, [node for node in kept if not isinstance(node, IMPORTS)])
     return f"{head}\n\n\n{rest}\n"
-
-
-def check_identities(source: str, file: Path) -> None:
-    """Refuses to ask whether a number is some constant, of which no trace knows."""
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Compare) and any(
-            isinstance(o, (ast.Is, ast.IsNot)) for o in node.ops
-        ):
-            operands = [node.left, *node.comparators]
-            if any(isinstance(o, ast.Constant) and type(o.value) in (int, float) for o in operands):
-                raise NotDerived(
-                    f"{file}: '{ast.unparse(node)}' asks whether two objects are one, not whether "
-                    "they are equal; say == or !="
-                )
 
 
 def check_import(node: ast.Import | ast.ImportFrom, file: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import itertools
 import re
@@ -25,7 +26,7 @@ MOST_VARIANTS = 8
 # numbers the first float, the step from one to the next, and the first integer; then others, which
 # differ in sign, in parity and in what they are rounded to.
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-NUMBERS = ((0.71, 0.13, 3), (1.37, 0.29, 8), (-2.6, 0.19, -6_000_060))
+NUMBERS = ((0.71, 0.13, 3), (1.37, 0.29, 8), (-2.6, 0.19, -6060))
 
 
 def derive(definition: Definition, factored: bool = True) -> list[Variant]:
@@ -40,6 +41,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     Raises:
         NotDerived: it cannot be derived.
     """
+    check_identities(definition)
     optional, switches = definition.named("Tensor?"), definition.named("bool")
     if 2 ** (len(optional) + len(switches)) > MOST_VARIANTS:
         raise NotDerived(
@@ -69,6 +71,21 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
                 f"'{argument.name}'; leave it out"
             )
     return variants
+
+
+def check_identities(definition: Definition) -> None:
+    """Refuses to ask whether something is an object, of which no trace knows, but for None."""
+    compared = [n for n in ast.walk(ast.parse(definition.source)) if isinstance(n, ast.Compare)]
+    for node in compared:
+        operands = [node.left, *node.comparators]
+        for op, *pair in zip(node.ops, operands, operands[1:], strict=False):
+            constants = [o.value for o in pair if isinstance(o, ast.Constant)]
+            may_be = any(value in (None, ...) or type(value) is bool for value in constants)
+            if isinstance(op, (ast.Is, ast.IsNot)) and not may_be:
+                raise NotDerived(
+                    f"{definition.place}: '{ast.unparse(node)}' asks whether two objects are one, "
+                    "not whether they are equal; say == or !="
+                )
 
 
 def is_of_rows(

@@ -284,7 +284,7 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     ):
         nones = "".join(", None" for _ in names[len(operator.results) :])
         return [*shaped, f"return {call}{nones}"]
-    others = [*(a.name for a in plan.arguments), *(str(r.gradient) for r in plan.results)]
+    others = [*plan.tensors, *(str(result.gradient) for result in plan.results)]
     gradients = all_free({name: f"grad_{name}" for name in operator.results}, others)
     for name, gradient in gradients.items():
         if name in results:

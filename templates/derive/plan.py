@@ -55,7 +55,9 @@ class Declared:
 
 def functor_name(name: str, taken: Collection[str]) -> str:
     """The name of an operator's functor, beside those of the headers."""
-    return f"Op{camel(name)}" if camel(name) in taken or is_macro(camel(name)) else camel(name)
+    # What is NAN or EOF is a macro.
+    is_taken = camel(name) in taken or re.fullmatch("[A-Z]{3,}", camel(name))
+    return f"Op{camel(name)}" if is_taken else camel(name)
 
 
 def cases(body: Body) -> Iterator[tuple[str, Leaf]]:

@@ -328,8 +328,8 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
     const bool sums_rows = row_sums.any();
     bool sums_columns[C];
     std::transform(sums, sums + C, sums_columns, [](const A* place) { return place != nullptr; });
-    const int64_t ahead[] = {bytes_ahead(inputs[I], width)...};
-    const int64_t results_ahead[] = {bytes_ahead(results[M], width)...};
+    const int64_t ahead[] = {bytes_ahead(inputs[I], rows, width)...};
+    const int64_t results_ahead[] = {bytes_ahead(results[M], rows, width)...};
     TileSums<A, C> acc;
     acc.load(sums, width);
     for (int64_t row = 0; row < rows; ++row) {
@@ -402,14 +402,14 @@ struct ColumnLoop<T, F, C, std::index_sequence<I...>, std::index_sequence<M...>>
     return input.data + row * input.stride;
   }
 
-  // How far behind an element lies what is sent for meanwhile: in the row, or, where the tile is a part of it, in the
-  // one below. 0: nowhere.
+  // How far behind an element lies what is sent for meanwhile: what the tile goes on with, or, where it is a part of
+  // several rows, the one below. 0: nowhere.
   template <class U>
-  static int64_t bytes_ahead(const MatrixRows<U>& matrix, int64_t width) {
+  static int64_t bytes_ahead(const MatrixRows<U>& matrix, int64_t rows, int64_t width) {
     if (matrix.data == nullptr || matrix.numbers) {
       return 0;
     }
-    return matrix.stride == width ? kAhead : matrix.stride * static_cast<int64_t>(sizeof(T));
+    return rows == 1 || matrix.stride == width ? kBytesAhead : matrix.stride * static_cast<int64_t>(sizeof(T));
   }
 
   CPU_INLINE static const T* elements_of(const MatrixRows<const T>& input, int64_t row, int64_t count, T* repeated) {

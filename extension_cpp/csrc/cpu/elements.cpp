@@ -73,7 +73,7 @@ CPU_INLINE acc_t<T> sum_blocks(const T* from, int64_t count) {
     sums[k] += vector;
   };
   for (; count >= kSums * kVector; from += kSums * kVector, count -= kSums * kVector) {
-    send_for<kSums * kVector, kToRead>(from, kFarAhead);
+    send_for<kSums * kVector, kToRead>(from, kBytesFarAhead);
 #pragma GCC unroll 4
     for (int k = 0; k < kSums; ++k) {
       add(k, from + k * kVector);

@@ -102,8 +102,8 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
       int64_t j = 0;
       // Two at a time: with AVX2 up to a third less time.
       for (; j + 2 * kBlock <= cols; j += 2 * kBlock) {
-        (send_for<2 * kBlock, kToRead>(from[I] + j * step[I], kAhead), ...);
-        (send_for<2 * kBlock, kToWrite>(to[M] + j, kAhead), ...);
+        (send_for<2 * kBlock, kToRead>(from[I] + j * step[I], kBytesAhead), ...);
+        (send_for<2 * kBlock, kToWrite>(to[M] + j, kBytesAhead), ...);
         on_block_at(j);
         on_block_at(j + kBlock);
       }

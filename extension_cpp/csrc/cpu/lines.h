@@ -13,15 +13,15 @@ namespace extension_cpp::cpu {
 // Bytes that come together.
 constexpr int64_t kLineBytes = 64;
 
-// What a line is sent for.
+// What a line is sent for. (For x86 without PRFCHW compilers make the same of both.)
 constexpr int kToRead = 0;
 constexpr int kToWrite = 1;
 
 // Bytes ahead of a loop that reads and writes, at which lines are sent for; of one that reads alone.
-constexpr int64_t kAhead = 2048;
-constexpr int64_t kFarAhead = 4096;
+constexpr int64_t kBytesAhead = 2048;
+constexpr int64_t kBytesFarAhead = 4096;
 
-// Sends for the lines of `count` elements that lie `ahead` bytes behind these, to the L1 cache. There may be nothing,
+// Sends for the lines of kCount elements that lie `ahead` bytes behind these, to the L1 cache. There may be nothing,
 // which does no harm.
 template <int64_t kCount, int kPurpose, class T>
 CPU_INLINE void send_for(const T* elements, int64_t ahead) {
