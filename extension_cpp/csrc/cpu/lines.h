@@ -17,17 +17,21 @@ constexpr int64_t kLineBytes = 64;
 constexpr int kToRead = 0;
 constexpr int kToWrite = 1;
 
+// The caches that a line is sent for to, as compilers count them.
+constexpr int kFirstLevel = 3;
+constexpr int kSecondLevel = 2;
+
 // Bytes ahead of a loop that reads and writes, at which lines are sent for; of one that reads alone.
 constexpr int64_t kBytesAhead = 2048;
 constexpr int64_t kBytesFarAhead = 4096;
 
-// Sends for the lines of kCount elements that lie `ahead` bytes behind these, to the L1 cache. There may be nothing,
-// which does no harm.
-template <int64_t kCount, int kPurpose, class T>
+// Sends for the lines of kCount elements that lie `ahead` bytes behind these. There may be nothing, which does no
+// harm.
+template <int64_t kCount, int kPurpose, int kLevel = kFirstLevel, class T>
 CPU_INLINE void send_for(const T* elements, int64_t ahead) {
   const auto address = reinterpret_cast<uintptr_t>(elements) + ahead;
   for (int64_t byte = 0; byte < kCount * static_cast<int64_t>(sizeof(T)); byte += kLineBytes) {
-    __builtin_prefetch(reinterpret_cast<const void*>(address + byte), kPurpose);
+    __builtin_prefetch(reinterpret_cast<const void*>(address + byte), kPurpose, kLevel);
   }
 }
 

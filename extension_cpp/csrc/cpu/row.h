@@ -386,13 +386,13 @@ class Row {
   // What lies below `width` columns of this row from `col` on, which are written to `to`. Behind the last row there may
   // be nothing, which does no harm.
   CPU_INLINE void send_for_next_row(const WideRows<T, K>& rows, const T* to, int64_t col, int64_t width) const {
-    constexpr int kSecondLevel = 2;
     constexpr int64_t kLine = kLineBytes / sizeof(T);
+    const int64_t row_bytes = row_cols_ * static_cast<int64_t>(sizeof(T));
     for (int64_t j = 0; j < width; j += kLine) {
       for (size_t k = 0; k < K; ++k) {
-        __builtin_prefetch(rows.in_memory(k) + offset_ + row_cols_ + col + j, 0, kSecondLevel);
+        send_for<kLine, kToRead, kSecondLevel>(rows.in_memory(k) + offset_ + col + j, row_bytes);
       }
-      __builtin_prefetch(to + row_cols_ + j, 1, kSecondLevel);
+      send_for<kLine, kToWrite, kSecondLevel>(to + j, row_bytes);
     }
   }
 
