@@ -114,6 +114,27 @@ def test_a_million_steps(shape, dim, device):
     torch.testing.assert_close(exact.narrow(dim, 0, 5000), reference(*head, initial, dim))
 
 
+# On a GPU the longest rows of a warp, of a block of one kind or the other, and of a tile, in each
+# dtype, and the next ones: in whole accesses, and otherwise.
+KERNELS_END = [
+    *(power + k for power in (512, 1024, 2048, 4096, 8192, 16384, 32768) for k in (0, 8)),
+    *(2176 + k for k in (-3, 1)),
+    *(9 * power + k for power in (128, 256, 512, 1024) for k in (-7, -3, -1, 1)),
+    *(17 * power + k for power in (64, 128, 256, 512) for k in (-7, -3, -1, 1)),
+]
+
+
+@on_each_device
+@in_each_dtype
+@pytest.mark.parametrize("offset", [0, 1])
+def test_lengths_at_which_kernels_end(offset, dtype, device):
+    """From states at both ends; with inputs at the boundaries of accesses, and behind them."""
+    for length in KERNELS_END:
+        arguments = tensors((3, length), 1, device, dtype, low=0.5)
+        decay, input, initial = (between_nans(t, offset) for t in arguments)
+        agrees_with_float64(decay, input, initial, 1, atol=5 * TOLERANCES[dtype])
+
+
 # Of so many bytes that a GPU sends for tiles ahead, where it does: rows of many tiles in whole
 # accesses, and others.
 @on_each_device
@@ -192,6 +213,24 @@ def test_decays_whose_product_overflows(shape, dim, device):
         assert grad.narrow(dim, late + 1, 19).abs().max() == 0
     assert (grads[1].select(dim, late) == 1).all()
     assert (grads[1].select(dim, 0) == torch.inf).all()
+
+
+@on_each_device
+@pytest.mark.parametrize("length", [100, 200, 1000, 5000, 20_000])
+def test_products_of_a_part_of_the_decays_overflow(length, device):
+    """Though those of all decays up to any step do not, nor of all in a row.
+
+    A GPU puts the products of neighbours together first: steps 20 to 83 of every 128 have one of
+    1e60, behind one of 1e-30, and before another.
+    """
+    step = torch.arange(length) % 128
+    exponent = torch.where(step < 20, -30 / 20, torch.where(step < 84, 60 / 64, -30 / 44))
+    decay = (10.0 ** exponent.double()).float().expand(2, -1).contiguous().to(device)
+    input, initial = torch.zeros_like(decay), torch.ones(2, device=device)
+    output = linear_scan(decay, input, initial, 1)
+    expected = reference(decay.cpu().double(), input.cpu().double(), initial.cpu().double(), 1)
+    assert expected.max() > 1e29
+    torch.testing.assert_close(output.cpu().double(), expected, rtol=1e-3, atol=0)
 
 
 @on_each_device

@@ -1,6 +1,6 @@
 // Scans with channels inside, of few channels or of any number and alignment: a warp has a few steps of neighbouring
 // channels, in registers. The warps of a block follow each other in time; they are a tile. Where time takes several,
-// tiles hand the states on as those of long rows do (scan_rows.cuh), each channel for itself: all is read once.
+// tiles hand the states on as those of long rows do (scan_row_tiles.cuh), each channel for itself: all is read once.
 #pragma once
 
 #include "kept.cuh"
@@ -309,6 +309,7 @@ template <class T, class F, size_t K, size_t R, size_t Arrays, int C>
 __global__ void __launch_bounds__(kColumnTileThreads, kColumnTileBlocks<T, Arrays, C>) scan_column_tiles_kernel(
     F f, ScanArrays<T, K, R> arrays, ScanExtent extent, int warps, int64_t tiles, int tiles_of_warp,
     ToldOfChannels<acc_t<T>> told) {
+  wait_for_previous();
   using A = acc_t<T>;
   constexpr int S = kColumnTileSteps<T, Arrays>;
   __shared__ ColumnTileShared<A, C> shared;
@@ -403,7 +404,6 @@ void launch_scan_column_tiles(
   const int64_t warps = std::min<int64_t>(in_time, kColumnTileWarps);  // all, if there is more than one tile
   const int64_t tiles = ceil_div(in_time, warps);
   const int tiles_of_warp = tiles > 1024 ? 8 : 2;  // groups wait for each other: of many tiles they are larger
-  const cudaStream_t stream = current_stream(like);
   std::optional<Tensor> scratch;
   ToldOfChannels<A> told{};
   if (tiles > 1) {
@@ -415,10 +415,9 @@ void launch_scan_column_tiles(
   }
   const int64_t blocks = warps == 1 ? ceil_div(across, int64_t{kColumnTeams}) : across * tiles;
   const int64_t threads = kWarp * (warps == 1 ? int64_t{kColumnTeams} : warps);
-  scan_column_tiles_kernel<T, F, K, R, kArrays, C>
-      <<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(
-          f, arrays, extent, static_cast<int>(warps), tiles, tiles_of_warp, told);
-  CUDA_LAUNCH_CHECK();
+  launch_overlapped(
+      scan_column_tiles_kernel<T, F, K, R, kArrays, C>, static_cast<unsigned>(blocks), static_cast<unsigned>(threads),
+      0, current_stream(like), f, arrays, extent, static_cast<int>(warps), tiles, tiles_of_warp, told);
 }
 
 template <class T, class F, size_t K, size_t R>

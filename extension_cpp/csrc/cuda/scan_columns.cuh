@@ -155,6 +155,7 @@ __device__ void walk(
 template <class T, class F, size_t K, size_t R, class Access>
 __global__ void __launch_bounds__(kScanColumnsBlock)
     scan_columns_kernel(F f, ScanArrays<T, K, R> arrays, ScanExtent extent) {
+  wait_for_previous();
   using A = acc_t<T>;
   constexpr int C = kScanChannels<T>;
   const int64_t channel = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * C;
@@ -187,9 +188,9 @@ template <class T, class F, size_t K, size_t R, class Access>
 void launch_scan_columns(const Tensor& like, const F& f, const ScanExtent& extent, const ScanArrays<T, K, R>& arrays) {
   const int64_t threads = extent.outer * extent.inner / kScanChannels<T>;
   const int64_t blocks = ceil_div(threads, int64_t{kScanColumnsBlock});
-  scan_columns_kernel<T, F, K, R, Access>
-      <<<static_cast<unsigned>(blocks), kScanColumnsBlock, 0, current_stream(like)>>>(f, arrays, extent);
-  CUDA_LAUNCH_CHECK();
+  launch_overlapped(
+      scan_columns_kernel<T, F, K, R, Access>, static_cast<unsigned>(blocks), kScanColumnsBlock, 0,
+      current_stream(like), f, arrays, extent);
 }
 
 // Returns false where tiles are faster: of steps that threads have all at once (scan_column_tiles.cuh), of channels too

@@ -51,11 +51,11 @@ __device__ Piece<A> chain(const Piece<A>& first, const Piece<A>& second) {
   return {first.factor * second.factor, second.factor * first.term + second.term};
 }
 
-// Of each lane, the pieces up to its own.
-template <class A>
+// Of each of the first `Lanes`, the pieces up to its own.
+template <int Lanes = kWarp, class A>
 __device__ Piece<A> scan_warp(Piece<A> piece, int lane) {
 #pragma unroll
-  for (int distance = 1; distance < kWarp; distance *= 2) {
+  for (int distance = 1; distance < Lanes; distance *= 2) {
     const Piece<A> before{
         __shfl_up_sync(kAllLanes, piece.factor, distance), __shfl_up_sync(kAllLanes, piece.term, distance)};
     if (lane >= distance) {
