@@ -178,8 +178,34 @@ struct WriteOrSum {
   }
 };
 
-// The same where inputs are one for a row, which come with the row's values, or results are summed to rows: a pointer
-// or a SumOutput, or nowhere.
+template <class A>
+__device__ bool is_somewhere(const A* output) {
+  return output != nullptr;
+}
+template <class T>
+__device__ bool is_somewhere(const SumOutput<T>& output) {
+  return output.is_wanted();
+}
+
+// Writes each result of f, or sums it to columns, and to its row: to a pointer or a SumOutput, or nowhere.
+template <class Row, class T, size_t M, class Out, class F>
+__device__ void write_or_sum(
+    Row& row, const PointerArray<T, M>& whole, const Out (&row_sums)[M] /* [rows of all matrices, segments] */,
+    const F& f) {
+  using A = acc_t<T>;
+  const auto total = row.write_and_sum(whole, f);
+#pragma unroll
+  for (size_t m = 0; m < M; ++m) {
+    if (is_somewhere(row_sums[m])) {
+      const A sum = row.sum_of_threads(total[static_cast<int>(m)]);
+      if (row.leader()) {
+        store_sum(row_sums[m], row.segment_index(), sum);
+      }
+    }
+  }
+}
+
+// The same where inputs are one for a row, which come with the row's values, or results are summed to rows.
 template <class T, class F, size_t K, size_t M, class Out>
 struct WriteOrSumRows {
   using A = acc_t<T>;
@@ -189,7 +215,7 @@ struct WriteOrSumRows {
   PointerArray<T, M> whole;  // [rows of all matrices, cols], or null
   const T* of_rows[K];       // null of what is an input
   int64_t step[K];           // from row to row of those, 1 or 0
-  Out row_sums[M];           // [rows of all matrices, segments]
+  Out row_sums[M];
 
   __device__ Values<A, kInputs> row_values(int64_t row) const {
     Values<A, kInputs> values{};
@@ -211,23 +237,44 @@ struct WriteOrSumRows {
   template <size_t>
   using Number = A;
 
-  __device__ static bool is_somewhere(const A* output) { return output != nullptr; }
-  __device__ static bool is_somewhere(const SumOutput<T>& output) { return output.is_wanted(); }
-
   template <class Row, size_t... I>
   __device__ void write_and_sum(Row& row, const Values<A, kInputs>& values, std::index_sequence<I...>) const {
-    const auto total = row.write_and_sum(whole, [&](Number<I>... inputs) {
+    write_or_sum(row, whole, row_sums, [&](Number<I>... inputs) {
       return f((of_rows[I] != nullptr ? values[static_cast<int>(I)] : inputs)...);
     });
-#pragma unroll
-    for (size_t m = 0; m < M; ++m) {
-      if (is_somewhere(row_sums[m])) {
-        const A sum = row.sum_of_threads(total[static_cast<int>(m)]);
-        if (row.leader()) {
-          store_sum(row_sums[m], row.segment_index(), sum);
-        }
-      }
-    }
+  }
+};
+
+// The same where input kNumber is the one that is one for a row, which compilers then know: what follows from it alone
+// is computed once a row.
+template <size_t kNumber, class T, class F, size_t K, size_t M, class Out>
+struct WriteOrSumRowsOfNumber {
+  using A = acc_t<T>;
+
+  F f;
+  PointerArray<T, M> whole;  // [rows of all matrices, cols], or null
+  const T* number;
+  int64_t step;  // from row to row of it, 1 or 0
+  Out row_sums[M];
+
+  __device__ A row_values(int64_t row) const { return static_cast<A>(number[row * step]); }
+
+  template <class Row>
+  __device__ void operator()(Row& row, A value) const {
+    write_or_sum(row, value, std::make_index_sequence<K>{}, std::make_index_sequence<K - 1>{});
+  }
+
+ private:
+  template <size_t>
+  using Number = A;
+
+  template <class Row, size_t... I, size_t... J>
+  __device__ void write_or_sum(
+      Row& row, A value, std::index_sequence<I...> /*all*/, std::index_sequence<J...> /*others*/) const {
+    detail::write_or_sum(row, whole, row_sums, [&](Number<J>... inputs) {
+      const A others[] = {inputs...};
+      return f((I == kNumber ? value : others[I - (I >= kNumber && I > 0 ? 1 : 0)])...);
+    });
   }
 };
 
@@ -287,6 +334,18 @@ void launch_tile_sums(
   sum_parts_of_rows(row_sums, results);
 }
 
+// By rows_kernel, whose inputs are all but kNumber. False, and nothing done, of rows that a block has no registers for.
+template <size_t kNumber, class T, class F, size_t K, size_t M, class Out>
+bool launch_row_sums_of_number(
+    const Tensor& like, const WriteOrSumRows<T, F, K, M, Out>& all, const std::array<const T*, K>& inputs, int64_t rows,
+    int64_t cols) {
+  WriteOrSumRowsOfNumber<kNumber, T, F, K, M, Out> g{all.f, all.whole, all.of_rows[kNumber], all.step[kNumber]};
+  std::copy_n(all.row_sums, M, g.row_sums);
+  std::array<const T*, K - 1> others;
+  std::copy(inputs.begin() + kNumber + 1, inputs.end(), std::copy_n(inputs.begin(), kNumber, others.begin()));
+  return launch_kept_rows<Lengths::kKeptWhole>(like, g, others, rows, cols);
+}
+
 // Of half types, columns from which on strips (matrix_sums.cuh) write rows sooner that are not whole accesses.
 constexpr int64_t kWideRaggedCols = 2048;
 
@@ -328,11 +387,17 @@ bool launch_row_sums(
   }
   // What is one for a row is an input in vain: it reads what another has.
   std::array<const T*, K> from;
+  size_t numbers = 0;
+  size_t number = 0;
   for (size_t k = 0; k < K; ++k) {
     const bool is_whole = inputs[k].place.is_whole(matrices.cols);
     from[k] = is_whole ? inputs[k].data : any_whole;
     g.of_rows[k] = is_whole ? nullptr : inputs[k].data;
     g.step[k] = inputs[k].place.row_stride;
+    if (!is_whole) {
+      ++numbers;
+      number = k;
+    }
   }
   for (size_t m = 0; m < M; ++m) {
     const RowsOutput& to = results[m].rows;
@@ -346,7 +411,16 @@ bool launch_row_sums(
       g.row_sums[m] = SumOutput<T>::of(*to.tensor);
     }
   }
-  if (!launch_kept_rows(like, g, from, rows, matrices.cols)) {
+  // Of the gradients of two operands, one of them a number: kernels that know which.
+  bool done = false;
+  if constexpr (K == 3) {
+    if (numbers == 1 && are_accesses) {
+      done = number == 1   ? launch_row_sums_of_number<1>(like, g, from, rows, matrices.cols)
+             : number == 2 ? launch_row_sums_of_number<2>(like, g, from, rows, matrices.cols)
+                           : false;
+    }
+  }
+  if (!done && !launch_kept_rows(like, g, from, rows, matrices.cols)) {
     return false;
   }
   sum_parts_of_rows(row_sums, results);

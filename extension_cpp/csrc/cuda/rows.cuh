@@ -772,17 +772,22 @@ bool launch_column_sums(
   return true;
 }
 
-// Of which rows there are kernels: of any length, or no longer than the registers of a block keep.
-enum class Lengths { kAll, kKept };
+// Of which rows there are kernels: of any length, or no longer than the registers of a block keep, or of these such as
+// are whole, aligned accesses.
+enum class Lengths { kAll, kKept, kKeptWhole };
 
-// False, and nothing done, for longer rows.
+// False, and nothing done, for other rows.
 template <Lengths kLengths = Lengths::kAll, class Matrices, class F, class Grid>
 bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, const Grid& grid, int64_t span_cols) {
   using T = typename Matrices::Element;
-  constexpr bool kShift = writes_rows<F> || Matrices::kCount > 1;
-  return with_access_width<true, kShift, F>(matrices, grid.cols, true, [&](auto width, auto fit, const auto& inputs) {
+  constexpr bool kMayBeRagged = kLengths != Lengths::kKeptWhole;
+  constexpr bool kShift = kMayBeRagged && (writes_rows<F> || Matrices::kCount > 1);
+  const auto by_width = [&](auto width, auto fit, const auto& inputs) {
     using In = std::decay_t<decltype(inputs)>;
     constexpr int N = decltype(width)::value;
+    if constexpr (!kMayBeRagged && N * sizeof(T) < kAccessBytes && sizeof(T) < sizeof(double)) {
+      return false;
+    }
     constexpr Fit kFit = decltype(fit)::value;
     constexpr int V = kKeptAccesses<T, N, In::kCount>;
     const int64_t accesses = ceil_div(span_cols, N);
@@ -891,7 +896,8 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
       return true;
     }
     return false;
-  });
+  };
+  return with_access_width<kMayBeRagged, kShift, F>(matrices, grid.cols, true, by_width);
 }
 
 }  // namespace detail
@@ -905,10 +911,9 @@ void launch_rows(const Tensor& like, const F& f, const std::array<const T*, K>& 
 }
 
 // The same for rows that a block has registers for. False, and nothing done, for longer ones.
-template <class T, size_t K, class F>
+template <detail::Lengths kLengths = detail::Lengths::kKept, class T, size_t K, class F>
 bool launch_kept_rows(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
-  constexpr auto kLengths = detail::Lengths::kKept;
   return rows == 0 ||
          detail::launch_spans<kLengths>(like, f, detail::make_inputs(inputs), detail::WholeRows{rows, cols}, cols);
 }
