@@ -43,8 +43,10 @@ def sums(row: Row) -> bool:
 def partials(row: Row) -> bool:
     """Whether blocks leave partial sums for a second kernel, on an H200.
 
-    All do but strips that fill it in clusters: csrc/cuda/column_strips.cuh.
+    All do but strips that fill it in clusters, csrc/cuda/column_strips.cuh, and sums of rows alone.
     """
+    if row.form == "other operands columns":
+        return False
     if row.operator == "reduce_sum" and row.form != "dim 0":
         return row.form in ("all", "dim 0, 2")
     tensors = {"reduce_sum": 1, "fused_op": 3}.get(row.operator)
@@ -131,6 +133,9 @@ def bound_by_memory(row: Row) -> bool:
     return ratio / row.of_floor(OURS) < goal.best + 0.02
 
 
+# When scans of rows that a block has registers for got kernels of their own.
+ROWS_OF_BLOCKS = "2026-11-28T13:36"
+
 # The first that is for a row.
 REASONS = (
     Reason(
@@ -142,6 +147,14 @@ REASONS = (
         both("relu"),
     ),
     Reason("as fast as others, but for what two runs of one binary differ by", as_fast),
+    Reason(
+        "measured before rows that a block has registers for had kernels of their own",
+        all_of(
+            before(ROWS_OF_BLOCKS),
+            any_of(is_of("linear_scan", form=""), is_of("linear_scan", form=MISALIGNED)),
+            of_columns(1024, 32768),
+        ),
+    ),
     Reason("others read a byte where ours reads the input, as counted", backward("relu")),
     Reason(
         "a quarter of the warps that fit (128 registers a thread), two thirds of the instruction "
@@ -159,10 +172,6 @@ REASONS = (
             backward("mymul", "swiglu", form="other operands columns", dtype="bfloat16"),
             from_mib(64),
         ),
-    ),
-    Reason(
-        "what was expanded is summed by a kernel of PyTorch's, which takes 4 us, as counted",
-        all_of(small_kernel, backward("swiglu", form="other operands columns")),
     ),
     Reason(
         "tiles: 0.9 to 1.9 times the instructions of others, and 34 to 72 % of the warps that fit, "
@@ -187,15 +196,6 @@ REASONS = (
             any_of(is_of(LAYER), backward("fused_op")),
             of_columns(4095, 4095),
         ),
-    ),
-    Reason(
-        "1.3 times the instructions of rows of 4096 steps, and 26 to 28 % of the warps that fit, "
-        "where those have 36, as counted",
-        all_of(forward("linear_scan", form=""), of_columns(4095, 4095)),
-    ),
-    Reason(
-        "1.4 times the instructions of rows of 4096 steps, as counted, and a tile more to wait for",
-        all_of(backward("linear_scan", form="", dtype="float32"), of_columns(4095, 4095)),
     ),
     Reason(
         "an access is its own word and the next thread's, exchanged and shifted",
@@ -304,16 +304,11 @@ REASONS = (
     Reason(
         "21 to 39 % of the warps that fit, others' 36 to 88, and 1.0 to 1.9 times their "
         "instructions, as counted on an H200",
-        all_of(forward("linear_scan", form=""), of_columns(256, 2048)),
+        all_of(forward("linear_scan", form=""), of_columns(256, 256)),
     ),
     Reason(
         "a third of the warps that fit (80 registers a thread), which wait for loads, as counted",
-        forward("linear_scan", dtype="bfloat16"),
-    ),
-    Reason(
-        "half of the warps that fit (64 registers a thread), and 1.15 times the instructions of "
-        "rows of one tile, as counted",
-        all_of(backward("linear_scan", form="", dtype="bfloat16"), of_columns(8192, 8192)),
+        all_of(forward("linear_scan", dtype="bfloat16"), of_columns(1 << 18, 1 << 22)),
     ),
     Reason(
         "four rows a thread: parameters are read four times, three of them from the L2 cache",
