@@ -1649,6 +1649,21 @@ def test_what_changes_a_value_is_taken_along(statements, value, define):
     assert derive(definition)
 
 
+def test_lines_are_those_that_python_counts(define):
+    """Form feeds, and separators of lines in Unicode, end none."""
+    source = """
+# One line:\u2028of a comment.\x0c
+SCALE = {"\u2028\x85": 2.0}
+
+
+def f(x: Tensor) -> Tensor:\x0c
+    return x * sum(SCALE.values())  # \u2028 here, too
+"""
+    definition = read(define(source))
+    assert definition.source == f"from torch import Tensor\n\n\n{source[1:]}"
+    assert derive(definition)
+
+
 def test_statements_that_stand_together_are_taken_along_so(define):
     source = """
 # Of which there are two.

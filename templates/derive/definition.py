@@ -329,7 +329,7 @@ def on_the_lines_of(node: ast.stmt, statements: Sequence[ast.stmt]) -> list[ast.
 
 def source(text: str, nodes: Sequence[ast.stmt]) -> str:
     """The lines of statements, and the comments above them."""
-    lines = text.splitlines()
+    lines = text.split("\n")  # as Python counts them, to which form feeds are none
     found, end = "", 0
     for node in nodes:
         first, last = first_line(node), last_line(node)

@@ -262,7 +262,7 @@ class Plan:
     def formula(self) -> str:
         """The definition in a few words: its expression, where it is one."""
         function = self.definition.function
-        (*_, last) = inspect.getsource(function).strip().splitlines()
+        last = inspect.getsource(function).strip().rpartition("\n")[2]
         returned = re.fullmatch(r"return (.{1,60})", last.strip())
         has_locals = function.__code__.co_nlocals > len(self.arguments)
         if returned is None or has_locals:

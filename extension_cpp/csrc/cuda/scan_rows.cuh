@@ -42,8 +42,9 @@ __global__ void __launch_bounds__(kScanTeams* kWarp, Lie == RowsLie::kAlike ? 6 
   here.write(states);
 }
 
-// Rows that a block has each. Its warps learn of each other once: where what is finite of the row is so from piece to
-// piece, what a warp's own pieces need not be, it steps through these by itself.
+// Rows that a block has each, whose warps learn of each other at one barrier. Where the pieces up to each warp hold, a
+// warp begins with the state that they give, and steps through its own accesses only if the pieces of these do not
+// hold; else all warps step through the row in turn.
 template <class T, class F, size_t K, size_t R, int V, int Warps, int Blocks, RowsLie Lie>
 __global__ void __launch_bounds__(Warps* kWarp, Blocks)
     scan_blocks_kernel(F f, ScanArrays<T, K, R> arrays, int64_t cols) {
