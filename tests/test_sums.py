@@ -95,6 +95,19 @@ LAYOUTS = st.sampled_from(["contiguous", "contiguous", "transposed", "sliced", "
 @example(([33, 64], [[33, 1], [1], [1, 1]]), torch.float32, ["contiguous"] * 4, True, True)
 @example(([33, 513], [[1, 1]] * 3), torch.float64, ["contiguous"] * 4, False, True)
 @example(([0, 8], [[8], [1], [0, 1]]), torch.float32, ["contiguous"] * 4, True, False)
+# Numbers for rows of whole accesses, one factor or the other: kernels of their own on a GPU.
+@example(([40, 1024], [[40, 1], [40, 1024], [1]]), torch.bfloat16, ["contiguous"] * 4, False, False)
+@example(([40, 264], [[40, 264], [40, 1], [1]]), torch.float32, ["contiguous"] * 4, False, False)
+@example(
+    ([3, 5, 1032], [[3, 5, 1], [3, 5, 1032], [3, 5, 1]]),
+    torch.float16,
+    ["contiguous"] * 4,
+    True,
+    False,
+)
+@example(
+    ([3, 5, 130], [[3, 5, 130], [5, 1], [5, 130]]), torch.float64, ["contiguous"] * 4, True, False
+)
 def test_every_result_has_its_sum(device, shapes, dtype, layouts, has_b, grad_is_one_number):
     generator = torch.Generator().manual_seed(0)
     shape, operands = shapes
