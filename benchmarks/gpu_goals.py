@@ -43,7 +43,8 @@ def sums(row: Row) -> bool:
 def partials(row: Row) -> bool:
     """Whether blocks leave partial sums for a second kernel, on an H200.
 
-    All do but strips that fill it in clusters, csrc/cuda/column_strips.cuh, and sums of rows alone.
+    All do but strips that fill it in clusters, csrc/cuda/column_strips.cuh, and sums of rows that
+    a block has.
     """
     if row.form == "other operands columns":
         return False

@@ -114,13 +114,14 @@ def test_a_million_steps(shape, dim, device):
     torch.testing.assert_close(exact.narrow(dim, 0, 5000), reference(*head, initial, dim))
 
 
-# On a GPU the longest rows of a warp, of a block of one kind or the other, and of a tile, in each
-# dtype, and the next ones: in whole accesses, and otherwise.
+# On a GPU the longest rows of a warp, of blocks of either kind, and of tiles, in each dtype, and
+# the next ones: in whole accesses, and otherwise.
 KERNELS_END = [
-    *(power + k for power in (512, 1024, 2048, 4096, 8192, 16384, 32768) for k in (0, 8)),
-    *(2176 + k for k in (-3, 1)),
-    *(9 * power + k for power in (128, 256, 512, 1024) for k in (-7, -3, -1, 1)),
-    *(17 * power + k for power in (64, 128, 256, 512) for k in (-7, -3, -1, 1)),
+    *(2**power + k for power in range(6, 15) for k in (-7, -3, -1, 0, 1)),
+    *(2**power + 8 for power in range(9, 16)),
+    *(9 * 2**power + k for power in range(7, 11) for k in (-7, -3, -1, 1)),
+    *(17 * 2**power + k for power in range(7, 10) for k in (-7, -3, -1, 1)),
+    *(12288 - 7, 12288 - 3, 12288, 32768),
 ]
 
 
@@ -221,7 +222,7 @@ def test_products_of_a_part_of_the_decays_overflow(length, device):
     """Though those of all decays up to any step do not, nor of all in a row.
 
     A GPU puts the products of neighbours together first: steps 20 to 83 of every 128 have one of
-    1e60, behind one of 1e-30, and before another.
+    1e60, behind one of 1e-30, and before another. Backward, the same from the end.
     """
     step = torch.arange(length) % 128
     exponent = torch.where(step < 20, -30 / 20, torch.where(step < 84, 60 / 64, -30 / 44))
@@ -231,6 +232,12 @@ def test_products_of_a_part_of_the_decays_overflow(length, device):
     expected = reference(decay.cpu().double(), input.cpu().double(), initial.cpu().double(), 1)
     assert expected.max() > 1e29
     torch.testing.assert_close(output.cpu().double(), expected, rtol=1e-3, atol=0)
+    grad_output = torch.zeros_like(decay)
+    grad_output[:, -1] = 1
+    backward = torch.ops.extension_cpp.linear_scan_backward
+    _, grad_input, _ = backward(grad_output, decay.flip(1), input, None, 1)
+    expected = torch.cat([torch.ones_like(expected[:, :1]), expected[:, :-1]], 1).flip(1)
+    torch.testing.assert_close(grad_input.cpu().double(), expected, rtol=1e-3, atol=0)
 
 
 @on_each_device

@@ -261,7 +261,7 @@ struct WriteOrSumRowsOfNumber {
 
   template <class Row>
   __device__ void operator()(Row& row, A value) const {
-    write_or_sum(row, value, std::make_index_sequence<K>{}, std::make_index_sequence<K - 1>{});
+    write_and_sum(row, value, std::make_index_sequence<K>{}, std::make_index_sequence<K - 1>{});
   }
 
  private:
@@ -269,11 +269,11 @@ struct WriteOrSumRowsOfNumber {
   using Number = A;
 
   template <class Row, size_t... I, size_t... J>
-  __device__ void write_or_sum(
+  __device__ void write_and_sum(
       Row& row, A value, std::index_sequence<I...> /*all*/, std::index_sequence<J...> /*others*/) const {
-    detail::write_or_sum(row, whole, row_sums, [&](Number<J>... inputs) {
+    write_or_sum(row, whole, row_sums, [&](Number<J>... inputs) {
       const A others[] = {inputs...};
-      return f((I == kNumber ? value : others[I - (I >= kNumber && I > 0 ? 1 : 0)])...);
+      return f((I == kNumber ? value : others[I - (I >= kNumber ? 1 : 0)])...);
     });
   }
 };

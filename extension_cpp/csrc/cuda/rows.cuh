@@ -772,8 +772,8 @@ bool launch_column_sums(
   return true;
 }
 
-// Of which rows there are kernels: of any length, or no longer than the registers of a block keep, or of these such as
-// are whole, aligned accesses.
+// Of which rows there are kernels: of any length, or no longer than the registers of a block keep, or of these whole,
+// aligned accesses, which callers see to.
 enum class Lengths { kAll, kKept, kKeptWhole };
 
 // False, and nothing done, for other rows.
@@ -785,9 +785,6 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
   const auto by_width = [&](auto width, auto fit, const auto& inputs) {
     using In = std::decay_t<decltype(inputs)>;
     constexpr int N = decltype(width)::value;
-    if constexpr (!kMayBeRagged && N * sizeof(T) < kAccessBytes && sizeof(T) < sizeof(double)) {
-      return false;
-    }
     constexpr Fit kFit = decltype(fit)::value;
     constexpr int V = kKeptAccesses<T, N, In::kCount>;
     const int64_t accesses = ceil_div(span_cols, N);
@@ -897,7 +894,11 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     }
     return false;
   };
-  return with_access_width<kMayBeRagged, kShift, F>(matrices, grid.cols, true, by_width);
+  if constexpr (kMayBeRagged || std::is_same_v<T, double>) {
+    return with_access_width<kMayBeRagged, kShift, F>(matrices, grid.cols, true, by_width);
+  } else {
+    return by_width(std::integral_constant<int, kVector<T>>{}, FitConstant<Fit::kWhole>{}, matrices);
+  }
 }
 
 }  // namespace detail

@@ -60,7 +60,7 @@ struct ColumnTilePlace {
     warp = warps == 1 ? 0 : threadIdx.x / kWarp;
     int64_t group = blockIdx.x;  // of the channels of a warp
     if (tiles > 1) {
-      // All channels in turn. A block waits for those before it: see scan_rows_kernel().
+      // All channels in turn. A block waits for those before it: see tile_of_block() (scan_row_tiles.cuh).
       const unsigned groups = static_cast<unsigned>((channels + C * kWarp - 1) / (C * kWarp));
       tile = blockIdx.x / groups;
       group = blockIdx.x % groups;

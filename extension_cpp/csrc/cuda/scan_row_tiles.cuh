@@ -9,8 +9,9 @@
 #include "scan_piece.cuh"
 #include "scan_row_access.cuh"
 #include "scan_told.cuh"
+#include "vector.cuh"
 
-#include <algorithm>
+#include <type_traits>
 
 namespace extension_cpp::cuda {
 
@@ -116,15 +117,14 @@ struct TilePlace {
 // relies, too. (To draw numbers instead takes a trip to memory before the first read.)
 __device__ inline TilePlace tile_of_block(int64_t block, int64_t rows) { return {block % rows, block / rows}; }
 
-// Whether blocks send for the tiles of those that come later: of rows that are not whole accesses, and of rows of
-// several tiles. Tiles of fewer warps than there is room for, inputs that lie apart and, forward, rows of few whole
-// tiles are slower by it (benchmarks/NOTES.md).
+// Whether blocks send for the tiles of those that come later. Tiles of fewer warps than there is room for, inputs that
+// lie apart and, forward, rows of up to three whole tiles are slower by it (benchmarks/NOTES.md).
 template <class Tile, RowsLie Lie, bool Lagged>
 bool sends_for_tiles(int64_t warps, int64_t tiles) {
   if (is_apart(Lie) || warps < Tile::kWarps) {
     return false;
   }
-  return Lie == RowsLie::kAlike || tiles > (Lagged ? 1 : 3);
+  return Lie == RowsLie::kAlike || Lagged || tiles > 3;
 }
 
 // How far ahead, and of how many bytes at least: found by trying, as those of rows (ahead.cuh), from which they differ.

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <type_traits>
 
 namespace extension_cpp::cuda {
 
@@ -46,7 +47,7 @@ __global__ void __launch_bounds__(kScanTeams* kWarp, Lie == RowsLie::kAlike ? 6 
 // warp begins with the state that they give, and steps through its own accesses only if the pieces of these do not
 // hold; else all warps step through the row in turn.
 template <class T, class F, size_t K, size_t R, int V, int Warps, int Blocks, RowsLie Lie>
-__global__ void __launch_bounds__(Warps* kWarp, Blocks)
+__global__ void __launch_bounds__(Warps* kWarp, std::min(Blocks, kMostThreads / (Warps * kWarp)))
     scan_blocks_kernel(F f, ScanArrays<T, K, R> arrays, int64_t cols) {
   wait_for_previous();
   using A = acc_t<T>;
@@ -61,12 +62,12 @@ __global__ void __launch_bounds__(Warps* kWarp, Blocks)
     pieces[warp] = own;
   }
   __syncthreads();
-  // Those up to each warp, one in each lane: the same in all warps.
+  // Those up to each warp, in the first lanes: the same in all warps.
   const bool is_warp = lane < static_cast<int>(blockDim.x) / kWarp;
   const Piece<A> up_to = scan_warp<Warps>(is_warp ? pieces[lane] : Piece<A>::none(), lane);
   const Piece<A> before = from_lane(up_to, max(warp - 1, 0));
   A states[V];
-  if (__all_sync(kAllLanes, up_to.holds_for(initial))) {
+  if (__all_sync(kAllLanes, !is_warp || up_to.holds_for(initial))) {
     const A state = warp == 0 ? initial : before(initial);
     bool holds = true;
 #pragma unroll
