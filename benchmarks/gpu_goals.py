@@ -134,9 +134,6 @@ def bound_by_memory(row: Row) -> bool:
     return ratio / row.of_floor(OURS) < goal.best + 0.02
 
 
-# When scans of rows that a block has registers for got kernels of their own.
-ROWS_OF_BLOCKS = "2026-11-28T13:36"
-
 # The first that is for a row.
 REASONS = (
     Reason(
@@ -151,7 +148,7 @@ REASONS = (
     Reason(
         "measured before rows that a block has registers for had kernels of their own",
         all_of(
-            before(ROWS_OF_BLOCKS),
+            before("2026-11-28T13:36"),
             any_of(is_of("linear_scan", form=""), is_of("linear_scan", form=MISALIGNED)),
             of_columns(1024, 32768),
         ),

@@ -780,8 +780,7 @@ enum class Lengths { kAll, kKept, kKeptWhole };
 template <Lengths kLengths = Lengths::kAll, class Matrices, class F, class Grid>
 bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, const Grid& grid, int64_t span_cols) {
   using T = typename Matrices::Element;
-  constexpr bool kMayBeRagged = kLengths != Lengths::kKeptWhole;
-  constexpr bool kShift = kMayBeRagged && (writes_rows<F> || Matrices::kCount > 1);
+  constexpr bool kShift = writes_rows<F> || Matrices::kCount > 1;
   const auto by_width = [&](auto width, auto fit, const auto& inputs) {
     using In = std::decay_t<decltype(inputs)>;
     constexpr int N = decltype(width)::value;
@@ -894,10 +893,11 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     }
     return false;
   };
-  if constexpr (kMayBeRagged || std::is_same_v<T, double>) {
-    return with_access_width<kMayBeRagged, kShift, F>(matrices, grid.cols, true, by_width);
+  if constexpr (kLengths == Lengths::kKeptWhole) {
+    constexpr std::integral_constant<int, std::is_same_v<T, double> ? 1 : kVector<T>> n;  // as with_access_width()
+    return by_width(n, FitConstant<Fit::kWhole>{}, matrices);
   } else {
-    return by_width(std::integral_constant<int, kVector<T>>{}, FitConstant<Fit::kWhole>{}, matrices);
+    return with_access_width<true, kShift, F>(matrices, grid.cols, true, by_width);
   }
 }
 

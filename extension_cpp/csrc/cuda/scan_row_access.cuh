@@ -17,6 +17,14 @@ namespace detail {
 template <class F, size_t K>
 constexpr size_t kArraysReadOf = std::clamp<size_t>(kArraysOf<F, K>, 2, 3);
 
+// How a block has a row, or a part of it: accesses of a thread to each array, warps at most, and for how many such
+// blocks at once registers suffice. Which are fastest was found by trying (benchmarks/NOTES.md).
+struct ScanBlock {
+  int accesses;
+  int warps;
+  int blocks;
+};
+
 // How accesses to rows lie: whole and aligned; else they begin at the boundaries of what is written, so that the first
 // and the last of a row hold others' steps as well. Inputs lie alike, or apart: then each access takes its steps from
 // two aligned words, of which the second is the first of the next thread in memory. Or what is written is whole and
@@ -311,6 +319,19 @@ class WarpOfRow {
       total = v == 0 ? last : chain(total, last);
     }
     return total;
+  }
+
+  // Sets the states before each access, from that before all: by the pieces before them, or, where these do not hold,
+  // or `holds` is not so for a lane, step by step.
+  __device__ void set_states(A state, A (&states)[V], bool holds = true) const {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      states[v] = before_[v](state);
+      holds = holds && (!has(v) || before_[v].holds_for(state));
+    }
+    if (__any_sync(kAllLanes, !holds)) {
+      step_through(state, states);
+    }
   }
 
   __device__ const Piece<A>& before(int v) const { return before_[v]; }

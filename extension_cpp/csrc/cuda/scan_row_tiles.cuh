@@ -17,35 +17,19 @@ namespace extension_cpp::cuda {
 
 namespace detail {
 
-// The tile of a block: Accesses of a thread to each array that is read. Registers suffice for Blocks of these at once.
-template <int Accesses, int Warps, int Blocks>
-struct ScanTileOf {
-  static constexpr int kAccesses = Accesses;
-  static constexpr int kWarps = Warps;
-  static constexpr int kThreads = Warps * kWarp;
-  static constexpr int kBlocks = Blocks;
-};
-
-// Of two arrays that are read, and of three. Which is fastest was found by trying; benchmarks/NOTES.md has what they
-// gave.
+// The block of a tile, by the number of arrays that are read.
 template <class T, size_t Arrays>
-struct ScanTile;
-template <>
-struct ScanTile<double, 2> : ScanTileOf<4, 8, 2> {};
-template <>
-struct ScanTile<double, 3> : ScanTileOf<2, 8, 2> {};
-template <>
-struct ScanTile<float, 2> : ScanTileOf<4, 8, 3> {};
-template <>
-struct ScanTile<float, 3> : ScanTileOf<2, 8, 4> {};
-template <>
-struct ScanTile<Half, 2> : ScanTileOf<2, 8, 4> {};
-template <>
-struct ScanTile<Half, 3> : ScanTileOf<2, 8, 3> {};
-template <>
-struct ScanTile<BFloat16, 2> : ScanTileOf<4, 4, 6> {};
-template <>
-struct ScanTile<BFloat16, 3> : ScanTileOf<2, 8, 4> {};
+constexpr ScanBlock scan_tile() {
+  if constexpr (std::is_same_v<T, Half>) {
+    return {2, 8, Arrays == 2 ? 4 : 3};
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return Arrays == 2 ? ScanBlock{4, 4, 6} : ScanBlock{2, 8, 4};
+  } else if constexpr (std::is_same_v<T, float>) {
+    return Arrays == 2 ? ScanBlock{4, 8, 3} : ScanBlock{2, 8, 4};
+  } else {
+    return {Arrays == 2 ? 4 : 2, 8, 2};
+  }
+}
 
 // What a tile tells those that come after it.
 template <class A>
@@ -60,10 +44,11 @@ struct ScanShared {
   A state;
 };
 
-// Where they are, the second words take registers, and so does the question which steps are the row's.
-template <class Tile, RowsLie Lie>
-constexpr int kScanTileBlocks =
-    is_apart(Lie) && Tile::kBlocks > (is_whole(Lie) ? 4 : 3) ? Tile::kBlocks - 1 : Tile::kBlocks;
+// How many blocks of tiles at once. Second words take registers, and so does the question which steps are the row's.
+template <RowsLie Lie>
+constexpr int tile_blocks(ScanBlock tile) {
+  return is_apart(Lie) && tile.blocks > (is_whole(Lie) ? 4 : 3) ? tile.blocks - 1 : tile.blocks;
+}
 
 // The state that a tile begins with. `tiles` are those of its row, of `warps` each; as many as it has threads, or all
 // of the row, are a group.
@@ -119,9 +104,9 @@ __device__ inline TilePlace tile_of_block(int64_t block, int64_t rows) { return 
 
 // Whether blocks send for the tiles of those that come later. Tiles of fewer warps than there is room for, inputs that
 // lie apart and, forward, rows of up to three whole tiles are slower by it (benchmarks/NOTES.md).
-template <class Tile, RowsLie Lie, bool Lagged>
-bool sends_for_tiles(int64_t warps, int64_t tiles) {
-  if (is_apart(Lie) || warps < Tile::kWarps) {
+template <RowsLie Lie, bool Lagged>
+bool sends_for_tiles(int64_t warps, int64_t most_warps, int64_t tiles) {
+  if (is_apart(Lie) || warps < most_warps) {
     return false;
   }
   return Lie == RowsLie::kAlike || Lagged || tiles > 3;
@@ -153,14 +138,13 @@ __device__ void send_for_tile(const ScanArrays<T, K, R>& arrays, int64_t rows, i
 
 // A tile of a row is a block's, of `warps`. `ahead`: 0, or how many blocks later that one comes whose tile it sends
 // for.
-template <class T, class F, size_t K, size_t R, class Tile, RowsLie Lie>
-__global__ void __launch_bounds__(Tile::kThreads, kScanTileBlocks<Tile, Lie>) scan_tiles_kernel(
+template <class T, class F, size_t K, size_t R, int V, int Warps, int Blocks, RowsLie Lie>
+__global__ void __launch_bounds__(Warps* kWarp, Blocks) scan_tiles_kernel(
     F f, ScanArrays<T, K, R> arrays, int64_t rows, int64_t cols, int warps, int64_t tiles, int ahead,
     ToldOfTile<acc_t<T>>* told /* [rows, tiles] */) {
   wait_for_previous();
   using A = acc_t<T>;
-  constexpr int V = Tile::kAccesses;
-  __shared__ ScanShared<A, Tile::kWarps> shared;
+  __shared__ ScanShared<A, Warps> shared;
   // Tiles have several warps. Where that is asked nonetheless, compilers order differently what comes after, by which
   // half types and double gain, and float loses (benchmarks/NOTES.md).
   constexpr bool kAsks = !std::is_same_v<T, float> && Lie == RowsLie::kWhole;
@@ -194,7 +178,7 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanTileBlocks<Tile, Lie>) sc
   }
   // A constant is faster where accesses are whole. (Tiles of w warps instead of W are fewer than W / (W - w), so that
   // all are of one group, and none is the last thread's.)
-  const unsigned group_size = is_whole(Lie) ? Tile::kThreads : warps * kWarp;
+  const unsigned group_size = is_whole(Lie) ? Warps * kWarp : warps * kWarp;
   A state = state_before_tile(told_of_row, tile, initial, warps, group_size, shared);
   A states[V];
   bool holds = total.holds_for(state);
@@ -219,21 +203,22 @@ __global__ void __launch_bounds__(Tile::kThreads, kScanTileBlocks<Tile, Lie>) sc
 template <RowsLie Lie, class T, class F, size_t K, size_t R>
 void launch_scan_tiles(
     const Tensor& like, const F& f, int64_t rows, int64_t cols, int64_t most, const ScanArrays<T, K, R>& arrays) {
-  using Tile = ScanTile<T, kArraysReadOf<F, K>>;
+  constexpr ScanBlock kTile = scan_tile<T, kArraysReadOf<F, K>>();
   using Told = ToldOfTile<acc_t<T>>;
-  constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T> * Tile::kAccesses;
-  const int64_t tiles = ceil_div(most, Tile::kWarps * kPerWarp);
+  constexpr int64_t kPerWarp = int64_t{kWarp} * kVector<T> * kTile.accesses;
+  const int64_t tiles = ceil_div(most, kTile.warps * kPerWarp);
   const int64_t warps = ceil_div(ceil_div(most, tiles), kPerWarp);  // tiles are alike
   Tensor scratch = nothing_told(like, rows * tiles * static_cast<int64_t>(sizeof(Told)));
   auto* const told = reinterpret_cast<Told*>(scratch.mutable_data_ptr<uint8_t>());
   const int64_t blocks = rows * tiles;
   constexpr auto kArrayBytes = static_cast<int64_t>(sizeof(T) * kArraysOf<F, K>);
-  const int ahead = sends_for_tiles<Tile, Lie, kLaggedOf<F>>(warps, tiles)
+  const int ahead = sends_for_tiles<Lie, kLaggedOf<F>>(warps, kTile.warps, tiles)
                         ? blocks_ahead(blocks, warps * kPerWarp * kArrayBytes, kLeastSentForTiles, kTileAheadBytes)
                         : 0;
   launch_overlapped(
-      scan_tiles_kernel<T, F, K, R, Tile, Lie>, static_cast<unsigned>(blocks), static_cast<unsigned>(warps * kWarp), 0,
-      current_stream(like), f, arrays, rows, cols, static_cast<int>(warps), tiles, ahead, told);
+      scan_tiles_kernel<T, F, K, R, kTile.accesses, kTile.warps, tile_blocks<Lie>(kTile), Lie>,
+      static_cast<unsigned>(blocks), static_cast<unsigned>(warps * kWarp), 0, current_stream(like), f, arrays, rows,
+      cols, static_cast<int>(warps), tiles, ahead, told);
 }
 
 }  // namespace detail

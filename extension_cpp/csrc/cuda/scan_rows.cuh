@@ -30,16 +30,9 @@ __global__ void __launch_bounds__(kScanTeams* kWarp, Lie == RowsLie::kAlike ? 6 
   }
   WarpOfRow<T, F, K, R, V, Lie, int> here(f, arrays, row, cols, 0);
   const A initial = here.initial();
-  bool holds = here.scan().holds_for(initial);
+  const bool holds = here.scan().holds_for(initial);
   A states[V];
-#pragma unroll
-  for (int v = 0; v < V; ++v) {
-    states[v] = here.before(v)(initial);
-    holds = holds && (!here.has(v) || here.before(v).holds_for(initial));
-  }
-  if (__any_sync(kAllLanes, !holds)) {
-    here.step_through(initial, states);
-  }
+  here.set_states(initial, states, holds);
   here.write(states);
 }
 
@@ -68,31 +61,14 @@ __global__ void __launch_bounds__(Warps* kWarp, std::min(Blocks, kMostThreads / 
   const Piece<A> before = from_lane(up_to, max(warp - 1, 0));
   A states[V];
   if (__all_sync(kAllLanes, !is_warp || up_to.holds_for(initial))) {
-    const A state = warp == 0 ? initial : before(initial);
-    bool holds = true;
-#pragma unroll
-    for (int v = 0; v < V; ++v) {
-      states[v] = here.before(v)(state);
-      holds = holds && (!here.has(v) || here.before(v).holds_for(state));
-    }
-    if (__any_sync(kAllLanes, !holds)) {
-      here.step_through(state, states);
-    }
+    here.set_states(warp == 0 ? initial : before(initial), states);
   } else {
     here.step_through_block(initial, states, handed_on);
   }
   here.write(states);
 }
 
-// Of rows that a block has each: accesses of a thread to each array, warps at most, and for how many blocks at once
-// registers suffice. No warps: none of these.
-struct ScanBlock {
-  int accesses;
-  int warps;
-  int blocks;
-};
-
-// A smaller one, and a larger one for longer rows. Which are fastest was found by trying (benchmarks/NOTES.md). Rows
+// Of rows that a block has each: a smaller one, and a larger one for longer rows, or none, which has no warps. Rows
 // that begin within an access may have one more than their steps fill, and a warp for it.
 struct ScanBlocks {
   ScanBlock small;
