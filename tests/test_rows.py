@@ -85,6 +85,23 @@ std::tuple<Tensor, Tensor> written_and_kept(const Tensor& x, const Tensor& y) {
   return rowwise<WrittenAndKept, 2>(kWrittenAndKept, x, y);
 }
 
+const Operator kLess{"less(Tensor x) -> Tensor", "*rows n -> *rows n"};
+
+// How much less x is than the largest of its row.
+template <class T>
+struct Less {
+  using A = acc_t<T>;
+  T* less;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A largest = row.max();
+    row.write(less, [=](A x) { return largest - x; });
+  }
+};
+
+Tensor less(const Tensor& x) { return rowwise<Less>(kLess, x); }
+
 // 2 x w + 1, by segments.
 template <class T>
 struct KeptOfSegment {
@@ -118,6 +135,7 @@ Tensor kept_of_segments(const Tensor& x, const Tensor& w) {
 TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
   m.impl("kept", TORCH_BOX(&extension_cpp::kept));
   m.impl("written_and_kept", TORCH_BOX(&extension_cpp::written_and_kept));
+  m.impl("less", TORCH_BOX(&extension_cpp::less));
   m.impl("kept_of_segments", TORCH_BOX(&extension_cpp::kept_of_segments));
 }
 """
@@ -300,6 +318,7 @@ TORCH_LIBRARY(rows_test, m) {
   m.def("kept(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor)");
   m.def("kept_of_segments(Tensor x, Tensor w) -> Tensor");
   m.def("written_and_kept(Tensor x, Tensor y) -> (Tensor, Tensor)");
+  m.def(extension_cpp::kLess.schema());
 }
 TORCH_LIBRARY_IMPL(rows_test, BACKEND, m) {
   m.impl("run", TORCH_BOX(&extension_cpp::run));
@@ -412,6 +431,24 @@ def test_the_largest_of_a_row_with_nan_is_nan(run, cols: int):
         softmax = run(x, x, None)[0]
         assert softmax[1].isnan().all()
         assert not softmax[::2].isnan().any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("cols", [1, 2, 9, 31, 256, 1000, 4095, 4096, 12345, 70001])
+def test_the_largest_of_the_elements(device: str, cols: int, dtype: torch.dtype):
+    for offset in (0, 1, 3):
+        x = -1000 - torch.rand(offset + 4 * cols, device=device).mul(100)
+        x = x.to(dtype)[offset:].view(4, cols)
+        for place in (0, cols // 3, cols - 2, cols - 1):
+            x[1, place] = -999
+            x[2, place] = float("nan")
+            x[3, place] = float("inf")
+            less = torch.ops.rows_test.less(x)
+            largest = x.amax(1, keepdim=True)
+            assert less[2].isnan().all()
+            right = (largest.double() - x.double()).to(dtype)
+            torch.testing.assert_close(less, right, rtol=0, atol=0, equal_nan=True)
+            x[1:, place] = x[0, place]
 
 
 # No rows, rows of nothing, one row, more dimensions than two.

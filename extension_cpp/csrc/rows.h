@@ -8,7 +8,7 @@
 //
 //     template <class Row>
 //     HOST_DEVICE void operator()(Row& row) const {
-//       const A max = row.max([](A x) { return x; });
+//       const A max = row.max();
 //       const auto powers = row.keep([=](A x) { return math::exp(x - max); });
 //       const Divisor<A> total = row.sum([](A /*x*/, A power) { return power; }, powers);
 //       row.write(output, [=](A /*x*/, A power) { return power / total; }, powers);
@@ -18,7 +18,7 @@
 //   Tensor softmax(const Tensor& input) { return rowwise<Softmax>(kSoftmax, input); }
 //
 // A functor says what happens to one row; each backend lends it the row in its own way. cuda/rows.cuh and cpu/rows.h
-// say how; row.sum, row.max, row.keep, row.write and row.add_to_columns are the same. row.sum() and
+// say how; row.sum, row.max, row.keep, row.write and row.add_to_columns are the same. row.sum(), row.max() and
 // row.add_to_columns() are of the elements as they are. What row.keep returns is for the row's later passes, which have
 // its values after the inputs; row.write_and_keep(output, f) gives the values that it wrote, as they are rounded. Under
 // rowwise() lies backend::launch_rows, for an operator that prepares more than tensors. It may also give a functor

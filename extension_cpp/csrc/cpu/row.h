@@ -71,6 +71,8 @@ class Row {
   using A = acc_t<T>;
   // Passes find a row in the cache.
   static constexpr bool kRereads = false;
+  // On CUDA whether a warp has the row.
+  static constexpr bool kInWarp = false;
 
   // Columns first_col ... first_col + cols - 1 of row `index`.
   CPU_INLINE Row(
@@ -167,6 +169,12 @@ class Row {
         },
         [&](A segment) CPU_INLINE_LAMBDA { KeepLarger()(largest, segment); });
     return cols_ > kSegment ? largest : only;
+  }
+
+  // The largest of the row's elements, where it has one input.
+  CPU_INLINE A max() const {
+    static_assert(K == 1);
+    return max([](A x) CPU_INLINE_LAMBDA { return x; });
   }
 
   // f(inputs...) of every element, computed once, as a column operand.

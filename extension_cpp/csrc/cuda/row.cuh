@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kept.cuh"
+#include "larger.cuh"
 #include "launch.cuh"
 #include "parameter.cuh"
 #include "span.cuh"
@@ -54,6 +55,8 @@ class Row {
   using A = acc_t<T>;
   // Whether each pass reads the row from memory again.
   static constexpr bool kRereads = V == 0;
+  // Whether it is known that no more than a warp has the row.
+  static constexpr bool kInWarp = TeamHere::kInWarp;
   // For each access, and then for the edge.
   static constexpr int kEdge = V > 0 ? V : 1;
   using Sums = Values<A, N>[C > 0 ? C : 1][kEdge + (kRagged<Rows> ? 1 : 0)];
@@ -124,6 +127,14 @@ class Row {
         },
         nothing(), columns...);
     return team_.all_reduce(largest, lowest, Larger{});
+  }
+
+  // The largest of the row's elements, where it has one input; NaN if there is one.
+  __device__ A max() {
+    static_assert(K == 1);
+    Largest<T> largest;
+    for_each([&](const auto& chunk) { largest.add(chunk); }, nothing());
+    return team_.all_reduce(largest.value(), -static_cast<A>(INFINITY), Larger{});
   }
 
   // f(inputs...) of every element, as a column operand: computed once and kept in registers, or, where that would take
@@ -390,18 +401,23 @@ class Row {
   }
 
   // of(v, elements, n, values...) for each element of an access, and then done(M, col): their number, and the first of
-  // them, from the head on.
+  // them, from the head on. An `of` for elements as they are in memory is called once: of(chunk).
   template <int M, class Get, class Of, class Done, class Col, class... Columns>
   __device__ static void visit(
       int v, Col col, const Get& get, const Of& of, const Done& done, const Columns&... values) {
-    Elements<M> elements;
+    if constexpr (std::is_invocable_v<const Of&, const Chunk<T, M>&>) {
+      static_assert(K == 1);
+      of(get(0));
+    } else {
+      Elements<M> elements;
 #pragma unroll
-    for (size_t k = 0; k < K; ++k) {
-      elements.inputs[k] = to_values(get(k));
-    }
+      for (size_t k = 0; k < K; ++k) {
+        elements.inputs[k] = to_values(get(k));
+      }
 #pragma unroll
-    for (int n = 0; n < M; ++n) {
-      of(v, elements, n, values...);
+      for (int n = 0; n < M; ++n) {
+        of(v, elements, n, values...);
+      }
     }
     done(std::integral_constant<int, M>{}, col);
   }

@@ -9,7 +9,7 @@
 //     template <class Row>
 //     __device__ void operator()(Row& row) const {
 //       using A = acc_t<T>;
-//       const A max = row.max([](A x) { return x; });
+//       const A max = row.max();
 //       const A total = row.sum([=](A x) { return exp(x - max); });
 //       row.write(output, [=](A x) { return exp(x - max) / total; });
 //     }

@@ -32,22 +32,6 @@ struct Plus {
   }
 };
 
-// NaN wins.
-struct Larger {
-  template <class A>
-  __device__ A operator()(A a, A b) const {
-    return a > b || a != a ? a : b;
-  }
-
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
-  __device__ float operator()(float a, float b) const {
-    float larger;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
-    return larger;
-  }
-#endif
-};
-
 template <class A>
 __device__ A shuffle_xor(A value, int mask) {
   return __shfl_xor_sync(0xffffffffu, value, mask);
@@ -89,6 +73,7 @@ template <class A, bool Shares = false, int Most = 1024, int Teams = kMaxTeams>
 class Team {
  public:
   using Shared = TeamMemory<A, Shares, Most>;
+  static constexpr bool kInWarp = Most == kWarp;
 
   // The `number`th of the block.
   __device__ Team(int lanes, int lane, int number, Shared& shared)

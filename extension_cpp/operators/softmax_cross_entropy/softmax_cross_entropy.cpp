@@ -21,8 +21,7 @@ struct Target {
   int64_t ignore_index;
   int64_t cols;
 
-  HOST_DEVICE Kind kind(int64_t row) const {
-    const int64_t index = classes[row];
+  HOST_DEVICE Kind kind_of(int64_t index) const {
     const bool exists = 0 <= index && index < cols;
     return index == ignore_index ? Kind::kIgnored : exists ? Kind::kClass : Kind::kOutOfRange;
   }
@@ -33,8 +32,8 @@ struct Target {
 #ifndef __CUDACC__
     for (int64_t row = 0; row < rows; ++row) {
       check(
-          kind(row) != Kind::kOutOfRange, op, ": target must be ignore_index, ", ignore_index, ", or in [0, ", cols,
-          "), got ", classes[row]);
+          kind_of(classes[row]) != Kind::kOutOfRange, op, ": target must be ignore_index, ", ignore_index,
+          ", or in [0, ", cols, "), got ", classes[row]);
     }
 #endif
   }
@@ -99,15 +98,15 @@ struct RowResults {
   T* __restrict__ loss;       // [rows]
   A* __restrict__ logsumexp;  // [rows]
 
-  // `sum` is that of exp(logit - largest). The loss takes no part of logsumexp, which of large logits has few digits.
-  HOST_DEVICE void write(int64_t row, A largest, A sum) const {
+  // `sum` is that of exp(logit - largest), and `index` the row's class. The loss takes no part of logsumexp, which of
+  // large logits has few digits.
+  HOST_DEVICE void write(int64_t row, int64_t index, A largest, A sum) const {
     const A log_sum = math::log(sum);
     A result = A(0);
-    switch (target.kind(row)) {
+    switch (target.kind_of(index)) {
       case Target::Kind::kIgnored: break;
       case Target::Kind::kOutOfRange: result = std::numeric_limits<A>::quiet_NaN(); break;
-      case Target::Kind::kClass:
-        result = log_sum + (largest - static_cast<A>(logits[row * target.cols + target.classes[row]]));
+      case Target::Kind::kClass: result = log_sum + (largest - static_cast<A>(logits[row * target.cols + index]));
     }
     loss[row] = static_cast<T>(result);
     logsumexp[row] = largest + log_sum;
@@ -126,14 +125,17 @@ struct SoftmaxCrossEntropy {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const A max = row.max([](A x) { return x; });
+    const auto own_class = [&] { return results.target.classes[row.index()]; };
+    // Of a row that is soon done it is asked for first. (Of others there are no registers for it.)
+    const int64_t asked_first = Row::kInWarp && row.leader() ? own_class() : 0;
+    const A max = row.max();
     const Terms<T> terms(max);
     const A sum = terms.sum(row.sum(terms));
     if (!row.leader()) {
       return;
     }
     if (largest == nullptr) {
-      results.write(row.index(), max, sum);
+      results.write(row.index(), Row::kInWarp ? asked_first : own_class(), max, sum);
     } else {
       largest[row.segment_index()] = max;
       sums[row.segment_index()] = sum;
@@ -154,7 +156,7 @@ struct CombineSegments {
     const Terms<A> terms(max);
     const A sum = row.sum([=](A largest, A sum) { return sum * terms(largest); });
     if (row.leader()) {
-      results.write(row.index(), max, sum);
+      results.write(row.index(), results.target.classes[row.index()], max, sum);
     }
   }
 };
@@ -198,9 +200,10 @@ struct SoftmaxCrossEntropyBackward {
   T* __restrict__ grad_logits;      // [rows, cols]
 
   HOST_DEVICE Known row_values(int64_t row) const {
-    const auto kind = target.kind(row);
+    const int64_t index = target.classes[row];
+    const auto kind = target.kind_of(index);
     const A grad = kind == Target::Kind::kOutOfRange ? std::numeric_limits<A>::quiet_NaN() : A(grad_loss[row]);
-    return {grad, logsumexp[row], target.classes[row], kind == Target::Kind::kIgnored};
+    return {grad, logsumexp[row], index, kind == Target::Kind::kIgnored};
   }
 
   template <class Row>
