@@ -155,6 +155,27 @@ REASONS = (
     ),
     Reason("others read a byte where ours reads the input, as counted", backward("relu")),
     Reason(
+        "1.3 to 1.7 times the instructions of others, 55 to 76 % of their slots taken, others' 44 "
+        "to 54, as counted on an H200",
+        all_of(
+            forward("linear_scan", form="", dtype="bfloat16"),
+            of_columns(1024, 2048),
+            lambda row: mib(row) <= 32,
+        ),
+    ),
+    Reason(
+        "one wave of warps, which wait for what they read and then compute: 61 % of the "
+        "instruction slots taken, others' 75, as counted on an H200",
+        all_of(
+            backward("swiglu", form="other operands columns", dtype="bfloat16"), small_kernel, whole
+        ),
+    ),
+    Reason(
+        "2.5 times the instructions of others, as counted on an H200, as many as of PyTorch's relu "
+        "over as many bytes, which takes as long",
+        forward("myadd_out", form="other operands rows", dtype="bfloat16"),
+    ),
+    Reason(
         "a quarter of the warps that fit (128 registers a thread), two thirds of the instruction "
         "slots taken, as counted",
         all_of(
