@@ -48,7 +48,7 @@ struct Softmax {
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
     using A = acc_t<T>;
-    const A max = row.max([](A x) { return x; });
+    const A max = row.max();
     const auto powers = row.keep([=](A x) { return math::exp(x - max); });
     const Divisor<A> total = row.sum([](A /*x*/, A power) { return power; }, powers);
     row.write(output, [=](A /*x*/, A power) { return power / total; }, powers);

@@ -385,6 +385,23 @@ def f(x: Tensor) -> Tensor:
     assert "Divisor<A>" not in text
 
 
+@pytest.mark.parametrize(
+    ("arguments", "largest", "call"),
+    [
+        ("x: Tensor", "x", "row.max()"),
+        ("x: Tensor", "-x", "row.max([](A x) { return -x; })"),
+        ("x: Tensor, y: Tensor", "x", "row.max([](A x, A /*y*/) { return x; })"),
+    ],
+)
+def test_the_largest_element_as_it_is_takes_no_lambda(arguments, largest, call, define):
+    more = " * y" if "y" in arguments else ""
+    source = f"""
+def f({arguments}) -> Tensor:
+    return x{more} - ({largest}).amax(-1, keepdim=True)
+"""
+    assert f" = {call};\n" in assemble(read(define(source))).files["f.cpp"]
+
+
 def test_a_number_of_rows_may_be_called_as_a_gradient(define):
     source = """
 def f(x: Tensor, grad_x: float) -> Tensor:

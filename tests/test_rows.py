@@ -152,7 +152,7 @@ struct Softmax {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
-    const A max = row.max([](A x) { return x; });
+    const A max = row.max();
     const A total = row.sum([=](A x) { return math::exp(x - max); });
     row.write(output, [=](A x) { return math::exp(x - max) / total; });
   }
