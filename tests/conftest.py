@@ -1,7 +1,11 @@
 import gc
 import logging
 import os
+import re
+import shutil
 import sys
+from importlib import metadata
+from pathlib import Path
 
 # torch.compile's caches on disk do not see what changes in a backward formula, and are shared with
 # other projects of the same sources.
@@ -22,6 +26,24 @@ logging.getLogger("torch.__trace").propagate = True
 
 # Tests whose kernels are to be run by several threads.
 THREADED = {"test_forward", "test_backward", "test_determinism"}
+
+
+def absent(requirements: str) -> list[str]:
+    """Packages of a requirements file that are neither installed nor programs on PATH."""
+    names = re.findall(r"^[\w-]+", requirements, re.M)
+    installed = {re.sub("[_.]", "-", d.metadata["Name"]).lower() for d in metadata.distributions()}
+    return [name for name in names if name not in installed and not shutil.which(name)]
+
+
+def pytest_terminal_summary(terminalreporter, exitstatus):
+    """Says why tests may have failed that use what is not there."""
+    file = Path(__file__).parents[1] / "requirements.txt"
+    missing = absent(file.read_text()) if file.exists() else []
+    if exitstatus == pytest.ExitCode.TESTS_FAILED and missing:
+        terminalreporter.write_line(
+            f"Not installed: {', '.join(missing)}. What needs them fails: "
+            f"pip install -r {file.name} has them all."
+        )
 
 
 @pytest.fixture(autouse=True)

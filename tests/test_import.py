@@ -316,3 +316,14 @@ for _ in range(3):
 """
     result = python_with_torch("-c", code, cwd=ROOT)
     assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_what_tests_lack_is_said_where_some_fail(tmp_path: Path, passes: bool):
+    (tmp_path / "tests").mkdir()
+    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path / "tests")
+    (tmp_path / "requirements.txt").write_text("# form\npytest==9.2.0\nno-such_tool==1.0\n")
+    (tmp_path / "tests" / "test_one.py").write_text(f"def test_one():\n    assert {passes}\n")
+    result = python_with_torch("-m", "pytest", "-q", "tests", cwd=tmp_path)
+    assert (result.returncode == 0) == passes, result.stdout
+    assert ("Not installed: no-such_tool. What needs them" in result.stdout) != passes

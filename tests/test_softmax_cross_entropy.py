@@ -177,7 +177,7 @@ def test_targets_out_of_range(wrong):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("classes", [5, 9000, 20000])
+@pytest.mark.parametrize("classes", [5, 256, 9000, 20000])
 @pytest.mark.parametrize("wrong", [1 << 20, -1, -101, 2**40, -(2**63)])
 def test_targets_out_of_range_on_cuda(wrong, classes):
     logits = torch.randn(3, classes, device="cuda", requires_grad=True)

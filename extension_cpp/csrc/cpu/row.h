@@ -71,7 +71,7 @@ class Row {
   using A = acc_t<T>;
   // Passes find a row in the cache.
   static constexpr bool kRereads = false;
-  // On CUDA whether a warp has the row.
+  // On CUDA whether it is known that no more than a warp has the row.
   static constexpr bool kInWarp = false;
 
   // Columns first_col ... first_col + cols - 1 of row `index`.
@@ -171,7 +171,7 @@ class Row {
     return cols_ > kSegment ? largest : only;
   }
 
-  // The largest of the row's elements, where it has one input.
+  // The largest of the row's elements, where it has one input; NaN if there is one.
   CPU_INLINE A max() const {
     static_assert(K == 1);
     return max([](A x) CPU_INLINE_LAMBDA { return x; });

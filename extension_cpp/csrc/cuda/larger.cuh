@@ -4,6 +4,7 @@
 #include "vector.cuh"
 
 #include <cmath>
+#include <cstring>
 
 namespace extension_cpp::cuda::detail {
 
@@ -43,34 +44,21 @@ class Largest {
   A largest_ = -static_cast<A>(INFINITY);
 };
 
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 800
-// The larger of each half. (To convert them takes two instructions more.)
-__device__ inline unsigned larger_of_pairs(unsigned a, unsigned b, Half /*type*/) {
-  unsigned larger;
-  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  return larger;
-}
-
-__device__ inline unsigned larger_of_pairs(unsigned a, unsigned b, BFloat16 /*type*/) {
-  unsigned larger;
-  asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
-  return larger;
-}
-
-template <class T>
+// The same of half types, by pairs as they are in memory: as float each number would be converted first.
+template <class T, class Pair, unsigned kLowest>
 class LargestOfPairs {
  public:
   template <int N>
   __device__ void add(const Chunk<T, N>& chunk) {
     if constexpr (N == 1) {
       const unsigned element = chunk.word;
-      pair_ = larger_of_pairs(pair_, element << 16 | element, T());
+      add_pair(element << 16 | element);
     } else {
       unsigned pairs[N / 2];
       memcpy(pairs, &chunk.word, sizeof(pairs));
 #pragma unroll
-      for (int k = 0; k < N / 2; ++k) {
-        pair_ = larger_of_pairs(pair_, pairs[k], T());
+      for (int k = 0; k < N / 2; ++k) {  // one over `pairs` stays a loop, over local memory
+        add_pair(pairs[k]);
       }
     }
   }
@@ -81,15 +69,22 @@ class LargestOfPairs {
   }
 
  private:
-  static constexpr unsigned kInfinity = std::is_same_v<T, Half> ? 0xfc00 : 0xff80;  // negative
+  __device__ void add_pair(unsigned pair) {
+    Pair largest;
+    Pair added;
+    memcpy(&largest, &pair_, sizeof(pair_));
+    memcpy(&added, &pair, sizeof(pair));
+    largest = __hmax2_nan(largest, added);
+    memcpy(&pair_, &largest, sizeof(pair_));
+  }
 
-  unsigned pair_ = kInfinity << 16 | kInfinity;
+  unsigned pair_ = kLowest << 16 | kLowest;
 };
 
+// -infinity
 template <>
-class Largest<Half> : public LargestOfPairs<Half> {};
+class Largest<Half> : public LargestOfPairs<Half, __half2, 0xfc00> {};
 template <>
-class Largest<BFloat16> : public LargestOfPairs<BFloat16> {};
-#endif
+class Largest<BFloat16> : public LargestOfPairs<BFloat16, __nv_bfloat162, 0xff80> {};
 
 }  // namespace extension_cpp::cuda::detail

@@ -41,6 +41,19 @@ struct First {
   __device__ acc_t<T> operator[](size_t k) const { return to_values(elements[k])[0]; }
 };
 
+// What is done with elements of one input as they are in memory, several of them: f(chunk).
+template <class F>
+struct OfChunks {
+  F f;
+};
+template <class F>
+OfChunks(F) -> OfChunks<F>;
+
+template <class Of>
+constexpr bool is_of_chunks = false;
+template <class F>
+constexpr bool is_of_chunks<OfChunks<F>> = true;
+
 // What a functor sees of its row. C column sums in registers, which only kernels whose threads meet the same columns in
 // every row can have. Shares: the span is this block's part of a row that a cluster shares. Named: what is at hand of
 // the parameters that the functor names.
@@ -133,7 +146,7 @@ class Row {
   __device__ A max() {
     static_assert(K == 1);
     Largest<T> largest;
-    for_each([&](const auto& chunk) { largest.add(chunk); }, nothing());
+    for_each(OfChunks{[&](const auto& chunk) { largest.add(chunk); }}, nothing());
     return team_.all_reduce(largest.value(), -static_cast<A>(INFINITY), Larger{});
   }
 
@@ -401,13 +414,13 @@ class Row {
   }
 
   // of(v, elements, n, values...) for each element of an access, and then done(M, col): their number, and the first of
-  // them, from the head on. An `of` for elements as they are in memory is called once: of(chunk).
+  // them, from the head on. OfChunks is called once, with the elements as they are in memory.
   template <int M, class Get, class Of, class Done, class Col, class... Columns>
   __device__ static void visit(
       int v, Col col, const Get& get, const Of& of, const Done& done, const Columns&... values) {
-    if constexpr (std::is_invocable_v<const Of&, const Chunk<T, M>&>) {
+    if constexpr (is_of_chunks<Of>) {
       static_assert(K == 1);
-      of(get(0));
+      of.f(get(0));
     } else {
       Elements<M> elements;
 #pragma unroll

@@ -73,7 +73,7 @@ template <class A, bool Shares = false, int Most = 1024, int Teams = kMaxTeams>
 class Team {
  public:
   using Shared = TeamMemory<A, Shares, Most>;
-  static constexpr bool kInWarp = Most == kWarp;
+  static constexpr bool kInWarp = !Shares && Most == kWarp;
 
   // The `number`th of the block.
   __device__ Team(int lanes, int lane, int number, Shared& shared)
