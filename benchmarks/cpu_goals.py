@@ -11,6 +11,7 @@ from conditions import (
     all_of,
     any_of,
     backward,
+    before,
     first_of,
     forward,
     has,
@@ -94,5 +95,9 @@ REASONS: tuple[Reason, ...] = (
     Reason(
         "not told apart: the quartiles of ours and of what is faster overlap",
         all_of(any_of(near_eager, is_of("fused_op")), quartiles_overlap),
+    ),
+    Reason(
+        "measured before loops sent for what they will read and write",
+        all_of(before("2026-11-28T09:53"), is_of(*ELEMENTWISE, "reduce_sum")),
     ),
 )
