@@ -31,15 +31,15 @@ THREADED = {"test_forward", "test_backward", "test_determinism"}
 def absent(requirements: str) -> list[str]:
     """Packages of a requirements file that are neither installed nor programs on PATH."""
     names = re.findall(r"^[\w-]+", requirements, re.M)
-    installed = {re.sub("[_.]", "-", d.metadata["Name"]).lower() for d in metadata.distributions()}
-    return [name for name in names if name not in installed and not shutil.which(name)]
+    return [n for n in names if not any(metadata.distributions(name=n)) and not shutil.which(n)]
 
 
 def pytest_terminal_summary(terminalreporter, exitstatus):
     """Says why tests may have failed that use what is not there."""
     file = Path(__file__).parents[1] / "requirements.txt"
-    missing = absent(file.read_text()) if file.exists() else []
-    if exitstatus == pytest.ExitCode.TESTS_FAILED and missing:
+    if exitstatus != pytest.ExitCode.TESTS_FAILED or not file.exists():
+        return
+    if missing := absent(file.read_text()):
         terminalreporter.write_line(
             f"Not installed: {', '.join(missing)}. What needs them fails: "
             f"pip install -r {file.name} has them all."

@@ -192,7 +192,7 @@ class RowFunctor:
             self.keep(passes, {node for node in level if level[node] < k})
             for node in now:
                 if node.op == "row_max":
-                    self.bind(node, self.max(node.args[0]))
+                    self.max(node)
             sums = [node for node in now if node.op == "row_sum"]
             for first in range(0, len(sums), MOST_SUMS):
                 self.sum(sums[first : first + MOST_SUMS])
@@ -261,11 +261,11 @@ class RowFunctor:
         self.outer.bound[node] = self.outer.fresh(name or self.outer.word(node))
         self.lines.append(f"const {self.kind(node)} {self.outer.bound[node]} = {text};")
 
-    def max(self, node: Node) -> str:
-        """The largest; of the elements as they are CUDA finds it with fewer instructions."""
-        if node.op == "tensor" and len(self.elements) == 1:
-            return "row.max()"
-        return self.call("row.max", [node], self.outer)
+    def max(self, node: Node) -> None:
+        # Of the elements as they are, CUDA finds it with fewer instructions.
+        as_they_are = node.args[0].op == "tensor" and len(self.elements) == 1
+        text = "row.max()" if as_they_are else self.call("row.max", [node.args[0]], self.outer)
+        self.bind(node, text)
 
     def sum(self, nodes: Sequence[Node]) -> None:
         if len(nodes) == 1:

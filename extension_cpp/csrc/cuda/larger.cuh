@@ -70,12 +70,8 @@ class LargestOfPairs {
 
  private:
   __device__ void add_pair(unsigned pair) {
-    Pair largest;
-    Pair added;
-    memcpy(&largest, &pair_, sizeof(pair_));
-    memcpy(&added, &pair, sizeof(pair));
-    largest = __hmax2_nan(largest, added);
-    memcpy(&pair_, &largest, sizeof(pair_));
+    const Pair larger = __hmax2_nan(*reinterpret_cast<const Pair*>(&pair_), *reinterpret_cast<const Pair*>(&pair));
+    pair_ = *reinterpret_cast<const unsigned*>(&larger);
   }
 
   unsigned pair_ = kLowest << 16 | kLowest;

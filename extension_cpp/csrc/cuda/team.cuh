@@ -110,7 +110,7 @@ class Team {
     static_assert(sizeof(R) <= kMaxResults * sizeof(A));
     if constexpr (Shares) {
       return reduce_over_blocks(value, identity, op);
-    } else if constexpr (Most == kWarp) {
+    } else if constexpr (kInWarp) {
       return reduce_within_warp(value, op);
     } else {
       return reduce_in_block(value, identity, op);
