@@ -216,7 +216,7 @@ def test_without_ninja_no_older_compile_commands_are_left(
     assert not path.exists()
 
 
-@pytest.mark.parametrize("header", ["sums.h", "columns.h", "scan.h"])
+@pytest.mark.parametrize("header", ["sums.h", "columns.h", "scan.h", "rows.h"])
 def test_other_processors_and_compilers_need_no_blocks(
     setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch, header: str
 ):

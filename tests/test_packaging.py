@@ -74,13 +74,18 @@ def test_cpu_kernels_are_compiled_for_avx2_and_avx512():
     assert avx512 == avx2 == base
     # Loops in blocks of a register: a function for each instruction set.
     blocks = {
-        isa: {name.replace(isa, "") for name in names if isa in name and "blocks_of" in name}
+        isa: {
+            name.replace(isa, "")
+            for name in names
+            if isa in name and ("blocks_of" in name or "compiled_for" in name)
+        }
         for isa in ("6Avx512", "4Avx2")
     }
     assert blocks["6Avx512"] == blocks["4Avx2"]
     # Loops over rows, in blocks, and over rows that scan, of operators that are here.
     for operator, function, where in (
         ("fused_layer_norm", "LayerNorm", avx512),
+        ("fused_layer_norm", "LayerNorm", blocks["4Avx2"]),
         ("fused_op", "FusedOp", blocks["4Avx2"]),
         ("linear_scan", "LinearScan", {name for name in names if "4Avx2" in name}),
     ):

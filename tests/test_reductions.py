@@ -314,7 +314,8 @@ def check_sums_of_large_tensors(device, shape, dim, dtype):
     )
 
 
-def test_results_do_not_depend_on_the_number_of_threads():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_results_do_not_depend_on_the_number_of_threads(dtype: torch.dtype):
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     results = []
@@ -324,8 +325,8 @@ def test_results_do_not_depend_on_the_number_of_threads():
             torch.manual_seed(0)
             bits = []
             for shape in ((3, 70001), (5000, 40), (600, 1000)):
-                x, g = torch.randn(shape), torch.randn(shape)
-                w = torch.randn(shape[-1:])
+                x, g = torch.randn(2, *shape).to(dtype)
+                w = torch.randn(shape[-1:]).to(dtype)
                 bits += [reduce_sum(x), reduce_sum(x, 0), reduce_sum(x, 1)]
                 outputs = torch.ops.extension_cpp.fused_layer_norm(x, w, w)
                 bits += outputs

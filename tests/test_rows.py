@@ -1,6 +1,9 @@
 """The CPU's side of `csrc/rows.h`, which the functors of row kernels are written against."""
 
+import os
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -340,7 +343,8 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     source.write_text(KEPT + SOURCE + shared)
     subprocess.run(
         [
-            *("c++", *FLAGS, "-fPIC", "-fvisibility=hidden", "-O0"),
+            *("c++", *FLAGS, "-fPIC", "-fvisibility=hidden"),
+            *shlex.split(os.environ.get("ROWS_FLAGS", "-O0")),
             *(f"-I{path}" for path in (CSRC, *include_paths("cpu"))),
             *(source, "-o", library),
             *(f"-L{TORCH_LIB_PATH}", "-ltorch_cpu"),
@@ -349,6 +353,27 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     )
     torch.ops.load_library(str(library))
     return torch.ops.rows_test.run
+
+
+OPTIMISED = "-O3 -fno-trapping-math -fno-math-errno"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "flags", [OPTIMISED, f"{OPTIMISED} -DWIDEST_BLOCK=32", "-O0 -DHAS_BLOCKS=0"]
+)
+def test_rows_as_they_are_compiled_for(flags: str):
+    """All of this file on the CPU, optimised, and for processors with less than this one has."""
+    outcome = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *("-m", "not slow", "-k", "not cuda", __file__),
+        ],
+        env={**os.environ, "ROWS_FLAGS": flags},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert outcome.returncode == 0, outcome.stdout
 
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -375,8 +400,12 @@ def device(request: pytest.FixtureRequest, run, tmp_path_factory: pytest.TempPat
     return request.param
 
 
-# Rows of one segment and of several; few long rows, which threads share, and many.
-SHAPES = [(0, 5), (1, 1), (3, 31), (100, 33), (7, 16384), (3, 50000), (70, 20000)]
+# Rows of less than a block, of some and of part of one; of one segment and of several; few long
+# rows, which threads share, and many.
+SHAPES = [
+    *((0, 5), (1, 1), (20, 9), (20, 15), (20, 16), (20, 24), (3, 31), (20, 47), (100, 33)),
+    *((7, 16384), (3, 50001), (70, 20001)),
+]
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -388,7 +417,7 @@ def test_rows_and_column_sums(run, shape: tuple[int, int], dtype: torch.dtype):
     for w in (None, weight.to(dtype), weight.to(wide)):
         *results, has_column_sums = run(x, y, w)
         # Few long rows are for functors that take segments of them.
-        assert has_column_sums == (shape != (3, 50000))
+        assert has_column_sums == (shape != (3, 50001))
         x64, y64 = x.double(), y.double()
         product = ((1 if w is None else w.double()) * x64 * y64).sum(1, keepdim=True)
         expected = (
@@ -407,16 +436,18 @@ def test_rows_and_column_sums(run, shape: tuple[int, int], dtype: torch.dtype):
             torch.testing.assert_close(result.double(), right, rtol=error, atol=atol)
 
 
-@pytest.mark.parametrize("shape", [(3, 50000), (100, 33)], ids=str)
-def test_the_same_bits_with_any_number_of_threads(run, shape: tuple[int, int]):
-    x, y = torch.randn(2, *shape)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(3, 50001), (3, 70001), (70, 16421), (100, 33)], ids=str)
+def test_the_same_bits_with_any_number_of_threads(run, shape: tuple[int, int], dtype: torch.dtype):
+    x, y = torch.randn(2, *shape).to(dtype)
     threads = torch.get_num_threads()
     results = []
     try:
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             *tensors, has_column_sums = run(x, y, None)
-            results.append(tensors if has_column_sums else tensors[:1])
+            kept = torch.ops.rows_test.kept(x, y, None)
+            results.append([*(tensors if has_column_sums else tensors[:1]), *kept])
     finally:
         torch.set_num_threads(threads)
     for others in results[1:]:

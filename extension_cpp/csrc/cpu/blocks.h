@@ -17,6 +17,11 @@
 #endif
 #endif
 
+// Defined as 32: as for processors without AVX-512.
+#ifndef WIDEST_BLOCK
+#define WIDEST_BLOCK 64  // bytes
+#endif
+
 #if HAS_BLOCKS
 
 // Of functions for processors with these instructions, as they are named for CPU_CLONES.
@@ -244,6 +249,12 @@ struct Avx2 {
     detail::write_vector(__builtin_ia32_packusdw128(low, high), to);
   }
 
+  // KeepLarger (row_sums.h) of vectors. Outside of a function for these instructions compilers compare them one by one.
+  template <class V>
+  CPU_AVX2 static void keep_larger(V& largest, const V& other) {
+    largest = (largest > other) | (largest != largest) ? largest : other;
+  }
+
  private:
   // All bits of the first `count` lanes.
   template <int kLanes, class Lane>
@@ -364,6 +375,11 @@ struct Avx512 {
   CPU_AVX512 static void store_block(const A* from, A* to) {
     std::memcpy(to, from, 64);
   }
+
+  template <class V>
+  CPU_AVX512 static void keep_larger(V& largest, const V& other) {
+    largest = (largest > other) | (largest != largest) ? largest : other;
+  }
 };
 
 }  // namespace extension_cpp::cpu
@@ -403,7 +419,7 @@ struct Scalar {
 template <class On, class Otherwise>
 auto with_blocks([[maybe_unused]] const On& on, const Otherwise& otherwise) {
 #if HAS_BLOCKS
-  if (Avx512::can()) {
+  if (WIDEST_BLOCK >= 64 && Avx512::can()) {
     return on(Avx512());
   }
   if (Avx2::can()) {

@@ -7,6 +7,7 @@
 #include "cpu/elements.h"
 #include "cpu/lines.h"
 #include "cpu/row.h"
+#include "cpu/row_isa.h"
 #include "cpu/sum_target.h"
 #include "cpu/wide_rows.h"
 #include "dispatch.h"
@@ -111,20 +112,22 @@ struct ColumnSums {
 
 // What is compiled for each functor. All else is compiled once, in columns.cpp.
 template <class T, size_t K, size_t C, class F>
-CPU_CLONES CPU_FLATTEN void add_columns(const void* call, const ColumnTile& tile, acc_t<T>* const* sums) {
-  const auto [f, inputs, cols] = *static_cast<const ColumnSums<T, K, F>*>(call);
-  const int64_t last_row = tile.first_row + tile.rows;
-  WideRows<T, K> values(inputs, tile.width, tile.width == cols ? last_row * cols : 0);
-  acc_t<T> acc[C * kTileCols<T>] = {};  // [C, width]
-  for (int64_t row = tile.first_row; row < last_row; ++row) {
-    Row<T, K, C, RowKind::kWhole> part(values, row, row, cols, tile.first_col, tile.width, acc);
-    call_with_row_values(f, part);
-  }
-  for (size_t c = 0; c < C; ++c) {
-    if (sums[c] != nullptr) {
-      std::copy_n(acc + c * tile.width, tile.width, sums[c]);
+void add_columns(const void* call, const ColumnTile& tile, acc_t<T>* const* sums) {
+  for_row_isa<T>([=](auto isa) {
+    const auto [f, inputs, cols] = *static_cast<const ColumnSums<T, K, F>*>(call);
+    const int64_t last_row = tile.first_row + tile.rows;
+    WideRows<T, K> values(inputs, tile.width, tile.width == cols ? last_row * cols : 0);
+    acc_t<T> acc[C * kTileCols<T>] = {};  // [C, width]
+    for (int64_t row = tile.first_row; row < last_row; ++row) {
+      Row<T, K, C, RowKind::kWhole, decltype(isa)> part(values, row, row, cols, tile.first_col, tile.width, acc);
+      call_with_row_values(f, part);
     }
-  }
+    for (size_t c = 0; c < C; ++c) {
+      if (sums[c] != nullptr) {
+        std::copy_n(acc + c * tile.width, tile.width, sums[c]);
+      }
+    }
+  });
 }
 
 }  // namespace detail

@@ -4,6 +4,8 @@
 #include "cpu/clones.h"
 #include "cpu/elements.h"
 #include "cpu/lines.h"
+#include "cpu/row_blocks.h"
+#include "cpu/row_isa.h"
 #include "cpu/row_sums.h"
 #include "cpu/wide_rows.h"
 #include "dispatch.h"
@@ -34,17 +36,15 @@ struct Split {
 
 namespace detail {
 
-// Static, as are the operators' own functions: gcc 14 fails to clone what other files could share.
-template <class Inputs, class Loop>
-CPU_CLONES CPU_FLATTEN static void for_range(const Inputs& all, const Loop& loop, int64_t begin, int64_t end) {
-  auto inputs = all.for_segments();
-  loop(inputs, begin, end);
-}
-
 // loop(inputs, begin, end), by as many threads as 0 ... size - 1 is worth.
-template <class Inputs, class Loop>
+template <class Isa, class Inputs, class Loop>
 void share_out(int64_t size, int64_t grain, const Inputs& inputs, const Loop& loop) {
-  parallel_for(0, size, grain, [&](int64_t begin, int64_t end) { for_range(inputs, loop, begin, end); });
+  parallel_for(0, size, grain, [&](int64_t begin, int64_t end) {
+    compiled_for(Isa(), [&inputs, &loop, begin, end](auto) {
+      auto own = inputs.for_segments();
+      loop(own, begin, end);
+    });
+  });
 }
 
 // What has been computed of a row's elements, by their columns.
@@ -65,7 +65,7 @@ struct KeptResults {
 enum class RowKind { kShort, kWhole, kShared };
 
 // A row, or a segment of one. K inputs; C column sums.
-template <class T, size_t K, size_t C, RowKind kKind>
+template <class T, size_t K, size_t C, RowKind kKind, class Isa>
 class Row {
  public:
   using A = acc_t<T>;
@@ -73,6 +73,8 @@ class Row {
   static constexpr bool kRereads = false;
   // On CUDA whether it is known that no more than a warp has the row.
   static constexpr bool kInWarp = false;
+  // Whether its elements are loaded and stored by blocks.
+  static constexpr bool kInBlocks = kIsaHasBlocks<Isa> && kKind != RowKind::kShort;
 
   // Columns first_col ... first_col + cols - 1 of row `index`.
   CPU_INLINE Row(
@@ -100,9 +102,13 @@ class Row {
 
   // The first element of input k; 0 of a row that has none.
   CPU_INLINE A first(size_t k = 0) const {
-    // With the rest of the segment, which is wanted next; threads that share a row read that by themselves.
-    const int64_t count = kKind == RowKind::kShared ? 1 : std::min(kSegment, cols_);
-    return cols_ > 0 ? static_cast<A>(inputs_->at(offset_, count)[k][0]) : A(0);
+    if constexpr (kInBlocks) {
+      return cols_ > 0 ? static_cast<A>(inputs_->in_memory(k)[offset_]) : A(0);
+    } else {
+      // With the rest of the segment, which is wanted next; threads that share a row read that by themselves.
+      const int64_t count = kKind == RowKind::kShared ? 1 : std::min(kSegment, cols_);
+      return cols_ > 0 ? static_cast<A>(inputs_->at(offset_, count)[k][0]) : A(0);
+    }
   }
 
   // The sum over the row of f(inputs..., columns...): a number, or Values of several.
@@ -115,11 +121,10 @@ class Row {
     double long_sums[S] = {};
     Values<A, S> sums = over_segments<Values<A, S>>(
         [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
-          return of_segment(rows, first, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
-            return reduce(count, A(0), Add(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, S> {
-              return as_values(call(f, inputs, first, j, columns...));
-            });
-          });
+          return reduce_segment<S>(
+              rows, first, A(0), Add(), [&](const Inputs& inputs, int64_t begin, int64_t j) CPU_INLINE_LAMBDA {
+                return as_values(call(f, inputs, begin, j, columns...));
+              });
         },
         [&](const Values<A, S>& terms) CPU_INLINE_LAMBDA {
           for (int s = 0; s < S; ++s) {
@@ -161,11 +166,10 @@ class Row {
     A largest = kLeast;
     const A only = over_segments<A>(
         [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
-          return of_segment(rows, first, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
-            return reduce(count, kLeast, KeepLarger(), [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, 1> {
-              return as_values(call(f, inputs, first, j, columns...));
-            })[0];
-          });
+          return reduce_segment<1>(
+              rows, first, kLeast, KeepLarger(), [&](const Inputs& inputs, int64_t begin, int64_t j) CPU_INLINE_LAMBDA {
+                return as_values(call(f, inputs, begin, j, columns...));
+              })[0];
         },
         [&](A segment) CPU_INLINE_LAMBDA { KeepLarger()(largest, segment); });
     return cols_ > kSegment ? largest : only;
@@ -182,9 +186,16 @@ class Row {
   CPU_INLINE KeptResults<A> keep(const F& f) {
     A* const results = inputs_->place(kept_++, cols_);
     for_columns([&](WideRows<T, K>& rows, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
-      for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
-        for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { results[first + j] = call(f, inputs, first, j); });
-      });
+      if constexpr (kInBlocks) {
+        in_blocks(rows).for_each(begin, end, [&](const Inputs& inputs, int64_t first, auto count) CPU_INLINE_LAMBDA {
+          const auto of = [&](int k) CPU_INLINE_LAMBDA { return call(f, inputs, first, k); };
+          RowBlocks<Isa, T, K>::write(results + first, count, of);
+        });
+      } else {
+        for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
+          for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { results[first + j] = call(f, inputs, first, j); });
+        });
+      }
     });
     return {results, first_col_};
   }
@@ -193,7 +204,7 @@ class Row {
   template <class F, class... Columns>
   CPU_INLINE void write(T* output /* [rows, cols] */, const F& f, const Columns&... columns) const {
     for_columns([&](WideRows<T, K>& rows, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
-      for_blocks(rows, begin, end, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
+      for_pieces(rows, begin, end, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
         return call(f, inputs, first, j, columns...);
       });
     });
@@ -224,12 +235,24 @@ class Row {
   // Adds f(inputs..., columns...), Values of C numbers, to the sums of the element's column.
   template <class F, class... Columns>
   CPU_INLINE void add_to_columns(const F& f, const Columns&... columns) const {
-    // By segments of a known length, even if there is one: sums of 64 columns would take twice as long by for_parts().
-    for (int64_t segment = 0; segment < cols_; segment += kSegment) {
-      of_segment(*inputs_, segment, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
-        for_each(
-            count, [&](int64_t j) CPU_INLINE_LAMBDA { add(segment + j, call(f, inputs, segment, j, columns...)); });
+    if constexpr (kInBlocks) {
+      in_blocks(*inputs_).for_each(0, cols_, [&](const Inputs& inputs, int64_t first, auto count) CPU_INLINE_LAMBDA {
+        const int width = count;  // as in RowBlocks::write()
+        CPU_INDEPENDENT_LOOP
+        CPU_ROLLED_LOOP
+        for (int k = 0; k < width; ++k) {
+          add(first + k, call(f, inputs, first, k, columns...));
+        }
       });
+    } else {
+      // By segments of a known length, even if there is one: sums of 64 columns would take twice as long by
+      // for_parts().
+      for (int64_t segment = 0; segment < cols_; segment += kSegment) {
+        of_segment(*inputs_, segment, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
+          for_each(
+              count, [&](int64_t j) CPU_INLINE_LAMBDA { add(segment + j, call(f, inputs, segment, j, columns...)); });
+        });
+      }
     }
   }
 
@@ -242,7 +265,7 @@ class Row {
   // write(output, f, columns...) and add_to_columns(g) in one pass.
   template <class F, class G, class... Columns>
   CPU_INLINE void write_and_add_to_columns(T* output, const F& f, const G& g, const Columns&... columns) const {
-    for_blocks(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
+    for_pieces(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
       add(first + j, call(g, inputs, first, j));
       return call(f, inputs, first, j, columns...);
     });
@@ -251,7 +274,7 @@ class Row {
   // output[row, col] = the result of f(inputs..., columns...), WithSums, whose terms are added to the column's sums.
   template <class F, class... Columns>
   CPU_INLINE void write_with_terms(T* output, const F& f, const Columns&... columns) const {
-    for_blocks(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
+    for_pieces(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
       const auto both = call(f, inputs, first, j, columns...);
       add(first + j, both.terms);
       return both.results[0];
@@ -259,6 +282,9 @@ class Row {
   }
 
  private:
+  // Columns of which the next row is sent for together, and of which there are copies.
+  static constexpr int64_t kPiece = 512 / (WideRows<T, K>::kCopies ? 1 : sizeof(T));
+
   // From column `first` on.
   using Inputs = std::array<const typename WideRows<T, K>::Element*, K>;
 
@@ -300,7 +326,7 @@ class Row {
           results[segment] = each(inputs, segment * kSegment);
         }
       };
-      share_out(segments, row_grain(kSegment), *inputs_, some);
+      share_out<Isa>(segments, row_grain(kSegment), *inputs_, some);
       std::for_each(results, results + segments, add);
       return results[0];
     } else if constexpr (kKind == RowKind::kShort) {
@@ -319,13 +345,33 @@ class Row {
     }
   }
 
-  template <class Combine, class F>
-  CPU_INLINE static auto reduce(int64_t count, A start, const Combine& combine, const F& f) {
-    if constexpr (kKind == RowKind::kShort) {
-      return reduce_short_row(count, start, combine, f);
+  // The S numbers f(inputs, begin, j) of column begin + j, for all columns of the segment that begins at `first`,
+  // together.
+  template <int S, class Combine, class F>
+  CPU_INLINE Values<A, S> reduce_segment(
+      WideRows<T, K>& rows, int64_t first, A start, const Combine& combine, const F& f) const {
+    if constexpr (kInBlocks) {
+      const int64_t end = first + std::min(kSegment, cols_ - first);
+      return in_blocks(rows).template reduce<S>(first, end, start, combine, f);
     } else {
-      return reduce_over(0, count, start, combine, f);
+      return of_segment(rows, first, [&](const Inputs& inputs, int64_t count) CPU_INLINE_LAMBDA {
+        const auto at = [&](int64_t j) CPU_INLINE_LAMBDA -> Values<A, S> { return f(inputs, first, j); };
+        if constexpr (kKind == RowKind::kShort) {
+          return reduce_short_row(count, start, combine, at);
+        } else {
+          return reduce_over(0, count, start, combine, at);
+        }
+      });
     }
+  }
+
+  // The row, where kInBlocks.
+  CPU_INLINE RowBlocks<Isa, T, K> in_blocks(const WideRows<T, K>& rows) const {
+    std::array<const T*, K> row;
+    for (size_t k = 0; k < K; ++k) {
+      row[k] = rows.in_memory(k) + offset_;
+    }
+    return RowBlocks<Isa, T, K>(row);
   }
 
   // each(j) for columns 0 ... count - 1, in any order.
@@ -345,40 +391,55 @@ class Row {
   template <class Loop>
   CPU_INLINE void for_columns(const Loop& loop) const {
     if constexpr (kKind == RowKind::kShared) {
-      share_out(cols_, kGrain, *inputs_, loop);
+      share_out<Isa>(cols_, kGrain, *inputs_, loop);
     } else {
       loop(*inputs_, 0, cols_);
     }
   }
 
-  // output[row, first + j] = f(inputs, first, j) for columns begin ... end - 1.
+  // output[row, first + j] = f(inputs, first, j) for columns begin ... end - 1, a piece at a time.
   template <class F>
-  CPU_INLINE void for_blocks(WideRows<T, K>& rows, int64_t begin, int64_t end, T* output, const F& f) const {
+  CPU_INLINE void for_pieces(WideRows<T, K>& rows, int64_t begin, int64_t end, T* output, const F& f) const {
     T* const out = output + offset_;
-    for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
-      if constexpr (kKind == RowKind::kShort) {
-        for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { out[first + j] = static_cast<T>(f(inputs, first, j)); });
-      } else {
-        constexpr bool kCopies = WideRows<T, K>::kCopies;
-        constexpr int64_t kBlock = 512 / (kCopies ? 1 : sizeof(T));
-        alignas(kLineBytes) A values[kCopies ? kBlock : 1];
-        const bool sends = sends_for_next_row();
-        const int64_t most = kCopies || sends ? kBlock : count;
-        for (int64_t block = 0; block < count; block += most) {
-          const int64_t width = std::min(most, count - block);
-          T* const to = out + first + block;
-          if (sends) {
-            send_for_next_row(rows, to, first + block, width);
-          }
-          if constexpr (kCopies) {
-            for_each(width, [&](int64_t j) CPU_INLINE_LAMBDA { values[j] = f(inputs, first, block + j); });
-            narrow(values, to, width);
-          } else {
-            for_each(width, [&](int64_t j) CPU_INLINE_LAMBDA { to[j] = static_cast<T>(f(inputs, first, block + j)); });
+    if constexpr (kInBlocks) {
+      const auto write_block = [&](const Inputs& inputs, int64_t first, auto count) CPU_INLINE_LAMBDA {
+        const auto of = [&](int k) CPU_INLINE_LAMBDA { return f(inputs, first, k); };
+        RowBlocks<Isa, T, K>::write(out + first, count, of);
+      };
+      const bool sends = sends_for_next_row();
+      for (int64_t first = begin; first < end; first += kPiece) {
+        const int64_t width = std::min(kPiece, end - first);
+        if (sends) {
+          send_for_next_row(rows, out + first, first, width);
+        }
+        in_blocks(rows).for_each(first, first + width, write_block);
+      }
+    } else {
+      for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
+        if constexpr (kKind == RowKind::kShort) {
+          for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { out[first + j] = static_cast<T>(f(inputs, first, j)); });
+        } else {
+          constexpr bool kCopies = WideRows<T, K>::kCopies;
+          alignas(kLineBytes) A values[kCopies ? kPiece : 1];
+          const bool sends = sends_for_next_row();
+          const int64_t most = kCopies || sends ? kPiece : count;
+          for (int64_t piece = 0; piece < count; piece += most) {
+            const int64_t width = std::min(most, count - piece);
+            T* const to = out + first + piece;
+            if (sends) {
+              send_for_next_row(rows, to, first + piece, width);
+            }
+            if constexpr (kCopies) {
+              for_each(width, [&](int64_t j) CPU_INLINE_LAMBDA { values[j] = f(inputs, first, piece + j); });
+              narrow(values, to, width);
+            } else {
+              for_each(
+                  width, [&](int64_t j) CPU_INLINE_LAMBDA { to[j] = static_cast<T>(f(inputs, first, piece + j)); });
+            }
           }
         }
-      }
-    });
+      });
+    }
   }
 
   // A pass that reads a row waits for memory, and one that writes it again. While a row is written, therefore, the

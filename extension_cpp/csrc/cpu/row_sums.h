@@ -119,8 +119,8 @@ CPU_INLINE auto reduce_short_row(int64_t count, A start, const Combine& combine,
 // The same of any row, for all j in [begin, end).
 //
 // Compilers keep the order in which floating-point numbers are added, unless the source says otherwise: hence many
-// accumulators side by side, which become vector registers, and fewer for what they leave over. Inlined, so that a
-// caller marked CPU_CLONES compiles it for each instruction set.
+// accumulators side by side, which become vector registers, and fewer for what they leave over. Inlined, so that it
+// is compiled for the instruction set of its caller.
 template <int kLanes = 32, class A, class Combine, class F>
 CPU_INLINE auto reduce_over(int64_t begin, int64_t end, A start, const Combine& combine, const F& f) {
   using Result = decltype(f(begin));

@@ -2,14 +2,15 @@
 // those of cuda/rows.cuh.
 #pragma once
 
-#include "cpu/clones.h"
 #include "cpu/elements.h"
 #include "cpu/lines.h"
 #include "cpu/parameter.h"
 #include "cpu/partials.h"
 #include "cpu/row.h"
+#include "cpu/row_isa.h"
 #include "cpu/row_sums.h"
 #include "cpu/sum_target.h"
+#include "cpu/wide_rows.h"
 #include "row_values.h"
 
 #include <algorithm>
@@ -43,20 +44,23 @@ void launch_segments(
     const Split& split, bool /*again*/ = false) {
   const F* const each = &f;
   const int64_t grain = row_grain(split.segment_cols);
-  parallel_for(0, rows * split.segments, grain, [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-    detail::WideRows<T, K> values(inputs, split.segment_cols, 0);
-    int64_t index = begin / split.segments;
-    int64_t first_col = (begin - index * split.segments) * split.segment_cols;
-    for (int64_t segment_index = begin; segment_index < end; ++segment_index) {
-      const int64_t count = std::min(split.segment_cols, cols - first_col);
-      detail::Row<T, K, 0, detail::RowKind::kWhole> row(values, index, segment_index, cols, first_col, count, nullptr);
-      detail::call_with_row_values(*each, row);
-      first_col += count;
-      if (first_col >= cols) {
-        first_col = 0;
-        ++index;
+  parallel_for(0, rows * split.segments, grain, [=](int64_t begin, int64_t end) {
+    detail::for_row_isa<T>([=](auto isa) {
+      using Segment = detail::Row<T, K, 0, detail::RowKind::kWhole, decltype(isa)>;
+      detail::WideRows<T, K> values(inputs, split.segment_cols, 0);
+      int64_t index = begin / split.segments;
+      int64_t first_col = (begin - index * split.segments) * split.segment_cols;
+      for (int64_t segment_index = begin; segment_index < end; ++segment_index) {
+        const int64_t count = std::min(split.segment_cols, cols - first_col);
+        Segment row(values, index, segment_index, cols, first_col, count, nullptr);
+        detail::call_with_row_values(*each, row);
+        first_col += count;
+        if (first_col >= cols) {
+          first_col = 0;
+          ++index;
+        }
       }
-    }
+    });
   });
 }
 
@@ -65,12 +69,14 @@ namespace detail {
 template <RowKind kKind, class T, size_t K, class F>
 void launch_whole_rows(const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
   const F* const each = &f;
-  parallel_for(0, rows, row_grain(cols), [=](int64_t begin, int64_t end) CPU_CLONES CPU_FLATTEN {
-    WideRows<T, K> values(inputs, cols, end * cols);
-    for (int64_t index = begin; index < end; ++index) {
-      Row<T, K, 0, kKind> row(values, index, index, cols, 0, cols, nullptr);
-      call_with_row_values(*each, row);
-    }
+  parallel_for(0, rows, row_grain(cols), [=](int64_t begin, int64_t end) {
+    for_row_isa<T>([=](auto isa) {
+      WideRows<T, K> values(inputs, cols, end * cols);
+      for (int64_t index = begin; index < end; ++index) {
+        Row<T, K, 0, kKind, decltype(isa)> row(values, index, index, cols, 0, cols, nullptr);
+        call_with_row_values(*each, row);
+      }
+    });
   });
 }
 
@@ -87,10 +93,12 @@ void launch_rows(
     detail::launch_whole_rows<RowKind::kWhole>(f, inputs, rows, cols);
   } else {
     detail::WideRows<T, K> values(inputs, 1, 0);  // each thread has its own for segments
-    for (int64_t index = 0; index < rows; ++index) {
-      detail::Row<T, K, 0, RowKind::kShared> row(values, index, index, cols, 0, cols, nullptr);
-      detail::call_with_row_values(f, row);
-    }
+    detail::with_row_isa<T>([&](auto isa) {
+      for (int64_t index = 0; index < rows; ++index) {
+        detail::Row<T, K, 0, RowKind::kShared, decltype(isa)> row(values, index, index, cols, 0, cols, nullptr);
+        detail::call_with_row_values(f, row);
+      }
+    });
   }
 }
 
@@ -129,13 +137,15 @@ namespace detail {
 
 // sums[c][col] = the sum over rows begin ... end - 1.
 template <RowKind kKind, class T, size_t K, size_t C, class F>
-CPU_CLONES CPU_FLATTEN void add_rows(
+void add_rows(
     const F& f, WideRows<T, K>& inputs, int64_t begin, int64_t end, int64_t cols, acc_t<T>* sums /* [C, cols] */) {
-  std::fill_n(sums, static_cast<int64_t>(C) * cols, acc_t<T>(0));
-  for (int64_t index = begin; index < end; ++index) {
-    Row<T, K, C, kKind> row(inputs, index, index, cols, 0, cols, sums);
-    call_with_row_values(f, row);
-  }
+  for_row_isa<T>([=, &f, &inputs](auto isa) {
+    std::fill_n(sums, static_cast<int64_t>(C) * cols, acc_t<T>(0));
+    for (int64_t index = begin; index < end; ++index) {
+      Row<T, K, C, kKind, decltype(isa)> row(inputs, index, index, cols, 0, cols, sums);
+      call_with_row_values(f, row);
+    }
+  });
 }
 
 }  // namespace detail

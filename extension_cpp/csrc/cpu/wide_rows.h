@@ -14,8 +14,9 @@
 
 namespace extension_cpp::cpu::detail {
 
-// K contiguous inputs, read where they lie. Only of Half, which is slow to convert, a thread holds copies in the type
-// of the arithmetic, which the passes over a row share: as much of it as is a segment, or several short rows.
+// K contiguous inputs, read where they lie. Only of Half, which is slow to convert one by one, a thread holds copies in
+// the type of the arithmetic, which the passes over a row share: as much of it as is a segment, or several short rows.
+// There are none before somebody asks: rows that are loaded by blocks (row_blocks.h) do not.
 template <class T, size_t K>
 class WideRows {
  public:
@@ -30,7 +31,6 @@ class WideRows {
       constexpr int64_t kAhead = 2048;
       capacity_ = std::min(kSegment, cols < kAhead ? kAhead / std::max<int64_t>(1, cols) * cols : cols);
       stride_ = whole_lines<Wide>(capacity_);
-      copies_ = new_lines<Wide>(static_cast<int64_t>(K) * stride_);
     }
   }
 
@@ -78,6 +78,9 @@ class WideRows {
   Wide* copy(size_t k) { return copies_.get() + static_cast<int64_t>(k) * stride_; }
 
   void hold(int64_t begin, int64_t count) {
+    if (copies_ == nullptr) {
+      copies_ = new_lines<Wide>(static_cast<int64_t>(K) * stride_);
+    }
     held_begin_ = begin;
     held_end_ = std::max(begin + count, std::min(begin + capacity_, end_));
     for (size_t k = 0; k < K; ++k) {
