@@ -12,7 +12,7 @@ from extension_cpp.testing import devices
 
 # Whole accesses, as many for each thread or not, and others, kept by a thread, a warp, a block,
 # and read again.
-COLS = (65, 96, 256, 257, 1001, 1024, 4096, 40003)
+COLS = (65, 96, 256, 257, 1001, 1024, 4096, 40000, 40003)
 # So few that column sums begin each at another place between two boundaries, and more.
 ROWS = (5, 83)
 OFFSETS = ((0, 0), (1, 1), (3, 6))

@@ -49,8 +49,12 @@ struct Kept {
   __device__ const Chunk<T, N>& chunk(size_t k, int v) const { return chunks[k][v]; }
 };
 
+// Whether an access to rows may be two aligned words, and a shift.
+template <class In, Fit Rows>
+constexpr bool kShifts = kRagged<Rows> ? In::kMayShift : Rows == Fit::kWhole && !In::kAtBoundaries;
+
 // The same on their way.
-template <class In, int N, int V, Fit Rows, bool Shifts = kRagged<Rows> && In::kMayShift>
+template <class In, int N, int V, Fit Rows, bool Shifts = kShifts<In, Rows>>
 class Awaited {
  public:
   template <class Index>
@@ -69,17 +73,16 @@ class Awaited {
 };
 
 // Of accesses that need not be aligned.
-template <class In, int N, int V>
-class Awaited<In, N, V, Fit::kRagged, true> {
+template <class In, int N, int V, Fit Rows>
+class Awaited<In, N, V, Rows, true> {
   using T = typename In::Element;
 
  public:
   template <class Index>
   __device__ void ask(const In& inputs, const Span& span, int step, Index access) {
-    for_each_access<N, V, Fit::kRagged>(
-        inputs, span, step, access, [&](size_t k, int v, const T* row, const auto& where) {
-          requested_[k][v] = request_access(row + where.col, where.exists());
-        });
+    for_each_access<N, V, Rows>(inputs, span, step, access, [&](size_t k, int v, const T* row, const auto& where) {
+      requested_[k][v] = request_access(row + where.col, where.exists());
+    });
   }
 
   __device__ Kept<In, N, V> arrived() const {

@@ -632,8 +632,9 @@ constexpr int64_t kFewCols = 64;
 // Calls launch(N, fit, inputs): with the width of the accesses, kRagged where some are not aligned or not whole, else
 // kWhole, and the inputs as kernels take them. Of float64, where there shall be none that are ragged, and of rows of up
 // to kFewCols accesses that are not aligned are to single numbers. `from_boundaries`: whether the accesses to what is
-// written begin at boundaries; where nothing is, those to the first input, which alone never MayShift.
-template <bool MayBeRagged, bool MayShift, class F, class In, class Launch>
+// written begin at boundaries; where nothing is, those to the first input, which alone never MayShift. WholeMayShift:
+// rows that are whole accesses, and written, are kWhole though inputs are not aligned, and accesses to these shifted.
+template <bool MayBeRagged, bool MayShift, bool WholeMayShift, class F, class In, class Launch>
 auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, const Launch& launch) {
   using T = typename In::Element;
   if constexpr (std::is_same_v<T, double>) {
@@ -654,6 +655,11 @@ auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, con
     }
     if constexpr (MayBeRagged) {
       if (cols > kFewCols) {
+        if constexpr (WholeMayShift && MayShift && writes_rows<F>) {
+          if (whole) {
+            return launch(n, FitConstant<Fit::kWhole>{}, inputs.shifted());
+          }
+        }
         if constexpr (MayShift) {
           if (!at_boundaries) {
             return launch(n, FitConstant<Fit::kRagged>{}, inputs.shifted());
@@ -699,7 +705,7 @@ inline bool begin_at_boundaries(const Extent& extent) { return extent.rows >= 64
 template <class F, class In, class Launch>
 auto with_access_width_for_sums(const In& inputs, const Extent& extent, const Launch& launch) {
   constexpr bool kMayBeRagged = sizeof(typename In::Element) == 2;
-  return with_access_width<kMayBeRagged, true, F>(inputs, extent.cols, begin_at_boundaries(extent), launch);
+  return with_access_width<kMayBeRagged, true, false, F>(inputs, extent.cols, begin_at_boundaries(extent), launch);
 }
 
 // Teams of a block that has `threads`, or as many as one team has.
@@ -785,6 +791,8 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     using In = std::decay_t<decltype(inputs)>;
     constexpr int N = decltype(width)::value;
     constexpr Fit kFit = decltype(fit)::value;
+    // Accesses that may be two words each, or have edges beside them, leave fewer registers.
+    constexpr bool kTight = kRagged<kFit> || kShifts<In, kFit>;
     constexpr int V = kKeptAccesses<T, N, In::kCount>;
     const int64_t accesses = ceil_div(span_cols, N);
     const auto launch = [&](auto* kernel, int lanes, const auto& spans, int cluster = 1) {
@@ -805,7 +813,7 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     const auto launch_kept = [&](auto kept, auto threads, int lanes) {
       constexpr int kKept = decltype(kept)::value;
       constexpr int kThreads = decltype(threads)::value;
-      if constexpr (kFit == Fit::kWhole && N > 1 && !(kCrowded && kThreads > kMaxRowThreads)) {
+      if constexpr (!kTight && N > 1 && !(kCrowded && kThreads > kMaxRowThreads)) {
         if (is_full(kKept, lanes) && !(kCrowded && lanes > kRowBlock)) {
           if constexpr (kThreads == kMaxRowThreads && std::is_same_v<Grid, WholeRows>) {
             if (lanes <= kWarp) {
@@ -823,8 +831,7 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     // enough of these on each multiprocessor; of half types, where all of them run at once.
     constexpr int kMany = 2 * V;
     constexpr bool kRoom = kMany * In::kCount * kAccessBytes <= 2 * kKeptBytes;
-    if constexpr (
-        kFit == Fit::kWhole && N > 1 && std::is_same_v<Grid, WholeRows> && writes_rows<F> && kRoom && !kCrowded) {
+    if constexpr (!kTight && N > 1 && std::is_same_v<Grid, WholeRows> && writes_rows<F> && kRoom && !kCrowded) {
       const int lanes = row_lanes(accesses, kMany, kMaxRowThreads);
       if (lanes <= kWarp && is_full(kMany, lanes)) {
         const int64_t threads = grid.count * lanes / multiprocessors();
@@ -834,7 +841,7 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
         }
       }
     }
-    if constexpr (kFit != Fit::kRagged && N > 1) {
+    if constexpr (!kTight && N > 1) {
       const auto launch_short = [&](auto kept) {
         constexpr int kKept = decltype(kept)::value;
         if (accesses > int64_t{kMaxRowThreads} * kKept) {
@@ -857,7 +864,7 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     }
     // Of ragged rows that are written or may have to be shifted, and of single numbers, there are no registers for
     // more.
-    constexpr bool kPlain = kFit != Fit::kRagged || (!writes_rows<F> && In::kCount == 1);
+    constexpr bool kPlain = !kTight || (!writes_rows<F> && In::kCount == 1);
     constexpr int kMore = kPlain && N > 1 ? kMany : V;
     constexpr int kThreads = kPlain && !sums_elements<F> ? kMaxLongRowThreads : kMaxThreads;
     if (accesses <= int64_t{kThreads} * kMore) {
@@ -897,7 +904,7 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     constexpr std::integral_constant<int, std::is_same_v<T, double> ? 1 : kVector<T>> n;  // as with_access_width()
     return by_width(n, FitConstant<Fit::kWhole>{}, matrices);
   } else {
-    return with_access_width<true, kShift, F>(matrices, grid.cols, true, by_width);
+    return with_access_width<true, kShift, true, F>(matrices, grid.cols, true, by_width);
   }
 }
 

@@ -43,8 +43,8 @@ struct Span {
   bool exists;  // where there is no such row, a team only keeps the others company: cols is 0
 };
 
-// Matrices of the rows. AtBoundaries: where rows are ragged, whole accesses to all of them are aligned nonetheless, for
-// they lie as what is written.
+// Matrices of the rows. AtBoundaries: whole accesses to all of them are aligned, for they lie as what is written, where
+// rows are ragged, too.
 template <class T, size_t K, bool AtBoundaries = true>
 struct Inputs {
   using Element = T;
@@ -104,8 +104,8 @@ struct MixedInputs {
   }
 };
 
-// How rows lie in accesses: some begin or end between two boundaries; all are whole accesses; and each thread has as
-// many of them, so that none is asked whether it exists, and what they read is waited for once.
+// How rows lie in accesses, to what is written: some begin or end between two boundaries; all are whole accesses; and
+// each thread has as many of them, so that none is asked whether it exists, and what they read is waited for once.
 enum class Fit { kRagged, kWhole, kFull };
 
 template <Fit Rows>
