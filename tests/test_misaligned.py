@@ -15,7 +15,7 @@ from extension_cpp.testing import devices
 COLS = (65, 96, 256, 257, 1001, 1024, 4096, 40000, 40003)
 # So few that column sums begin each at another place between two boundaries, and more.
 ROWS = (5, 83)
-OFFSETS = ((0, 0), (1, 1), (3, 6))
+OFFSETS = ((0, 0), (0, 1), (1, 1), (3, 6))
 
 
 def placed(values: Tensor, offset: int) -> Tensor:
@@ -116,7 +116,8 @@ def test_softmax_cross_entropy(device, dtype):
         check_with_gradients(actual, expected, [logits], [doubles], grad[:, 0])
 
 
-# Rows of 8 MiB, which a GPU normalises together, and 128 MiB, whose rows it sends for ahead.
+# Rows of 8 MiB, which a GPU normalises together, 128 MiB, whose rows it sends for ahead, and so
+# many rows that none is cut.
 @pytest.mark.parametrize("device", devices())
 @pytest.mark.parametrize(
     ("shape", "dtype", "offset"),
@@ -126,6 +127,11 @@ def test_softmax_cross_entropy(device, dtype):
         ((2, 2**22 + 9), torch.bfloat16, 0),
         ((16389, 4095), torch.bfloat16, 1),
         ((8193, 4096), torch.float32, 0),
+        ((8193, 4096), torch.float32, 1),
+        # Read again, and shared by a cluster.
+        ((140, 65536), torch.bfloat16, 1),
+        ((140, 65536), torch.float32, 1),
+        ((140, 131072), torch.bfloat16, 1),
     ],
     ids=str,
 )

@@ -49,13 +49,19 @@ struct Kept {
   __device__ const Chunk<T, N>& chunk(size_t k, int v) const { return chunks[k][v]; }
 };
 
-// Whether an access to rows may be two aligned words, and a shift.
+// Whether an access to rows may be two aligned words, and a shift. Those to full rows are aligned.
 template <class In, Fit Rows>
 constexpr bool kShifts = kRagged<Rows> ? In::kMayShift : Rows == Fit::kWhole && !In::kAtBoundaries;
+
+// Whether accesses may be two words each, or have edges beside them, which leaves fewer registers.
+template <class In, Fit Rows>
+constexpr bool kTight = kRagged<Rows> || kShifts<In, Rows>;
 
 // The same on their way.
 template <class In, int N, int V, Fit Rows, bool Shifts = kShifts<In, Rows>>
 class Awaited {
+  static_assert(kRagged<Rows> || In::kAtBoundaries, "aligned");
+
  public:
   template <class Index>
   __device__ void ask(const In& inputs, const Span& span, int step, Index access) {

@@ -86,9 +86,10 @@ class Queue {
   using Kept = KeptInShared<In, N, V>;
   using Word = typename Kept::Word;
 
-  static constexpr bool kShifts = kRagged<Rows> && In::kMayShift;
+  static_assert(kRagged<Rows> || In::kAtBoundaries, "aligned");
+  static constexpr bool kMayShift = kRagged<Rows> && In::kMayShift;
   // For a warp; teams of ragged rows have at least 2 N threads.
-  static constexpr unsigned kSlots = kWarp + (kShifts ? kWarp / (2 * N) : 0);
+  static constexpr unsigned kSlots = kWarp + (kMayShift ? kWarp / (2 * N) : 0);
   static constexpr unsigned kStep = kSlots * sizeof(Word);
 
  public:
@@ -105,7 +106,7 @@ class Queue {
     end_ = begin_ + rows * row_bytes_;
     sent_ = begin_;
     taken_ = begin_;
-    if constexpr (kShifts) {
+    if constexpr (kMayShift) {
       const unsigned width = lanes < kWarp ? lanes : kWarp;
       ends_team_ = lane % width == width - 1;
       ending_ = (ends_team_ ? kWarp + lane / width - lane : 1) * static_cast<unsigned>(sizeof(Word));
@@ -139,7 +140,7 @@ class Queue {
     }
     const Kept kept{taken_, kStep};
     taken_ = after(taken_);
-    if constexpr (kShifts) {
+    if constexpr (kMayShift) {
       shift(inputs, span, kept, is_new);
     }
     return kept;
@@ -152,7 +153,7 @@ class Queue {
   }
 
   __device__ static bool may_shift(const In& inputs, size_t k) {
-    return kShifts && (!In::kAtBoundaries || inputs.is_one_row(k));
+    return kMayShift && (!In::kAtBoundaries || inputs.is_one_row(k));
   }
 
   __device__ void send_access(unsigned to, const T* address, bool is_last, bool may_shift) const {

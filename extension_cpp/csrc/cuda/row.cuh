@@ -122,7 +122,7 @@ class Row {
   // The sum of the row's elements, where it has one input.
   __device__ A sum() {
     static_assert(K == 1);
-    if constexpr (kRereads && !kRagged<Rows> && !kShifts<In, Rows>) {
+    if constexpr (kRereads && !kTight<In, Rows>) {
       return team_.all_reduce(own_sum(), A(0), Plus{});
     } else {
       return sum([](A x) { return x; });
@@ -341,8 +341,7 @@ class Row {
 
   // Of a row that is read again, accesses to each input that a thread sends for at a time: 32 bytes, but of ragged
   // rows, and of those that are shifted, whose accesses take twice the registers, a single one.
-  static constexpr int kRereadAccesses =
-      kRagged<Rows> || kShifts<In, Rows> ? 1 : 32 / (N * static_cast<int>(sizeof(T)));
+  static constexpr int kRereadAccesses = kTight<In, Rows> ? 1 : 32 / (N * static_cast<int>(sizeof(T)));
 
   // Results that keep() leaves in a thread's registers.
   static constexpr int kMostKept = 32;

@@ -631,9 +631,10 @@ constexpr int64_t kFewCols = 64;
 
 // Calls launch(N, fit, inputs): with the width of the accesses, kRagged where some are not aligned or not whole, else
 // kWhole, and the inputs as kernels take them. Of float64, where there shall be none that are ragged, and of rows of up
-// to kFewCols accesses that are not aligned are to single numbers. `from_boundaries`: whether the accesses to what is
-// written begin at boundaries; where nothing is, those to the first input, which alone never MayShift. WholeMayShift:
-// rows that are whole accesses, and written, are kWhole though inputs are not aligned, and accesses to these shifted.
+// to kFewCols columns that are not aligned, accesses are to single numbers. `from_boundaries`: whether the accesses to
+// what is written begin at boundaries; where nothing is, those to the first input, which alone never MayShift. With
+// WholeMayShift, longer rows that are written and whole accesses are kWhole, whether inputs are aligned or to be
+// shifted.
 template <bool MayBeRagged, bool MayShift, bool WholeMayShift, class F, class In, class Launch>
 auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, const Launch& launch) {
   using T = typename In::Element;
@@ -655,7 +656,7 @@ auto with_access_width(const In& inputs, int64_t cols, bool from_boundaries, con
     }
     if constexpr (MayBeRagged) {
       if (cols > kFewCols) {
-        if constexpr (WholeMayShift && MayShift && writes_rows<F>) {
+        if constexpr (WholeMayShift && writes_rows<F>) {
           if (whole) {
             return launch(n, FitConstant<Fit::kWhole>{}, inputs.shifted());
           }
@@ -791,8 +792,6 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     using In = std::decay_t<decltype(inputs)>;
     constexpr int N = decltype(width)::value;
     constexpr Fit kFit = decltype(fit)::value;
-    // Accesses that may be two words each, or have edges beside them, leave fewer registers.
-    constexpr bool kTight = kRagged<kFit> || kShifts<In, kFit>;
     constexpr int V = kKeptAccesses<T, N, In::kCount>;
     const int64_t accesses = ceil_div(span_cols, N);
     const auto launch = [&](auto* kernel, int lanes, const auto& spans, int cluster = 1) {
@@ -813,7 +812,7 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     const auto launch_kept = [&](auto kept, auto threads, int lanes) {
       constexpr int kKept = decltype(kept)::value;
       constexpr int kThreads = decltype(threads)::value;
-      if constexpr (!kTight && N > 1 && !(kCrowded && kThreads > kMaxRowThreads)) {
+      if constexpr (!kTight<In, kFit> && N > 1 && !(kCrowded && kThreads > kMaxRowThreads)) {
         if (is_full(kKept, lanes) && !(kCrowded && lanes > kRowBlock)) {
           if constexpr (kThreads == kMaxRowThreads && std::is_same_v<Grid, WholeRows>) {
             if (lanes <= kWarp) {
@@ -831,7 +830,8 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     // enough of these on each multiprocessor; of half types, where all of them run at once.
     constexpr int kMany = 2 * V;
     constexpr bool kRoom = kMany * In::kCount * kAccessBytes <= 2 * kKeptBytes;
-    if constexpr (!kTight && N > 1 && std::is_same_v<Grid, WholeRows> && writes_rows<F> && kRoom && !kCrowded) {
+    if constexpr (
+        !kTight<In, kFit> && N > 1 && std::is_same_v<Grid, WholeRows> && writes_rows<F> && kRoom && !kCrowded) {
       const int lanes = row_lanes(accesses, kMany, kMaxRowThreads);
       if (lanes <= kWarp && is_full(kMany, lanes)) {
         const int64_t threads = grid.count * lanes / multiprocessors();
@@ -841,7 +841,7 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
         }
       }
     }
-    if constexpr (!kTight && N > 1) {
+    if constexpr (!kTight<In, kFit> && N > 1) {
       const auto launch_short = [&](auto kept) {
         constexpr int kKept = decltype(kept)::value;
         if (accesses > int64_t{kMaxRowThreads} * kKept) {
@@ -862,9 +862,9 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
         return true;
       }
     }
-    // Of ragged rows that are written or may have to be shifted, and of single numbers, there are no registers for
-    // more.
-    constexpr bool kPlain = !kTight || (!writes_rows<F> && In::kCount == 1);
+    // Of ragged rows that are written, of rows that may have to be shifted, and of single numbers, there are no
+    // registers for more.
+    constexpr bool kPlain = !kTight<In, kFit> || (!writes_rows<F> && In::kCount == 1);
     constexpr int kMore = kPlain && N > 1 ? kMany : V;
     constexpr int kThreads = kPlain && !sums_elements<F> ? kMaxLongRowThreads : kMaxThreads;
     if (accesses <= int64_t{kThreads} * kMore) {

@@ -104,8 +104,9 @@ struct MixedInputs {
   }
 };
 
-// How rows lie in accesses, to what is written: some begin or end between two boundaries; all are whole accesses; and
-// each thread has as many of them, so that none is asked whether it exists, and what they read is waited for once.
+// How rows lie in accesses: some begin or end between two boundaries; all are whole accesses (where rows are written,
+// to the output, and those to inputs may have to be shifted); and each thread has as many of them, so that none is
+// asked whether it exists, and what they read is waited for once.
 enum class Fit { kRagged, kWhole, kFull };
 
 template <Fit Rows>
