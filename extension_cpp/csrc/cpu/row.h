@@ -189,7 +189,7 @@ class Row {
       if constexpr (kInBlocks) {
         in_blocks(rows).for_each(begin, end, [&](const Inputs& inputs, int64_t first, auto count) CPU_INLINE_LAMBDA {
           const auto of = [&](int k) CPU_INLINE_LAMBDA { return call(f, inputs, first, k); };
-          RowBlocks<Isa, T, K>::write(results + first, count, of);
+          Blocks::write(results + first, count, of);
         });
       } else {
         for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
@@ -285,6 +285,8 @@ class Row {
   // Columns of which the next row is sent for together, and of which there are copies.
   static constexpr int64_t kPiece = 512 / (WideRows<T, K>::kCopies ? 1 : sizeof(T));
 
+  using Blocks = RowBlocks<Isa, T, K>;
+
   // From column `first` on.
   using Inputs = std::array<const typename WideRows<T, K>::Element*, K>;
 
@@ -366,12 +368,12 @@ class Row {
   }
 
   // The row, where kInBlocks.
-  CPU_INLINE RowBlocks<Isa, T, K> in_blocks(const WideRows<T, K>& rows) const {
+  CPU_INLINE Blocks in_blocks(const WideRows<T, K>& rows) const {
     std::array<const T*, K> row;
     for (size_t k = 0; k < K; ++k) {
       row[k] = rows.in_memory(k) + offset_;
     }
-    return RowBlocks<Isa, T, K>(row);
+    return Blocks(row);
   }
 
   // each(j) for columns 0 ... count - 1, in any order.
@@ -404,7 +406,7 @@ class Row {
     if constexpr (kInBlocks) {
       const auto write_block = [&](const Inputs& inputs, int64_t first, auto count) CPU_INLINE_LAMBDA {
         const auto of = [&](int k) CPU_INLINE_LAMBDA { return f(inputs, first, k); };
-        RowBlocks<Isa, T, K>::write(out + first, count, of);
+        Blocks::write(out + first, count, of);
       };
       const bool sends = sends_for_next_row();
       for (int64_t first = begin; first < end; first += kPiece) {

@@ -69,9 +69,7 @@ class RowBlocks {
     Values<A, S> result;
     std::fill_n(result.values, S, start);
     reduce_blocks<kSideBySide>(begin, end, start, combine, f, result);
-    if constexpr (kSideBySide > 1) {
-      reduce_blocks<1>(begin, end, start, combine, f, result);
-    }
+    reduce_blocks<1>(begin, end, start, combine, f, result);
     if (const int64_t count = end - begin; count > 0) {
       A values[K][kBlock];
       const Inputs inputs = load_rest(values, begin, count);
@@ -86,7 +84,8 @@ class RowBlocks {
 
  private:
   static constexpr int kBlock = Isa::template kBlock<T>;
-  // The same for as many columns as so many blocks side by side are taken of, from which on `begin` then is.
+
+  // Adds to `result` what reduce() makes of whole blocks, so many side by side, and moves `begin` behind them.
   template <int kBlocks, int S, class Combine, class F>
   CPU_INLINE void reduce_blocks(
       int64_t& begin, int64_t end, A start, const Combine& combine, const F& f, Values<A, S>& result) const {
