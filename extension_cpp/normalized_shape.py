@@ -12,7 +12,7 @@ def add_and_normalize(
     input: Tensor,
     residual: Tensor,
     *parameters: Tensor | None,
-    eps: float | None,
+    eps: float,
 ) -> tuple[Tensor, Tensor]:
     """`operator(input, residual, *parameters, eps)` over dimensions of `normalized_shape`.
 

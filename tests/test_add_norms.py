@@ -422,6 +422,25 @@ def test_the_layer_can_be_traced(kind, shape):
         traced(tensors[0], tensors[1].mT)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_without_eps_the_layer_adds_that_of_the_arithmetic(dtype):
+    torch.manual_seed(0)
+    input, residual = (1e-3 * torch.randn(2, 3, 8)).to(dtype)
+    normalised, sum = AddRMSNorm(8, eps=None, dtype=dtype)(input, residual)
+    eps = torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+    expected = F.rms_norm(sum.double(), (8,), eps=eps)
+    torch.testing.assert_close(normalised, expected.to(dtype))
+
+
+@on_each_device
+@on_each
+def test_no_rows_take_no_memory(device, spec):
+    inputs = [torch.empty(0, 2**55, device=device, requires_grad=True) for _ in range(2)]
+    normalised, sum, *_ = op_of(spec)(*inputs)
+    gradients = torch.autograd.grad((normalised.sum(), sum.sum()), inputs)
+    assert [t.shape for t in (normalised, sum, *gradients)] == [(0, 2**55)] * 4
+
+
 def test_the_default_of_eps_is_the_operators():
     assert AddRMSNorm(4).eps == 1e-6
     assert AddLayerNorm(4).eps == 1e-5

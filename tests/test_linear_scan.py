@@ -317,6 +317,13 @@ def test_sizes_of_zero(device):
         assert [g.shape for g in grads] == [decay.shape, input.shape, initial.shape]
         # States that nothing is made of.
         assert grads[2].abs().sum() == 0
+        constants = decay.detach(), input.detach()
+        tangents = torch.func.jvp(
+            lambda initial, constants=constants, dim=dim: linear_scan(*constants, initial, dim),
+            (initial.detach(),),
+            (torch.ones_like(initial),),
+        )
+        assert tangents[1].shape == shape
 
 
 @on_each_device

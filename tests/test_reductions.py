@@ -159,6 +159,23 @@ def test_a_layer_norm_of_no_features_or_no_rows_gives_no_nan(device):
 
 
 @on_each_device
+def test_the_mean_of_no_features_has_second_derivatives(device):
+    x = torch.empty(3, 0, device=device, requires_grad=True)
+    cotangent = torch.ones(3, device=device, requires_grad=True)
+    _, mean, _ = torch.ops.extension_cpp.fused_layer_norm(x)
+    (grad,) = torch.autograd.grad(mean, x, cotangent, create_graph=True)
+    (second,) = torch.autograd.grad(grad.sum(), cotangent)
+    assert second.tolist() == [0, 0, 0]
+
+
+@on_each_device
+def test_a_layer_norm_of_no_rows_takes_no_memory(device):
+    x = torch.empty(0, 2**55, device=device, requires_grad=True)
+    output = fused_layer_norm(x)
+    assert output.shape == torch.autograd.grad(output.sum(), x)[0].shape == (0, 2**55)
+
+
+@on_each_device
 @pytest.mark.parametrize(
     "options",
     [{}, {"eps": 0.5}, {"bias": False}, {"elementwise_affine": False}],
@@ -230,6 +247,11 @@ def test_the_layer_takes_the_shapes_that_pytorchs_takes():
     number = pytest.importorskip("numpy").int64(6)
     for shape in (number, (2, number), [2, 6], torch.Size([2, 6])):
         assert FusedLayerNorm(shape).normalized_shape == nn.LayerNorm(shape).normalized_shape
+    layer = FusedLayerNorm(6)
+    layer.normalized_shape = [4, 6]  # by whoever changes a layer
+    layer.weight = layer.bias = None
+    x = torch.randn(2, 4, 6)
+    torch.testing.assert_close(layer(x), nn.functional.layer_norm(x, (4, 6)))
     with pytest.raises(ValueError, match="normalized_shape must name at least one dimension"):
         FusedLayerNorm(())
 

@@ -294,8 +294,9 @@ void normalize(
   for (int k = 0; k < Norm::kSaved; ++k) {
     saved.places[k] = outputs[K + k].template mutable_data_ptr<A>();
   }
+  const int64_t given = parameter_cols(rows, cols);
   const Scaled<T, Norm> scaled{
-      backend::Parameter<T>(weight, A(1), cols), backend::Parameter<T>(bias, A(0), Norm::kParameters == 2 ? cols : 0),
+      backend::Parameter<T>(weight, A(1), given), backend::Parameter<T>(bias, A(0), Norm::kParameters == 2 ? given : 0),
       outputs[0].template mutable_data_ptr<T>()};
   const auto of_inputs = [&](const auto& f) {
     if constexpr (K == 2) {
@@ -445,7 +446,7 @@ void norm_backward(
   for (int k = 0; k < Norm::kSaved; ++k) {
     known.places[k] = saved[k].template const_data_ptr<A>();
   }
-  const backend::Parameter<T> w(weight, A(1), cols);
+  const backend::Parameter<T> w(weight, A(1), parameter_cols(rows, cols));
   T* const to = grad_input.mutable_data_ptr<T>();
   const A each = average(A(1), cols);
   const bool constant =

@@ -62,6 +62,10 @@ inline std::optional<Tensor> as_parameter(const std::optional<Tensor>& tensor) {
 
 namespace detail {
 
+// Of a parameter. Without rows nobody asks for any of it, and an absent one is not made: no rows may be of more columns
+// than there is memory.
+inline int64_t parameter_cols(int64_t rows, int64_t cols) { return rows > 0 ? cols : 0; }
+
 // Tensors that are members of a functor, and become whatever the member is.
 
 struct Written {
@@ -133,7 +137,7 @@ auto for_rows(const Operator& op, const Launch& launch, const Arguments&... argu
         for (const Tensor& input : inputs) {
           check(input.numel() == rows * cols, op.name(), ": what is not of the rows' shape is per_row or per_column");
         }
-        const auto members = std::tuple_cat(member_in(arguments, cols)...);
+        const auto members = std::tuple_cat(member_in(arguments, parameter_cols(rows, cols))...);
         dispatch_floating(first.scalar_type(), [&](auto tag) {
           using T = typename decltype(tag)::type;
           std::array<const T*, 1 + sizeof...(rest)> pointers;

@@ -39,7 +39,8 @@ def register_mutation(op: str | OpOverload) -> None:
     RuntimeError in backward, unless it is zero everywhere; a call with a tangent, or on what
     ``torch.func.grad`` and its like differentiate, raises one at once. Other calls work, on tensors
     that require gradients too; but a leaf that requires a gradient and was written to in grad mode
-    raises in every backward that reaches it. Update parameters under ``torch.no_grad()``.
+    raises in every backward that reaches it. Update parameters under ``torch.no_grad()``. A tensor
+    of ``torch.inference_mode()`` has no version, and may be written to outside of it, too.
 
     Under ``torch.compile`` the call with such a leaf raises; and the operator may be given a copy
     of an argument that shares memory with what it writes to: its result must not depend on that.

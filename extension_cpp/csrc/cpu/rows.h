@@ -106,7 +106,7 @@ void launch_rows(
 template <class T, size_t K, class F>
 bool launch_kept_rows(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols) {
-  if (detail::few_long_rows(rows, cols)) {
+  if (rows > 0 && detail::few_long_rows(rows, cols)) {
     return false;
   }
   launch_rows(like, f, inputs, rows, cols);

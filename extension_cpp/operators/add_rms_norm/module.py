@@ -5,6 +5,7 @@ from torch import Tensor, fx, nn
 
 from extension_cpp.normalized_shape import add_and_normalize
 from extension_cpp.operators.add_rms_norm.ops import add_rms_norm
+from extension_cpp.shapes import sum_dtype
 
 
 # A leaf for torch.fx.symbolic_trace, which cannot follow its decisions on shapes.
@@ -17,6 +18,8 @@ def _add_rms_norm(
     weight: Tensor | None,
     eps: float | None,
 ) -> tuple[Tensor, Tensor]:
+    if eps is None:
+        eps = torch.finfo(sum_dtype(input.dtype)).eps
     tensors = (input, residual, weight)
     return add_and_normalize(add_rms_norm, layer, normalized_shape, *tensors, eps=eps)
 
@@ -25,7 +28,8 @@ class AddRMSNorm(nn.RMSNorm):
     """Adds a residual, then divides by the root mean square over the last dimensions.
 
     Arguments, attributes and state dict are those of `torch.nn.RMSNorm`, but for a number as the
-    default of `eps`: that of `add_rms_norm`.
+    default of `eps`: that of `add_rms_norm`. None is the step of 1 in the type of the arithmetic,
+    `torch.finfo(torch.float32).eps`, or of float64 for float64.
 
     Shapes: `(..., *normalized_shape)`, twice, to the same, twice: what is normalised, and the sum.
 
@@ -37,7 +41,7 @@ class AddRMSNorm(nn.RMSNorm):
     def __init__(
         self,
         normalized_shape: int | Sequence[int],
-        eps: float = 1e-6,
+        eps: float | None = 1e-6,
         elementwise_affine: bool = True,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,

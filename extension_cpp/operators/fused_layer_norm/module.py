@@ -20,7 +20,8 @@ def _layer_norm(
     eps: float,
 ) -> Tensor:
     dims = len(normalized_shape)
-    if input.dim() < dims or input.shape[input.dim() - dims :] != normalized_shape:
+    last = list(input.shape)[input.dim() - dims :]
+    if input.dim() < dims or last != list(normalized_shape):
         # torch.jit.script knows no tuples of any length.
         shape = str(input.shape if torch.jit.is_scripting() else tuple(input.shape))
         raise RuntimeError(

@@ -89,11 +89,12 @@ def add_grad_of_statistics(grad_input, input, mean, rstd, grad_mean, grad_rstd):
     if grad_mean is None and grad_rstd is None:
         return grad_input
     # d mean / d input = 1 / features, d rstd / d input = -rstd^3 (input - mean) / features
-    grad = 0 if grad_mean is None else grad_mean.unsqueeze(-1)
+    grad = mean.new_zeros(()) if grad_mean is None else grad_mean.unsqueeze(-1)
     if grad_rstd is not None:
         centered = input.to(mean.dtype) - mean.unsqueeze(-1)
         grad = grad - (grad_rstd * rstd**3).unsqueeze(-1) * centered
-    grad = (grad / input.shape[-1]).expand(input.shape).to(input.dtype)
+    # Not before it is expanded: of no features the derivative of what is divided would be 0 / 0.
+    grad = (grad.expand(input.shape) / input.shape[-1]).to(input.dtype)
     return grad if grad_input is None else grad_input + grad
 
 

@@ -126,7 +126,7 @@ def _backward_of_backward(ctx, by_decay, by_input, by_initial):
     if by_decay is not None:
         through_decay = by_decay * _delayed(output, initial, dim)
         total = through_decay if total is None else total + through_decay
-    if initial is None or (by_initial is not None and decay.shape[dim] == 0):
+    if initial is None:
         by_initial = None
     if total is None and by_initial is None:
         return None, None, None, None, None
