@@ -37,6 +37,8 @@ from formatting import format_text
 from kinds import Options
 from schema import Refusal
 
+from extension_cpp import real_math
+
 FUNCTIONS = {
     name: f"{module.__file__}:{name}"
     for module in (derived_functions, derived_row_functions)
@@ -321,11 +323,63 @@ def test_a_choice_is_no_branch(choice, lines, define):
     assert all(f" {line};" in text.split("struct FBackward")[0] for line in lines)
 
 
-def test_a_choice_by_a_number_is_a_branch(define):
+def of_backward(define, source):
+    """The backward's formula in Python, which its derivatives follow from."""
+    text = assemble(read(define(source))).files["ops.py"]
+    (function,) = [
+        node
+        for node in ast.parse(text).body
+        if isinstance(node, ast.FunctionDef) and node.name == "_backward_in_torch"
+    ]
+    scope = {"torch": torch, "math": math, "real_math": real_math}
+    exec(ast.unparse(function), scope)
+    return scope[function.name]
+
+
+def test_powers_have_derivatives_where_the_exponent_is_zero(define):
+    """A factor that is infinite there would be multiplied by 0 when it is differentiated."""
     source = "def f(x: Tensor, p: float) -> Tensor:\n    return x ** p"
     text = assemble(read(define(source))).files["f.cpp"]
-    assert "  bool equal;    // p == 0.0\n  A difference;  // p - 1.0\n" in text
-    assert "equal ? A(0) : grad_output * p * std::pow(x, difference);" in text
+    assert "  A choice;  // p == 0.0 ? 0.0 : p - 1.0\n" in text
+    assert "return grad_output * p * std::pow(x, choice);" in text
+    backward = of_backward(define, source)
+    x = torch.tensor([0.0, 2.0, torch.inf], requires_grad=True)
+    gradient = torch.ones(3, requires_grad=True)
+    for by in torch.autograd.grad(backward(gradient, x, 0.0).sum(), (gradient, x)):
+        assert by.tolist() == [0, 0, 0]
+
+
+def test_where_python_raises_derivatives_of_numbers_are_infinite_or_nan(define):
+    backward = of_backward(define, "def f(x: Tensor, a: float) -> Tensor:\n    return a ** x")
+    gradient, x = torch.ones(2), torch.tensor([1.0, 2.0], requires_grad=True)
+    zero = backward(gradient, x, 0.0)
+    assert zero.tolist() == torch.autograd.grad(zero.sum(), x)[0].tolist() == [0, 0]
+    assert backward(gradient, x, -2.0).isnan().all()
+    inverse = of_backward(
+        define, "def f(x: Tensor, a: float) -> Tensor:\n    return torch.exp(x) * (1 / a)"
+    )
+    assert inverse(gradient, x, 0.0).tolist() == [torch.inf, torch.inf]
+    for call, expected in (
+        (lambda: real_math.exp(1000), torch.inf),
+        (lambda: real_math.log1p(-1), -torch.inf),
+        (lambda: real_math.floor(torch.inf), torch.inf),
+        (lambda: real_math.power(0, -1), torch.inf),
+        (lambda: real_math.divide(-1, 0), -torch.inf),
+    ):
+        assert call() == expected
+    for call in (lambda: real_math.sqrt(-1), lambda: real_math.power(-2, 0.5)):
+        assert math.isnan(call())
+
+
+def test_more_columns_are_taken_away_than_there_are(define):
+    """PyTorch divides by no less than 0, though its derivative does."""
+    source = """
+def f(x: Tensor, k: int = 0) -> Tensor:
+    return x - x.var(-1, correction=k, keepdim=True)
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "const A difference = cols - k;" in text
+    assert "const A choice = difference < A(0) ? A(0) : difference;" in text
 
 
 def test_numbers_are_computed_in_double_by_the_host(define):
@@ -1410,7 +1464,8 @@ REFUSED = {
         )
         for name, body in {
             "F": "nnf.softplus(x * F)",
-            "math": "x * m.exp(math)",
+            "math": "x * m.erf(math)",
+            "real_math": "x * m.exp(real_math)",
             "float": "(torch.tensor(float) > 0).to(x.dtype) * x",
             "max": "x.mean(-1, keepdim=True) * x * max",
             "stand_in": "x * stand_in",
@@ -1964,9 +2019,10 @@ def test_an_operator_called_as_a_word_of_cpp(name, define):
     assert f'm.impl("{name}", TORCH_BOX(&op_{name}));' in text
 
 
-@pytest.mark.parametrize("name", ["checks", "registration", "math", "torch"])
+@pytest.mark.parametrize("name", ["checks", "registration", "math", "real_math", "torch"])
 def test_an_operator_called_as_what_its_functions_call(name, define):
-    source = f"import math as m\ndef {name}(x: Tensor, a: float) -> Tensor:\n    return x.exp() * m.exp(a)"
+    source = "import math as m\n"
+    source += f"def {name}(x: Tensor, a: float) -> Tensor:\n    return x.exp() * m.exp(m.erf(a))"
     with pytest.raises(NotDerived, match=f"the operator's name '{name}' is used by the generated"):
         assemble(read(define(source, name)))
 

@@ -212,14 +212,19 @@ def pow_derivative(g: Node, out: Node, x: Node, p: Node) -> tuple[Node | None, N
     if is_const(p):
         exponent = float(p.value)  # type: ignore[arg-type]
         return None if exponent == 0 else exponent * g * power(x, const(exponent - 1)), None
-    to_x = where(make("eq", p, const(0)), 0, g * p * make("pow", x, p - 1))
+    # To the power of 0 there, whose factor is finite whatever x is: no derivative of it is NaN.
+    to_x = g * p * make("pow", x, where(make("eq", p, const(0)), 0, p - 1))
     if p.is_number:
         return to_x, None
-    to_p = out * make("log", x)
-    if not is_const(x):
-        at_zero = make("and", make("eq", x, const(0)), make("ge", p, const(0)))
-        to_p = where(at_zero, 0, to_p)
-    return to_x, g * to_p
+    # Of 0 it is 0, by a logarithm that is finite, so that derivatives of it are.
+    is_zero = make("and", make("eq", x, const(0)), make("ge", p, const(0)))
+    if is_const(x):
+        log = make("log", x)
+    elif x.is_number:
+        log = where(is_zero, 0, make("log", x))
+    else:
+        log = make("log", where(is_zero, 1, x))
+    return to_x, g * (out * log)
 
 
 def power(x: Node, p: Node) -> Node:

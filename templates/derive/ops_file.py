@@ -27,11 +27,13 @@ def ops_file(plan: Plan) -> str:
     text = "\n\n".join(functions)
     if plan.name in python_text.called(f"{text}\n{registrations(plan)}"):
         raise taken(f"the operator's name '{plan.name}'")
-    imports = ["import math"] if "math." in text else []
+    modules = python_text.called(text)
+    imports = ["import math"] if "math" in modules else []
     imports += ["import torch", "from torch import Tensor"]
     if "F." in text:
         imports.append("import torch.nn.functional as F")
-    imports.append("from extension_cpp import checks, registration")
+    ours = ["checks", *(["real_math"] if "real_math" in modules else []), "registration"]
+    imports.append(f"from extension_cpp import {', '.join(ours)}")
     if plan.variants[0].columns:
         imports.append("from extension_cpp.batching import with_columns")
     if helpers := [name for name in ("stand_in", "to_sum") if f"{name}(" in text]:

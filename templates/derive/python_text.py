@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import ast
+import functools
 import math
+import runpy
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import torch
 from schema import words
 
 from .body import Body, Branch, each, nodes_of
@@ -14,27 +20,30 @@ from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form, comp
 from .printing import Language, Printer
 from .refusal import NotDerived, taken
 
-# On numbers.
+# On numbers: as C++ computes of them, where Python's operators and its math raise.
 OF_NUMBERS = {
     "abs": Form("abs({0})"),
     "not": Form("not {0}", CHOICE, (WHOLE,)),
-    "rsqrt": Form("1 / math.sqrt({0})", PRODUCT),
-    "sigmoid": Form("1 / (1 + math.exp(-{0}))", PRODUCT, (SIGN,)),
-    "exp2": Form("2 ** {0}", PRODUCT, (WHOLE,)),
+    "div": Form("real_math.divide({0}, {1})"),
+    "reciprocal": Form("real_math.divide(1, {0})"),
+    "pow": Form("real_math.power({0}, {1})"),
+    "rsqrt": Form("real_math.divide(1, real_math.sqrt({0}))"),
+    "sigmoid": Form("1 / (1 + real_math.exp(-{0}))", PRODUCT, (SIGN,)),
+    "exp2": Form("real_math.power(2, {0})"),
     "to_real": Form("float({0})"),
     "detach": Form("{0}"),
-    "round": Form("round({0})"),
     "floor_divide": Form("{0} // {1}", PRODUCT, (PRODUCT, SIGN)),
     "remainder": Form("{0} % {1}", PRODUCT, (PRODUCT, SIGN)),
     "sign": Form("math.copysign(1, {0})"),
 }
-IN_MATH = words(
-    "exp expm1 log log2 log10 log1p sqrt sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc floor ceil trunc atan2 hypot copysign fmod isnan isinf isfinite"
+IN_MATH = words("atan tanh asinh erf erfc atan2 hypot copysign isnan isinf isfinite")
+IN_REAL_MATH = words(
+    "exp expm1 log log2 log10 log1p sqrt sin cos tan asin acos sinh cosh acosh atanh floor ceil "
+    "trunc round fmod"
 )
 # Of these PyTorch takes tensors alone.
 OF_TENSORS = words("maximum minimum fmax fmin atan2 hypot logaddexp logaddexp2")
-SAME = words("add sub mul div neg lt le gt ge eq ne and or reciprocal pow")
+SAME = words("add sub mul neg lt le gt ge eq ne and or")
 
 
 def docstring(text: str) -> str:
@@ -46,11 +55,17 @@ def docstring(text: str) -> str:
     return f'{raw}"""{text}"""'
 
 
+def is_harmless(node: Node) -> bool:
+    """Whether Python's operator does for whatever numbers come."""
+    divisor = node.args[-1].value if is_const(node.args[-1]) else None
+    return (node.op == "div" and bool(divisor)) or (node.op == "pow" and divisor in range(1, 9))
+
+
 class Python(Language):
     reserved = words(
         "and as assert async await break class continue def del elif else except finally for from "
         "global if import in is lambda nonlocal not or pass raise return try while with yield "
-        "None True False torch math F ctx dtype abs float round"
+        "None True False torch math real_math F ctx dtype abs float round"
     )
 
     def constant(self, value: float | bool) -> str:
@@ -78,12 +93,13 @@ class Python(Language):
             return Form(f"{{0}}{whole}.sum_to_size(columns)", WHOLE, (WHOLE,))
         if node.op == "to_real" and not node.is_number:
             return Form(f"{{0}}.to({self.like}.dtype)", WHOLE, (WHOLE,))
-        if node.is_number and node.op not in SAME:
+        if node.is_number and node.op not in SAME and not is_harmless(node):
             if node.op in OF_NUMBERS:
                 return OF_NUMBERS[node.op]
-            if node.op in IN_MATH:
+            if node.op in IN_MATH or node.op in IN_REAL_MATH:
+                module = "math" if node.op in IN_MATH else "real_math"
                 text = ", ".join(f"{{{k}}}" for k in range(len(node.args)))
-                return Form(f"math.{node.op}({text})")
+                return Form(f"{module}.{node.op}({text})")
             raise NotDerived(
                 f"{node.op} of number arguments alone is not derived; make it a tensor"
             )
@@ -125,8 +141,21 @@ MODULES = {
     "math": "math",
     "F": "torch.nn.functional",
     "checks": "extension_cpp.checks",
+    "real_math": "extension_cpp.real_math",
     "registration": "extension_cpp.registration",
 }
+
+
+@functools.cache
+def real_math() -> SimpleNamespace:
+    """The module, of a package that need not be built."""
+    file = Path(__file__).resolve().parents[2] / "extension_cpp" / "real_math.py"
+    return SimpleNamespace(**runpy.run_path(str(file)))
+
+
+def scope() -> dict[str, Any]:
+    """What printed functions call, to run them."""
+    return {"torch": torch, "math": math, "real_math": real_math(), "F": torch.nn.functional}
 
 
 def called(source: str) -> set[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .graph import Node, cols, const, in_order, make, rewritten, row_sum, where
+from .graph import Node, cols, const, in_order, is_const, make, rewritten, row_sum, where
 from .operations import WHOLE, Form, define
 
 
@@ -125,7 +125,10 @@ def degrees(correction: Node) -> Node:
 
 def var(x: Node, correction: Node) -> Node:
     deviation = x - make("mean", x)
-    return make("row_sum", make("mul", deviation, deviation)) / degrees(correction)
+    divisor = degrees(correction)
+    if not (is_const(correction) and correction.value in (0, 1)):
+        divisor = where(make("lt", divisor, const(0)), 0, divisor)
+    return make("row_sum", make("mul", deviation, deviation)) / divisor
 
 
 def var_derivative(g: Node, out: Node, x: Node, correction: Node) -> tuple[Node, None]:

@@ -20,7 +20,7 @@ from torch.overrides import TorchFunctionMode
 from .body import Body, each
 from .cpp_text import lowered, lowered_names
 from .definition import Definition
-from .python_text import function
+from .python_text import function, scope
 from .refusal import NotDerived
 from .rows_operations import summed_together
 from .saved import OUTPUT
@@ -177,10 +177,10 @@ class Checked:
         names = lowered_names(self.variant.names) if is_lowered else self.variant.names
         spelling = {name: name for name in self.names}
         text = function("f", self.names, body, names, spelling, like=self.like)
-        scope: dict[str, Any] = {"torch": torch, "math": math, "F": F}
-        exec(text, scope)
+        names_called = scope()
+        exec(text, names_called)
         return lambda tensors, grads, values: one_tuple(
-            scope["f"](**tensors, **self.numbers, **grads, output=values[0])
+            names_called["f"](**tensors, **self.numbers, **grads, output=values[0])
         )
 
     def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
