@@ -311,6 +311,29 @@ def test_what_one_pass_wants_is_not_kept(define):
 
 
 @pytest.mark.parametrize(
+    "expression",
+    [
+        "torch.logsumexp(x * y, -1, keepdim=True) + F.softplus(torch.softmax(z, -1))",
+        # With sums over columns the results have a function of their own, which keeps nothing.
+        "weight * (torch.logsumexp(x * y, -1, keepdim=True) + F.softplus(torch.softmax(z, -1)))",
+        # One of the sums is found in a pass that another one needs.
+        "torch.log_softmax(torch.softmax(x * y, -1) * torch.tanh(z.mean(-1, keepdim=True) + y), -1)",
+    ],
+)
+def test_what_a_row_has_one_of_is_computed_once_for_what_it_keeps(expression, define):
+    tensors = "x: Tensor, y: Tensor, z: Tensor"
+    tensors += ", weight: Tensor" if "weight" in expression else ""
+    text = texts(planned(read(define(f"def f({tensors}) -> Tensor:\n    return {expression}"))))
+    methods = re.findall(r"\n  HOST_DEVICE \w+ \w+(?:\(\))?\(Row.*?\n  \}", text["f.cpp"], re.S)
+    assert len(methods) == (3 if "weight" in expression else 2)
+    for method in methods:
+        for kept in re.findall(r"row[.]keep\(.*?\);\n", method, re.S):
+            assert "log(" not in kept
+        for name in re.findall(r"const \S+ (\w+) =", method):
+            assert len(re.findall(rf"\b{name}\b", method)) > 1
+
+
+@pytest.mark.parametrize(
     ("choice", "lines"),
     [
         ("x > 0, x, torch.expm1(x)", ["expm1 = math::expm1(x)", "x > A(0) ? x : expm1"]),

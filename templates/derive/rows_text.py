@@ -40,6 +40,10 @@ def levels(results: Sequence[Node]) -> dict[Node, int]:
         later = [k for k in others if level[node] < k <= latest]
         if later and level[node] not in others:
             level[node] = min(later)
+    # What is made of such a sum waits for it.
+    for node in nodes:
+        if node.op not in PASSES:
+            level[node] = max((level[arg] for arg in node.args), default=0)
     return level
 
 
@@ -133,7 +137,6 @@ class RowFunctor:
     def two_calls(self) -> list[str]:
         results = [*self.results.values(), *self.terms]
         self.find(results, [])
-        self.kept = {}
         kept = [n for n in in_order(results, self.outer.bound) if n in self.outer.bound]
         values = [
             f"A({self.outer.bound[node]})" if node.is_bool else self.outer.bound[node]
@@ -182,7 +185,13 @@ class RowFunctor:
     # ----- passes that find something out
 
     def find(self, results: Sequence[Node], written: Sequence[Sequence[Node]]) -> None:
-        """The passes that the results need; `written`: what is computed in those that follow."""
+        """The passes that the results need.
+
+        Args:
+            results: of the functor.
+            written: what is computed in the passes that follow. None where these have a function
+                of their own, which has nothing of what this one keeps.
+        """
         self.bind_leaves(results)
         level = levels(results)
         passes = [*self.passes(results, level), *written]
@@ -196,8 +205,12 @@ class RowFunctor:
             sums = [node for node in now if node.op == "row_sum"]
             for first in range(0, len(sums), MOST_SUMS):
                 self.sum(sums[first : first + MOST_SUMS])
-        self.hoist(results)
-        self.keep(passes, level)
+        if written:
+            self.hoist(results)
+            self.keep(passes, level)
+        else:
+            self.kept = {}
+            self.hoist(results)
 
     def passes(self, results: Sequence[Node], level: Mapping[Node, int]) -> list[list[Node]]:
         """What each call of row.sum and row.max computes."""
@@ -220,6 +233,7 @@ class RowFunctor:
             if node in given or node not in known or not of_elements or not is_costly(node):
                 continue
             if sum(node in each for each in within) > 1:
+                self.hoist([node])
                 function = self.function([node], self.outer)
                 element = self.outer.fresh(self.outer.word(node))
                 results = self.outer.fresh(f"{element}s")
@@ -281,13 +295,13 @@ class RowFunctor:
                 self.outer.bound[node] = f"{sums}[{k}]"
 
     def hoist(self, results: Sequence[Node]) -> None:
-        """Computes outside of lambdas what is one for the row."""
+        """Computes outside of lambdas what is one for the row, and not in what is kept."""
         found: list[Node] = []
-        seen: set[Node] = set()
+        seen = {*self.given(self.outer)}
         waiting = [*reversed(results)]
         while waiting:
             node = waiting.pop()
-            if node in seen or node in self.outer.bound or not node.args:
+            if node in seen or not node.args:
                 continue
             seen.add(node)
             if node.extent & COLUMN:
