@@ -1426,6 +1426,20 @@ REFUSED = {
         TENSOR + "x * undefined",
         "'return x * undefined': the definition does not run: NameError",
     ),
+    **{
+        f"what PyTorch refuses: {expression}": (
+            f"def f(x: Tensor, y: Tensor) -> Tensor:\n    return y.exp() * ({expression})",
+            f":f: the definition does not run: {error}",
+        )
+        for expression, error in {
+            "x * 10**30": "OverflowError: ",
+            "x.sum(-1, keepdim=True) * 10**30": "OverflowError: ",
+            "x * -(x > 0)": "RuntimeError: Negation, the `-` operator, on a bool tensor",
+            "x * ((x > 0) - (x > 1))": "RuntimeError: Subtraction, the `-` operator, with two bool",
+            "torch.where(x > 0, 3, 2) ** -1 * x": "RuntimeError: Integers to negative integer",
+            "x.add(y, alpha=True)": "RuntimeError: Boolean alpha only supported for Boolean",
+        }.items()
+    },
     "no method": (TENSOR + "x.undefined()", "'Tensor' object has no attribute 'undefined'"),
     "type": ("def f(x: Tensor, s: str) -> Tensor:\n    return x", "the argument 's' has the type"),
     "annotation": ("def f(x) -> Tensor:\n    return x", "the argument 'x' has no annotation"),

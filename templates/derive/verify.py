@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from .body import Body, each
 from .cpp_text import lowered, lowered_names
-from .definition import Definition
+from .definition import Definition, in_a_line
 from .python_text import function, scope
 from .refusal import NotDerived
 from .rows_operations import summed_together
@@ -184,9 +184,19 @@ class Checked:
         )
 
     def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The values of the definition.
+
+        Raises:
+            Undefined: it raises something, as it may of some values or shapes.
+        """
         absent = dict.fromkeys(self.variant.absent)
-        with Called(self.called):
-            return one_tuple(self.definition.carried(**tensors, **self.numbers, **absent))
+        try:
+            with Called(self.called):
+                return one_tuple(self.definition.carried(**tensors, **self.numbers, **absent))
+        except Exception as error:
+            raise Undefined(
+                f"{self.definition.place}: the definition does not run: {in_a_line(error)}"
+            ) from None
 
     def accepted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of some elements, or rows, that the definition takes: of others it may raise."""
@@ -194,7 +204,7 @@ class Checked:
         def takes(given: Mapping[str, Tensor]) -> bool:
             try:
                 self.define(given)
-            except (RuntimeError, ValueError):
+            except Undefined:
                 return False
             return True
 
@@ -229,7 +239,7 @@ class Checked:
     def has_own_derivative(self) -> bool:
         """Whether the definition calls a torch.autograd.Function."""
         tensors = self.random([RANGES[0]] * len(self.variant.tensors))
-        with contextlib.suppress(RuntimeError, ValueError):
+        with contextlib.suppress(Undefined):
             values = self.define({name: t.requires_grad_() for name, t in tensors.items()})
             seen, left = set(), [value.grad_fn for value in values]
             while left:
@@ -312,14 +322,7 @@ class Checked:
     def expected(self, tensors: Mapping[str, Tensor], grads: Mapping[str, Tensor]) -> list[Tensor]:
         """The values and gradients of PyTorch."""
         leaves = {name: t.clone().requires_grad_() for name, t in tensors.items()}
-        try:
-            values = self.define(leaves)
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise Undefined(
-                f"{self.definition.place}: the definition does not run: "
-                f"{type(error).__name__}: {reason}"
-            ) from None
+        values = self.define(leaves)
         try:
             found = differentiated(values, leaves, grads)
         except RuntimeError as error:
@@ -347,7 +350,7 @@ class Checked:
         given = [shapes[k % len(shapes)] for k, _ in enumerate(self.variant.tensors)]
         try:
             self.check_shape(given)
-        except (RuntimeError, ValueError, Disagrees):
+        except (Undefined, Disagrees):
             self.check_shape([(2, 4, 3)] * len(given))
             return False
         return True
@@ -372,7 +375,7 @@ class Checked:
         """Refuses results of another dtype than the tensors', as `.float()` makes of halves."""
         try:
             values = self.define({name: t.bfloat16() for name, t in tensors.items()})
-        except (RuntimeError, ValueError):  # not for halves, or not of rounded values
+        except Undefined:  # not for halves, or not of rounded values
             return
         for value in values:
             if value.dtype != torch.bfloat16:
