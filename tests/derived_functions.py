@@ -829,3 +829,7 @@ def corrected_moment(
     v = torch.lerp(g * g, v, beta2)
     correction = 1 - beta2**step
     return v, g / ((v / correction).abs().sqrt() + eps)
+
+
+def debiased(x: Tensor, scale: float, step: int, offset: bool) -> Tensor:
+    return x / (1 - 0.9**step) + (scale * offset + (step > 1) * 0.5)

@@ -170,6 +170,72 @@ def f(x: Tensor, a: float, k: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
+    ("expression", "formula"),
+    [
+        # A float would take the value of an int that is on its right, and not ask it.
+        ("0.1 * k", "mul(0.1, k)"),
+        ("1.0 + k", "add(1.0, k)"),
+        ("1.0 - k", "sub(1.0, k)"),
+        ("7.0 // k + 7.0 % k", "add(floor_divide(7.0, k), remainder(7.0, k))"),
+        ("1 - 0.9**k", "sub(1.0, pow(0.9, k))"),
+        ("BETA**k", "pow(0.9, k)"),
+        ("math.sqrt(2.0 / k)", "sqrt(div(2.0, k))"),
+        ("sum([0.5, k])", "add(0.5, k)"),
+        ("math.prod([0.5, k])", "mul(0.5, k)"),
+        ("(True + k)", "add(1.0, k)"),
+        ("(a * True)", "mul(a, 1.0)"),
+        ("(True - a)", "sub(1.0, a)"),
+        ("math.pow(a, True)", "pow(a, 1.0)"),
+        ("(a * (a > 0))", "mul(a, to_real(gt(a, 0.0)))"),
+        ("((k > 2) * 0.5)", "mul(to_real(gt(k, 2.0)), 0.5)"),
+        ("type(a)(2)", "2.0"),
+        ("type(k)(2)", "2.0"),
+        ("(a if a != None else 1.0)", "a"),
+        ("(2 if isinstance(k, int) else 3)", "2.0"),
+        ("(2 if isinstance(k, float) else 3)", "3.0"),
+        ("(2 if isinstance(a, float) and not isinstance(a, int) else 3)", "2.0"),
+    ],
+)
+def test_numbers_are_followed_wherever_they_stand(expression, formula, formulas):
+    source = "BETA = 0.9\ndef f(x: Tensor, a: float, k: int) -> Tensor:\n    "
+    text = formulas(f"{source}return x * a * k * ({expression})")
+    assert text.startswith(f"(mul(mul(mul(x, a), k), {formula}), ")
+
+
+@pytest.mark.parametrize("operand", ["flag * n", "n * flag", "flag + n", "flag - n * 0.5"])
+@pytest.mark.parametrize("kind", ["int", "float"])
+def test_numbers_are_computed_with_switches(operand, kind, define):
+    source = f"def f(x: Tensor, n: {kind}, flag: bool) -> Tensor:\n    return x * ({operand}) + n"
+    (variant,) = planned(read(define(source))).variants
+    assert variant.forward.switch == "flag"
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        *("n * x", "x * n", "n - x", "x / n", "n / x", "x**n", "n**x", "x // n", "x % n"),
+        *("x < n", "torch.where(x > n, x, n)", "torch.full_like(x, n) + x", "torch.maximum"),
+        *("torch.add(x, x, alpha=n)", "torch.rsub(x, n)", "x.clamp(-n, n)", "x.clamp(max=n)"),
+        *("torch.lerp(x, x, n)", "F.softplus(x, n)", "F.hardtanh(x, -3, n)", "F.leaky_relu(x, n)"),
+        *(
+            "torch.tensor(n) * x",
+            "torch.tensor(data=n) * x",
+            "x.new_tensor(n) + x",
+            "x.masked_fill(x > 0, n)",
+        ),
+        "x.var(-1, correction=n, keepdim=True)",
+    ],
+)
+def test_functions_of_torch_take_integers_as_they_take_floats(expression, formulas):
+    expression = expression.replace("torch.maximum", "torch.maximum(x, torch.tensor(n))")
+    found = [
+        formulas(f"def f(x: Tensor, n: {kind}) -> Tensor:\n    return x.exp() * ({expression})")
+        for kind in ("int", "float")
+    ]
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(
     ("by_keyword", "by_position"),
     [
         ("torch.where(condition=x > y, input=x, other=y)", "torch.where(x > y, x, y)"),
@@ -1342,6 +1408,7 @@ REFUSED = {
             *("round(a)", "k.bit_length()", "a.is_integer()", "a.real", "k.numerator", "hash(a)"),
             *("{4: 2}.get(k, 1)", "2 if k in {1} else 1", "len(f'{k}')", "2 if str(a) else 1"),
             *("len(range(k % 2))", "[1, 2][k % 2]", "complex(a)", "2 if repr(k) == '4' else 1"),
+            *("len('%d' % k)", "float(k)", "int(a)", "type(a)(k)", "type(k)(a)"),
         )
     },
     **{
@@ -1362,13 +1429,41 @@ REFUSED = {
             "the number argument 'k' becomes a constant on the way, as the length of a loop does",
         )
         for expression in (
-            *("([1.0, 2.0] * 20)[k]", "(1, 2, 3, 4, 5)[k]", "len('%d' % k)", "sum(range(k))"),
-            *("(-1 if int.__and__(k, 1) else 1)", "(-1 if int.__lt__(k, 0) else 1)"),
+            *("([1.0, 2.0] * 20)[k]", "(1, 2, 3, 4, 5)[k]", "sum(range(k))", "len('a' * k)"),
+            *("len([1.0] * k)", "len(bin(k))"),
         )
     },
-    "the parity of the last size": (
-        TENSOR + "x.sum(-1) * int.__and__(x.shape[-1], 1)",
-        "what it computes depends on a dtype or a device, or on what",
+    **{
+        f"a number that is none to a method of int: {expression}": (
+            f"def f(x: Tensor, k: int = 4) -> Tensor:\n    return x.sum(-1) * k * {expression}",
+            "the definition does not run: TypeError: descriptor '__",
+        )
+        for expression in (
+            *("(-1 if int.__and__(k, 1) else 1)", "(-1 if int.__lt__(k, 0) else 1)"),
+            "int.__and__(x.shape[-1], 1)",
+        )
+    },
+    **{
+        f"a number that is used as none: {expression}": (
+            f"def f(x: Tensor, a: float, k: int) -> Tensor:\n    return x * a * k * ({expression})",
+            f"the definition does not run: {error}",
+        )
+        for expression, error in {
+            "k + 's'": "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
+            "None * a": "TypeError: unsupported operand type(s) for *: 'NoneType' and 'float'",
+            "a < 's'": "TypeError: '<' not supported between instances of 'float' and 'str'",
+            "k.scale": "AttributeError: 'int' object has no attribute 'scale'",
+            "(a > 0).scale": "AttributeError: 'bool' object has no attribute 'scale'",
+            "x.shape + 1": "TypeError: unsupported operand type(s) for +: 'torch.Size' and 'int'",
+        }.items()
+    },
+    "a modulus": (
+        "def f(x: Tensor, k: int) -> Tensor:\n    return x * pow(k, 2, 5)",
+        "'return x * pow(k, 2, 5)': pow with a modulus is not derived; say a**b % c",
+    ),
+    "complex numbers": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return x * (a * 1j)",
+        "mul is called in a way that is not derived",
     ),
     "range": (
         "def f(x: Tensor, a: float, k: int) -> Tensor:\n    for _ in range(k):\n"

@@ -53,7 +53,7 @@ SHARE = [
     ),
     *("between_tensors", "focal", "atan2", "select", "softplus_bt", "elu_a", "counted", "maximum"),
     *("remainder", "gated_residual", "soft_threshold", "leaky", "rotary", "reflected"),
-    "select_by_a_number",
+    *("select_by_a_number", "debiased"),
     *("product_or_sign", "weighted_bce", "learned_steps", "modulated", "binary_cross_entropy"),
     # Row-wise.
     *("log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "residual_norm", "layer_norm"),

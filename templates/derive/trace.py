@@ -17,13 +17,24 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .at_ties import passes_bounds
-from .graph import COLUMN, ROW, Node, cols, const, make
+from .graph import COLUMN, COMPARISONS, ROW, Node, cols, const, make
 from .operations import OPERATIONS
 from .refusal import BY_HAND, NotDerived, refuse, traced_file
 from .rows_vocabulary import ROWS
 from .vocabulary import VOCABULARY, mask, real, unknown
 
 
+def known_as(name: str) -> Callable[[type], type]:
+    """Has errors call a class what the author of a definition knows it as."""
+
+    def named(stand_in: Any) -> Any:
+        stand_in.__name__ = stand_in.__qualname__ = name
+        return stand_in
+
+    return named
+
+
+@known_as("Tensor")
 class Traced(Tensor):
     """A tensor of the definition.
 
@@ -52,6 +63,7 @@ class Traced(Tensor):
         return tensor
 
 
+@known_as("bool")
 class Condition:
     """A comparison of numbers: for torch.tensor, and for no branch."""
 
@@ -77,17 +89,35 @@ class Condition:
         return NotImplemented
 
 
-def number_operation(op: str, reflected: bool = False) -> Callable[..., Any]:
-    def operation(self: Any, other: Any = None) -> Any:
-        if isinstance(other, Tensor):
+def is_number(value: Any) -> bool:
+    """Whether numbers are computed with it."""
+    return isinstance(value, (int, float, Condition))
+
+
+def result_of(op: str, *operands: Any) -> Any:
+    nodes = [real(as_node(operand)) for operand in operands]
+    if op in COMPARISONS:
+        return Condition(make(op, *nodes))
+    return Real.of(make(op, *nodes), evaluate(EVALUATED[op], *operands))
+
+
+def of_one(op: str) -> Callable[..., Any]:
+    return lambda self: result_of(op, self)
+
+
+def of_two(op: str, reflected: bool = False) -> Callable[..., Any]:
+    def operation(self: Any, other: Any) -> Any:
+        if not is_number(other):
             return NotImplemented
-        operands = [self] if other is None else [other, self] if reflected else [self, other]
-        nodes = [as_node(operand) for operand in operands]
-        if op in ("lt", "le", "gt", "ge", "eq", "ne"):
-            return Condition(make(op, *nodes))
-        return Real.of(make(op, *nodes), evaluate(EVALUATED[op], *operands))
+        return result_of(op, other, self) if reflected else result_of(op, self, other)
 
     return operation
+
+
+def power(self: Any, exponent: Any, modulus: Any = None) -> Any:
+    if modulus is not None:
+        raise refuse("pow with a modulus is not derived", instead="say a**b % c")
+    return of_two("pow")(self, exponent)
 
 
 EVALUATED: dict[str, Callable[..., float]] = {
@@ -103,12 +133,16 @@ EVALUATED: dict[str, Callable[..., float]] = {
 }
 
 
-def plain(value: float) -> float:
+def plain(value: Any) -> float:
     """A number argument without what it stands for."""
-    return int.__int__(value) if isinstance(value, int) else float.__float__(value)
+    if isinstance(value, Integer):
+        return value.value
+    if isinstance(value, Condition):
+        return True
+    return float.__float__(value) if isinstance(value, Real) else value
 
 
-def evaluate(function: Callable[..., float], *operands: float) -> float:
+def evaluate(function: Callable[..., float], *operands: Any) -> float:
     """A value to go on with; nothing is made of it."""
     try:
         return float(function(*map(plain, operands)))
@@ -116,13 +150,12 @@ def evaluate(function: Callable[..., float], *operands: float) -> float:
         return 1.0
 
 
-NUMBER_OPERATIONS = {
+ARITHMETIC = {
     "__pos__": lambda self: self,
-    "__neg__": number_operation("neg"),
-    "__abs__": number_operation("abs"),
-    **{f"__{op}__": number_operation(op) for op in ("lt", "le", "gt", "ge", "eq", "ne")},
+    "__neg__": of_one("neg"),
+    "__abs__": of_one("abs"),
     **{
-        f"__{'r' if reflected else ''}{name}__": number_operation(op, reflected)
+        f"__{'r' if reflected else ''}{name}__": of_two(op, reflected)
         for name, op in {
             "add": "add",
             "sub": "sub",
@@ -134,7 +167,9 @@ NUMBER_OPERATIONS = {
         }.items()
         for reflected in (False, True)
     },
+    "__pow__": power,
 }
+NUMBER_OPERATIONS = ARITHMETIC | {f"__{op}__": of_two(op) for op in COMPARISONS}
 
 
 def no_branch(self: Any) -> bool:
@@ -156,10 +191,15 @@ REFUSED_OF_NUMBERS = {
 } | {"__bool__": no_branch}
 
 
+@known_as("float")
 class Real(float):
     """A number argument of type float, and what is computed of numbers."""
 
     node: Node
+
+    def __new__(cls, *args: Any) -> Any:
+        """For definitions, which ask for the type of a number: a number that is given to it."""
+        return float(*args)
 
     @staticmethod
     def of(node: Node, value: float) -> Real:
@@ -168,26 +208,52 @@ class Real(float):
         return number
 
 
-class Integer(int):
-    """A number argument of type int."""
+@known_as("int")
+class Integer:
+    """A number argument of type int.
+
+    It is none to Python, to which `0.1 * k` would be a float: a float takes the value of an int, of
+    whatever class, and does not ask this. It is one to isinstance, range and indices.
+    """
 
     node: Node
+    value: int
+
+    def __new__(cls, *args: Any) -> Any:
+        return int(*args)
 
     @staticmethod
     def of(node: Node, value: int) -> Integer:
-        number = int.__new__(Integer, value)
-        number.node = node
+        number = object.__new__(Integer)
+        number.node, number.value = node, value
         return number
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return int
+
+    def __index__(self) -> int:
+        return self.value
+
+    @classmethod
+    def __torch_function__(cls, *_: Any) -> Any:
+        """Has torch's functions take it as far as the Recorder."""
+        return NotImplemented
+
+
+STAND_INS = (Traced, Real, Integer, Condition)
 
 for _type in (Real, Integer):
     for _name, _method in (REFUSED_OF_NUMBERS | NUMBER_OPERATIONS).items():
-        setattr(_type, _name, _method)
+        if _name not in vars(_type):
+            setattr(_type, _name, _method)
+for _name, _method in ARITHMETIC.items():
+    setattr(Condition, _name, _method)
 
 
 def as_node(value: Any) -> Any:
     """What a function is called with, as an expression where it is one."""
-    if isinstance(value, (Traced, Real, Integer, Condition)):
+    if isinstance(value, STAND_INS):
         return value.node
     if isinstance(value, Tensor):
         if value.numel() != 1 or value.dtype == torch.bool or value.dtype.is_complex:
@@ -227,6 +293,7 @@ def in_place(name: str) -> tuple[str, bool]:
     return name, False
 
 
+@known_as("torch.Size")
 class Sizes:
     """The shape of a tensor, of which rows know the last size alone."""
 
@@ -368,14 +435,14 @@ class Recorder(TorchFunctionMode):
 
     def called(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         given = (*args, *kwargs.values())
-        if not any(isinstance(a, (Traced, Real, Integer, Condition)) for a in given):
+        if not any(isinstance(a, STAND_INS) for a in given):
             if name in MAKING_CONSTANTS:
-                return function(args[0], dtype=kwargs.get("dtype"))
+                return function(given[0], dtype=kwargs.get("dtype"))
             if any(isinstance(a, Tensor) for a in given):
                 return function(*args, **kwargs)
             raise unknown(name)
         if name in MAKING_CONSTANTS:
-            return Traced.of(as_node(args[0]))
+            return Traced.of(as_node(given[0]))
         if any(isinstance(a, Condition) for a in given):
             raise refuse(
                 "a comparison of numbers is no tensor",
@@ -526,7 +593,7 @@ def math_of_numbers(module: ModuleType) -> Iterator[None]:
                     f"math.{name} of a number argument is not derived",
                     instead="make its value an argument, a number",
                 )
-            nodes = [as_node(a) for a in args]
+            nodes = [real(as_node(a)) for a in args]
             if name == "log" and len(nodes) == 2:
                 node = make("div", *(make("log", n) for n in nodes))
             else:
