@@ -1730,6 +1730,28 @@ def test_refused(case, define, tmp_path):
     assert "\n" not in text
 
 
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("def f(x: Tensor) -> Tensor:\n    x * 2", "the definition returns NoneType; "),
+        ("def f(x: Tensor) -> Tensor:\n    return x > 0", "the definition returns a mask; "),
+        ("def f(x: Tensor) -> Tensor:\n    return 2", "the definition returns int; "),
+        ("def f(x: Tensor, a: float) -> Tensor:\n    return a", "the definition returns float; "),
+        ("def f(x: Tensor, k: int) -> Tensor:\n    return k", "the definition returns int; "),
+        ("def f(x: Tensor, k: int) -> Tensor:\n    return k > 1", "the definition returns bool; "),
+        ("def f(x: Tensor) -> Tensor:\n    return x.shape", "the definition returns torch.Size; "),
+        ("def f(x: Tensor) -> Tensor:\n    yield x", "that is a generator or a coroutine, "),
+        ("async def f(x: Tensor) -> Tensor:\n    return x", "that is a generator or a coroutine, "),
+        ("async def f(x: Tensor) -> Tensor:\n    yield x", "that is a generator or a coroutine, "),
+    ],
+)
+def test_the_definition_is_named_where_it_returns_no_tensor(source, reason, define):
+    place = define(source)
+    with pytest.raises(NotDerived) as refused:
+        assemble(read(place))
+    assert f"{place}: {reason}" in str(refused.value)
+
+
 def test_the_line_of_the_definition_is_named(define):
     place = define("def f(x: Tensor) -> Tensor:\n    y = x * 2\n    return torch.cumsum(y, 0)\n")
     with pytest.raises(NotDerived) as refused:

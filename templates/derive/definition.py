@@ -29,6 +29,7 @@ from .refusal import NotDerived, taken
 from .saved import OUTPUT
 
 TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
+NOT_RUN_BY_A_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What the functions of an ops.py use by these names.
 TAKEN = {"torch", "checks", "registration", "ctx", "self", "keyword_only_inputs"}
 TAKEN |= {"stand_in", "to_sum"}
@@ -160,6 +161,11 @@ def check_function(function: Any, place: str) -> None:
         )
     if function.__name__ == "<lambda>":
         raise NotDerived(f"--from {place}: that is a lambda; write it as a def, with annotations")
+    if function.__code__.co_flags & NOT_RUN_BY_A_CALL:
+        raise NotDerived(
+            f"--from {place}: that is a generator or a coroutine, which a call does not run; write "
+            "it as a def that returns its results, without yield and async"
+        )
     if hasattr(function, "__wrapped__") or function.__closure__:
         raise NotDerived(
             f"--from {place}: that is made by another function; write it as a def of its own, "

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -327,18 +328,34 @@ def traced(
     function = definition.carried if is_carried else definition.function
     file = function.__code__.co_filename
     try:
-        results, names = trace(function, tensors, numbers, constants, dtype, file, columns)
+        result, names = trace(function, tensors, numbers, constants, dtype, file, columns)
     except NotDerived:
         raise
     except Exception as error:
-        reason = re.sub(r"\bTraced\b", "Tensor", " ".join(str(error).split()))
+        reason = " ".join(str(error).split())
         place = line_of_error(error, file) or f"{definition.place}: "
         raise NotDerived(
             f"{place}the definition does not run: {type(error).__name__}: {reason}".rstrip(": ")
         ) from None
+    results = result if isinstance(result, tuple) else (result,)
+    check_results(definition, results)
+    return results, names
+
+
+def check_results(definition: Definition, results: Sequence[Any]) -> None:
+    for result in results:
+        if not isinstance(result, Traced):
+            raise NotDerived(
+                f"{definition.place}: the definition returns {type(result).__name__}; what is "
+                "derived returns a tensor or a tuple of tensors"
+            )
+        if result.node.is_bool:
+            raise NotDerived(
+                f"{definition.place}: the definition returns a mask; what is derived has a "
+                "floating dtype"
+            )
     if len(results) != definition.schema.outputs:
         raise NotDerived(
             f"{definition.place}: the definition returns {len(results)} results, and its "
             f"annotation says {definition.schema.outputs}"
         )
-    return results, names

@@ -644,8 +644,8 @@ def trace(
     dtype: torch.dtype,
     file: str,
     columns: Collection[str] = (),
-) -> tuple[tuple[Traced, ...], dict[Node, str]]:
-    """The results of a definition, and the names that it gives to parts of them.
+) -> tuple[Any, dict[Node, str]]:
+    """What a definition returns, and the names that it gives to parts of it.
 
     Args:
         function: the definition.
@@ -677,13 +677,4 @@ def trace(
             result = function(**arguments)
     finally:
         traced_file.pop()
-    results = result if isinstance(result, tuple) else (result,)
-    for result in results:
-        if not isinstance(result, Traced):
-            raise NotDerived(
-                f"the definition returns {type(result).__name__}; what is derived returns a tensor "
-                "or a tuple of tensors"
-            )
-        if result.node.is_bool:
-            raise NotDerived("the definition returns a mask; what is derived has a floating dtype")
-    return results, names.found
+    return result, names.found
