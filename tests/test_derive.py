@@ -1513,6 +1513,22 @@ REFUSED = {
     "nothing": ("def f(x: Tensor) -> Tensor:\n    x * 2", "the definition returns NoneType"),
     "unused": ("def f(x: Tensor, a: float) -> Tensor:\n    return x * 2", "does not depend on the"),
     "constants": (TENSOR + "x * torch.tensor([1.0, 2.0])", "a tensor that is no argument"),
+    "constants of arguments": (
+        "def f(x: Tensor, a: float, k: int) -> Tensor:\n    return x * torch.tensor([a, k])",
+        "a tensor that is no argument",
+    ),
+    **{
+        f"a constant that has dimensions: {constant}": (
+            "HALF = torch.ones(1, 1) / 2\n"
+            f"def f(x: Tensor, a: float, k: int) -> Tensor:\n    return a * k * x * {constant}",
+            "a tensor of one number that has dimensions is part of the formula, and a result would "
+            "have them, too; write it as a number, or without dimensions, as torch.tensor(0.5)",
+        )
+        for constant in (
+            *("torch.tensor([0.5], dtype=x.dtype)", "torch.tensor([[0.5]])", "HALF"),
+            *("x.new_tensor([0.5])", "torch.tensor([a])", "torch.as_tensor([k], dtype=x.dtype)"),
+        )
+    },
     "reduction": (
         "def f(x: Tensor, y: Tensor) -> Tensor:\n    return F.mse_loss(x, y)",
         'reduction="mean" is a reduction',

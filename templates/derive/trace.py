@@ -251,16 +251,46 @@ for _name, _method in ARITHMETIC.items():
     setattr(Condition, _name, _method)
 
 
+def no_argument() -> NotDerived:
+    return refuse(
+        "a tensor that is no argument is part of the formula", instead="make it an argument"
+    )
+
+
+def with_dimensions(count: int) -> NotDerived:
+    """Of a tensor of so many numbers that is no argument."""
+    if count != 1:
+        return no_argument()
+    return refuse(
+        "a tensor of one number that has dimensions is part of the formula, and a result would "
+        "have them, too",
+        instead="write it as a number, or without dimensions, as torch.tensor(0.5)",
+    )
+
+
+def holds_stand_in(data: Any) -> bool:
+    """Whether it is made of arguments, or is a list of what is."""
+    if isinstance(data, (list, tuple)):
+        return any(map(holds_stand_in, data))
+    return isinstance(data, STAND_INS)
+
+
+def of_data(data: Any) -> Traced:
+    """A tensor of what is given to torch.tensor and its like."""
+    if isinstance(data, (list, tuple)):
+        raise with_dimensions(len(data))
+    return Traced.of(as_node(data))
+
+
 def as_node(value: Any) -> Any:
     """What a function is called with, as an expression where it is one."""
     if isinstance(value, STAND_INS):
         return value.node
     if isinstance(value, Tensor):
-        if value.numel() != 1 or value.dtype == torch.bool or value.dtype.is_complex:
-            raise refuse(
-                "a tensor that is no argument is part of the formula",
-                instead="make it an argument",
-            )
+        if value.dim():
+            raise with_dimensions(value.numel())
+        if value.dtype == torch.bool or value.dtype.is_complex:
+            raise no_argument()
         return const(value.item())
     return const(value) if type(value) in (int, float) else value
 
@@ -435,21 +465,21 @@ class Recorder(TorchFunctionMode):
 
     def called(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         given = (*args, *kwargs.values())
+        if name in MAKING_CONSTANTS:
+            if holds_stand_in(given[0]):
+                return of_data(given[0])
+            return function(given[0], dtype=kwargs.get("dtype"))
         if not any(isinstance(a, STAND_INS) for a in given):
-            if name in MAKING_CONSTANTS:
-                return function(given[0], dtype=kwargs.get("dtype"))
             if any(isinstance(a, Tensor) for a in given):
                 return function(*args, **kwargs)
             raise unknown(name)
-        if name in MAKING_CONSTANTS:
-            return Traced.of(as_node(given[0]))
         if any(isinstance(a, Condition) for a in given):
             raise refuse(
                 "a comparison of numbers is no tensor",
                 instead="compare a tensor, torch.tensor(a) > 0",
             )
         if name in ("new_tensor", "new_full") and all(a in ((), []) for a in args[1:-1]):
-            return Traced.of(real(as_node(args[-1])))
+            return Traced.of(real(of_data(args[-1]).node))
         if name in CONVERSIONS:
             return self.converted(name, *args, **kwargs)
         if name in SAME:
