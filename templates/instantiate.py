@@ -11,18 +11,16 @@ which a test holds.
 from __future__ import annotations
 
 import re
-import runpy
 from pathlib import Path
 
 from cpp import Cpp
 from formatting import format_text
+from given_shapes import PACKAGE, check_line, notation
 from kinds import KINDS, TEMPLATES, Kind, Options, returned
 from naming import declared, spell, whole_words, with_stand_ins
-from places import Places, backward_schema, backward_shapes, shapes
+from places import Places, backward_schema, shapes
 from python import Python, Spec
 from schema import Refusal, Schema
-
-PACKAGE = TEMPLATES.parent / "extension_cpp"
 
 
 def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
@@ -63,21 +61,13 @@ def check_fits(kind: str, schema: Schema) -> None:
 
 
 def check_shapes(kind: Kind, schema: Schema, options: Options) -> None:
-    """Refuses a line of shapes that the library would refuse when it is loaded."""
+    """Refuses a line of shapes that the package would refuse when it is imported."""
     line = options.shapes or shapes(kind, schema)
-    # Without the package, whose library need not be built yet.
-    notation = runpy.run_path(str(PACKAGE / "notation.py"))
     main = schema.main.name
-    dtypes = (*notation["DTYPES"], *notation["RULES"])
+    dtypes = (*notation()["DTYPES"], *notation()["RULES"])
     if not options.shapes and f":{main}" in line and main in dtypes:
         raise Refusal(f"the argument's name '{main}' means a dtype in the shapes: choose another")
-    try:
-        notation["parse_notation"](schema.text, line)
-        if options.own_backward and not schema.mutates:
-            text = backward_schema(kind, schema)
-            notation["parse_notation"](text, backward_shapes(kind, schema, line))
-    except notation["NotationError"] as error:
-        raise Refusal(str(error)) from None
+    check_line(kind, schema, options)
 
 
 def by_backend(files: dict[str, str], name: str, options: Options) -> dict[str, str]:

@@ -31,7 +31,7 @@ class Kind:
         text, line = declared[0]
         schema = parse(text.replace("my_op", "template_op", 1))  # which may be no operator's name
         self.schema = dataclasses.replace(schema, text=text, name="my_op")
-        inputs, outputs = (re.split(r", *", side.strip()) for side in line.split("->"))
+        inputs, outputs = sides(line)
         self.input, self.outputs = inputs[0], tuple(outputs)
         self.backward_takes = re.findall(r"Tensor (\w+)", "".join(s for s, _ in declared[1:]))
         self.lists = "my_op_kernel" in source
@@ -45,6 +45,15 @@ class Kind:
         """What schemas it is for, in words."""
         takes = "" if self.lists else "take a fixed number of tensors and "
         return f"operators that {takes}{returned(self.schema)}"
+
+
+def sides(line: str) -> tuple[list[str], list[str]]:
+    """The shapes in a line, of arguments and of results."""
+    inputs, _, outputs = line.partition("->")
+    return (
+        [shape.strip() for shape in inputs.split(",")],
+        [shape.strip() for shape in outputs.split(",")],
+    )
 
 
 def returned(schema: Schema) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from kinds import LIST, Kind, Options
+from kinds import LIST, Kind, Options, sides
 from naming import camel, free
 from schema import Argument, Schema
 
@@ -75,7 +75,7 @@ def shapes(kind: Kind, schema: Schema) -> str:
 
 def backward_shapes(kind: Kind, schema: Schema, line: str) -> str:
     """That of its backward operator, whose tensors have the shapes that they have there."""
-    inputs, outputs = ([s.strip() for s in side.split(",")] for side in line.split("->"))
+    inputs, outputs = sides(line)
     main = re.sub(r"\s*:.*", "", inputs[schema.tensors.index(schema.main)])
     by_name = {"grad_output": re.sub(r"\s*:.*", "", outputs[0]), "input": main, "mean": outputs[-1]}
     return f"{', '.join(by_name[name] for name in kind.backward_takes)} -> {main}"

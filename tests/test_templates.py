@@ -436,8 +436,6 @@ def test_refused_requests(arguments, message, checkout):
             "f: there is no dtype 'half': sum, wide, any, a name",
             15,
         ),
-        # The gradient's line follows: that of x cannot.
-        ("*rows n, *rows n -> *rows", "f_backward: 'n' is in no shape of an argument", 9),
     ],
 )
 def test_refused_shapes(line, message, place, checkout):
@@ -448,12 +446,68 @@ def test_refused_shapes(line, message, place, checkout):
     assert git(checkout, "status", "--porcelain", "--ignored") == ""
 
 
+EMBED = "embed(Tensor table, Tensor index, *, int padding_idx=-1) -> Tensor"
+
+
+@pytest.mark.parametrize(
+    ("request_", "message"),
+    [
+        (
+            [
+                *(EMBED, "--template", "kernel", "--backward", "torch"),
+                *("--shapes", "v n, b l:int64 -> b n"),
+            ],
+            '--shapes "v n, b l:int64 -> b n": the result has no dimensions for a batch; give it '
+            'and a tensor *rows, which may be none, as in "v n, *b l:int64 -> *b n"',
+        ),
+        (
+            ["f(Tensor x, Tensor y) -> Tensor", "--template", "kernel", "--shapes", "n, n -> ()"],
+            '--shapes "n, n -> ()": the result has no dimensions for a batch; give it and a tensor '
+            "*rows, which may be none",
+        ),
+        (
+            ["f(Tensor(a!) x, Tensor y) -> ()", "--shapes", "n m, *rows ->"],
+            '--shapes "n m, *rows ->": what is written has no dimensions for a batch; give it and '
+            'a tensor *rows, which may be none, as in "*n m, *rows ->"',
+        ),
+        (
+            ["f(Tensor x, Tensor y) -> (Tensor, Tensor)", "--shapes", "*a n, *b -> *a n, *b"],
+            '--shapes "*a n, *b -> *a n, *b": the results have different dimensions for a batch, '
+            "*a, *b; give all of them the same",
+        ),
+        # Of the backward operator, whose line follows.
+        (
+            [EMBED, "--template", "kernel", "--shapes", "v n, *b l:int64 -> *b n"],
+            '--shapes "v n, *b l:int64 -> *b n": the template\'s backward operator would take the '
+            'gradient of the result ("*b n"), and return the gradient of table ("v n"): \'v\' is in '
+            "no shape of an argument. Add --backward torch, for a backward made of PyTorch calls, "
+            "or --no-grad",
+        ),
+        (
+            ["f(Tensor w, Tensor x) -> Tensor", "--shapes", "n, *rows n -> *rows n"],
+            '--shapes "n, *rows n -> *rows n": the template\'s backward operator would take the '
+            'gradient of the result ("*rows n") and w ("n"), and return the gradient of w ("n"): '
+            "that has no dimensions for a batch. Add --backward torch, for a backward made of "
+            "PyTorch calls, or --no-grad",
+        ),
+    ],
+)
+def test_refused_shapes_of_batches_and_gradients(request_, message, checkout):
+    """With which the package could not be imported any more."""
+    assert refusal(checkout, *request_) == message
+
+
+@pytest.mark.parametrize("options", [["--backward", "torch"], ["--no-grad"]])
+def test_ways_out_of_a_refused_backward(options, checkout):
+    shapes = ["--shapes", "v n, *b l:int64 -> *b n"]
+    new_op.main([EMBED, "--template", "kernel", *shapes, *options, "--dry-run"], checkout)
+
+
 def test_shapes_can_be_given():
-    files = generate(
-        "f(Tensor x, Tensor w) -> Tensor", "--shapes", "b h t d, d:wide -> b h t d", "--no-cuda"
-    )
-    assert '"f(Tensor x, Tensor w) -> Tensor", "b h t d, d:wide -> b h t d"}' in files["f_cpu.cpp"]
-    assert 'Tensor x) -> Tensor", "b h t d, b h t d -> b h t d"}' in files["f_cpu.cpp"]
+    line = "*b h t d, d:wide -> *b h t d"
+    files = generate("f(Tensor x, Tensor w) -> Tensor", "--shapes", line, "--no-cuda")
+    assert f'"f(Tensor x, Tensor w) -> Tensor", "{line}"}}' in files["f_cpu.cpp"]
+    assert 'Tensor x) -> Tensor", "*b h t d, *b h t d -> *b h t d"}' in files["f_cpu.cpp"]
     first = generate("f(Tensor? y, Tensor x) -> Tensor")["f.cpp"]
     assert '"*shape:x, *shape -> *shape"}' in first
     lists = generate("f(Tensor[] y, Tensor x, Tensor[] z) -> Tensor")["f.h"]

@@ -60,12 +60,6 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
             "definition says; start from the schema"
         )
     schema = definition.schema
-    result = (options.shapes or "*").partition("->")[2] or "*"
-    if "*" not in result and "..." not in result:
-        raise NotDerived(
-            f'--shapes "{options.shapes}": the result has no dimensions for a batch; give it and a '
-            "tensor *rows, which may be none"
-        )
     files = instantiate(kind, schema, dataclasses.replace(options, backward="torch"))
     imported = f"from extension_cpp.operators.{schema.name}.definition import {schema.name}"
     ops, spec = files["ops.py"], files["spec.py"]
