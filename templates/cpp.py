@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from given_shapes import PER_ROW, Unmet, unmet, unmet_backward
 from kinds import LIST
 from places import Places, backward_shapes, shapes
 
@@ -93,8 +94,92 @@ class Cpp(Places):
             text = re.sub(
                 members, lambda match: match[0] + flags + "\n" * (not match[0]), text, count=1
             )
-        if self.schema.tensors[0] is not self.main:  # which stands in for what is not there
+        text = self.with_checks(text)
+        has_optional_first = self.schema.tensors[0] is not self.main
+        if has_optional_first and f"{self.check};" not in text:  # for which the main one stands in
             text = re.sub(rf"(?=return \w+<{self.camel}\b)", f"{self.check};\n  ", text)
-        if "std::accumulate" in text:
-            text = re.sub(r'((?:#include ".*\n)+)', r"\1\n#include <numeric>\n", text, count=1)
+        for function, header in (("all_of", "algorithm"), ("accumulate", "numeric")):
+            if f"std::{function}" in text and f"<{header}>" not in text:
+                includes = r'((?:#include ".*\n)+)(?:\n((?:#include <.*\n)+))?'
+                text = re.sub(includes, rf"\1\n\2#include <{header}>\n", text, count=1)
         return text
+
+    def with_checks(self, text: str) -> str:
+        """Checks of what the template's kernels need and the line that was given does not say."""
+        line = self.options.shapes
+        if line is None:
+            return text
+        tensors = [a.name for a in self.schema.tensors]
+        found = [("", tensors, unmet(self.kind, self.schema, line))]
+        if self.options.own_backward and not self.schema.mutates:
+            takes = [self.main.name if n == "input" else n for n in self.kind.backward_takes]
+            needs = unmet_backward(self.kind, self.schema, self.backward_schema, line)
+            found.append(("Backward", takes, needs))
+        for suffix, names, needs in found:
+            if needs:
+                text = self.with_check(text, f"k{self.camel}{suffix}", names, needs)
+        return text
+
+    def with_check(self, text: str, op: str, names: list[str], needs: Unmet) -> str:
+        """That of one operator, in its host function: where its tensors are checked or returned."""
+        what = "kernel" if self.kind.lists else "formula"
+        message = f"{self.name}: its {what} is the template's, for tensors of one shape"
+        if any(shape.partition(":")[0] == PER_ROW for shape in self.kind.outputs):
+            message += " and a number for each row"
+        message += ", which has a last dimension" * needs.last
+        comment = f"  // EDIT: what the template's {what} needs, and yours does not.\n"
+        call = rf"{op}\.check\([^)]*\)"
+
+        def checked(results: list[str]) -> str:
+            conditions = " && ".join(self.conditions(names, results, needs))
+            return f'  check({conditions}, "{message}");\n'
+
+        def after(made: re.Match[str]) -> str:
+            return made[0] + comment + checked([made[1]] if made[1] else [])
+
+        def before(made: re.Match[str]) -> str:
+            results = [f"checked.sizes({k or ''})" for k in range(self.schema.outputs)]
+            reads_results = needs.base is None or bool(needs.outputs)
+            kept = "const CheckedInputs checked = " * reads_results
+            there = f"  {kept}{op}.check({', '.join(names)});\n"
+            return comment + there + checked(results) + made[0]
+
+        text = re.sub(rf"  (?:Tensor (\w+) =\s+)?{call}\s*(?:\.new_output\(\))?;\n", after, text)
+        return re.sub(rf"  return \w+<[^(]*>\({op}, ", before, text)
+
+    def conditions(self, names: list[str], results: list[str], needs: Unmet) -> list[str]:
+        """Those under which the template's kernel reads and writes what is there.
+
+        Args:
+            names: of the arguments.
+            results: the tensor, or the sizes of each.
+            needs: what the line does not say.
+        """
+        types = {a.name: a.type for a in self.schema.tensors}
+        by_number = self.kind.lists  # as a kernel with raw pointers takes them
+        # Of results of which there is no tensor yet base is None.
+        tensor = "" if needs.base is None else names[needs.base]
+        size = "numel()" if by_number else "sizes()"
+        base = f"{tensor}.{size}" if tensor else results[0]
+        found = [f"{tensor}.dim() > 0"] if needs.last else []
+
+        def same(other: str, per_row: bool) -> str:
+            if by_number:
+                return f"{other} == {base}"
+            if not per_row:
+                return f"equal_sizes({other}, {base})"
+            rows = f"{base}.slice(0, {tensor}.dim() - 1)"
+            return f"{tensor}.dim() > 0 && equal_sizes({other}, {rows})"
+
+        for k, per_row in needs.inputs.items():
+            name = names[k]
+            if types.get(name) == LIST:
+                each = f"[&](const Tensor& each) {{ return {same(f'each.{size}', per_row)}; }}"
+                found.append(f"std::all_of({name}.begin(), {name}.end(), {each})")
+            elif types.get(name) == "Tensor?":
+                found.append(f"(!{name}.has_value() || {same(f'{name}->{size}', per_row)})")
+            else:
+                found.append(same(f"{name}.{size}", per_row))
+        for k, per_row in needs.outputs.items():
+            found.append(same(f"{results[k]}.{size}" if by_number else results[k], per_row))
+        return found

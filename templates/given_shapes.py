@@ -1,10 +1,17 @@
-"""A line of shapes that was given: what is refused, and what to write instead."""
+"""A line of shapes that was given: whether the template's kernel is for it.
+
+A template reads its tensors as its own line says: all in one way, or a value for each row. Of other
+lines its kernel would read and write what is not there: it gets a check of what it needs, until it
+is edited.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
 import runpy
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from kinds import TEMPLATES, Kind, Options, sides
@@ -12,6 +19,8 @@ from places import backward_schema, backward_shapes, shapes
 from schema import Refusal, Schema
 
 PACKAGE = TEMPLATES.parent / "extension_cpp"
+# The shapes in the lines of the templates.
+ROW, PER_ROW, ANY = "*rows n", "*rows", "*shape"
 
 
 @functools.cache
@@ -20,9 +29,108 @@ def notation() -> dict[str, Any]:
     return runpy.run_path(str(PACKAGE / "notation.py"))
 
 
+@dataclass(frozen=True)
+class Unmet:
+    """What a template's kernel needs of its tensors and the line does not say.
+
+    Attributes:
+        base: the argument whose shape the others should have; None: that of the first result.
+        inputs: the arguments whose shape may be another, each with whether it has a value per row.
+        outputs: the same of the results.
+        last: whether `base` may be without the last dimension, which is needed.
+    """
+
+    base: int | None
+    inputs: dict[int, bool]
+    outputs: dict[int, bool]
+    last: bool
+
+    def __bool__(self) -> bool:
+        return bool(self.inputs or self.outputs or self.last)
+
+
+def unmet(kind: Kind, schema: Schema, line: str) -> Unmet:
+    """Of the operator itself."""
+    given = notation()["parse_notation"](schema.text, line)
+    outputs = [kind.outputs[min(k, len(kind.outputs) - 1)] for k in range(schema.outputs)]
+    inputs = [kind.input] * len(given.inputs)
+    return _unmet(kind, given, inputs, outputs, schema.tensors.index(schema.main))
+
+
+def unmet_backward(kind: Kind, schema: Schema, backward: str, line: str) -> Unmet:
+    """Of its backward operator, whose schema is given, too."""
+    given = notation()["parse_notation"](backward, backward_shapes(kind, schema, line))
+    inputs = kind.backward_inputs
+    return _unmet(kind, given, inputs, [kind.input], inputs.index(kind.input))
+
+
+def _unmet(
+    kind: Kind, given: Any, inputs: Sequence[str], outputs: Sequence[str], main: int
+) -> Unmet:
+    each, results = given.inputs, [_dims(given, shape) for shape in given.outputs]
+    own = [shape.partition(":")[0] for shape in outputs]
+    if kind.input == ANY:  # on loops that broadcast
+        like = given.outputs[0].like if results else main
+        to = results[0] if results else each[main].dims
+        wrong = [
+            k
+            for k, shape in enumerate(each)
+            if not (k == like or _broadcasts(shape.dims, to, dots=bool(results) and not like))
+        ]
+        return Unmet(None if results else main, dict.fromkeys(wrong, False), {}, False)
+    base_dims = each[main].dims
+    # Tensors of `...` may differ.
+    known = not any(dim.is_anything for dim in base_dims) and (
+        not any(dim.symbol == "..." for dim in base_dims)
+        or sum(any(dim.symbol == "..." for dim in shape.dims) for shape in each) == 1
+    )
+
+    def is_met(dims: Sequence[Any], template: str) -> bool:
+        if template == ROW:
+            return known and dims == base_dims
+        return known and _ends_in_one(base_dims) and dims == base_dims[:-1]
+
+    return Unmet(
+        main,
+        {
+            k: template == PER_ROW
+            for k, (shape, template) in enumerate(zip(each, inputs, strict=True))
+            if k != main and not is_met(shape.dims, template)
+        },
+        {
+            k: template == PER_ROW
+            for k, (dims, template) in enumerate(zip(results, own, strict=True))
+            if not is_met(dims, template)
+        },
+        kind.name == "scan" and all(dim.is_star for dim in base_dims),
+    )
+
+
 def _dims(given: Any, shape: Any) -> tuple[Any, ...]:
     """Of a result."""
     return shape.dims if shape.like is None else given.inputs[shape.like].dims
+
+
+def _ends_in_one(dims: Sequence[Any]) -> bool:
+    return bool(dims) and not dims[-1].is_star and not dims[-1].is_anything
+
+
+def _broadcasts(dims: Sequence[Any], to: Sequence[Any], dots: bool) -> bool:
+    """Whether every tensor of the first shape broadcasts to every one of the second.
+
+    Args:
+        dims: the first shape.
+        to: the second.
+        dots: whether what `...` is in the first broadcasts to what it is in the second.
+    """
+
+    def fits(dim: Any, other: Any) -> bool:
+        if dim.size == 1:
+            return not other.is_star
+        return dim == other and not dim.is_anything and (dots or dim.symbol != "...")
+
+    pairs = zip(reversed(dims), reversed(to), strict=False)
+    return len(dims) <= len(to) and all(fits(dim, other) for dim, other in pairs)
 
 
 def check_line(kind: Kind, schema: Schema, options: Options) -> None:
@@ -93,3 +201,29 @@ def _star(given: Any, shape: Any) -> str | None:
     """What of a shape a batch joins."""
     dims = _dims(given, shape)
     return next((dim.symbol for dim in dims if dim.is_star and not dim.is_anything), None)
+
+
+def works_as_it_is(kind: Kind, schema: Schema, options: Options) -> bool:
+    """Whether what the template computes, and its derivatives, are for the line that was given."""
+    if options.shapes is None:
+        return True
+    given = notation()["parse_notation"](schema.text, options.shapes)
+    own = notation()["parse_notation"](schema.text, shapes(kind, schema))
+    tensors, wanted = (*given.inputs, *given.outputs), (*own.inputs, *own.outputs)
+    dtypes = [[(s.rule, s.dtype, s.source) for s in each] for each in (tensors, wanted)]
+    needs = [unmet(kind, schema, options.shapes)]
+    if options.own_backward and not schema.mutates:
+        backward = backward_schema(kind, schema)
+        needs.append(unmet_backward(kind, schema, backward, options.shapes))
+    main = given.inputs[schema.tensors.index(schema.main)].dims
+    if kind.input == ROW and not _ends_in_one(main):
+        return False
+    # Of the loops that broadcast the results are alike, too.
+    alike = tensors if kind.input == ANY else given.inputs
+    # Samples follow of sizes that have names.
+    return (
+        not any(needs)
+        and dtypes[0] == dtypes[1]
+        and all(_dims(given, shape) == main for shape in alike)
+        and all(dim.is_name for dim in main)
+    )

@@ -21,6 +21,7 @@ class Kind:
         input: the shape of every tensor among the arguments, in the notation of csrc/notation.h.
         outputs: those of the results; the last stands for all that follow.
         backward_takes: the tensors that the backward takes; "input" is the first of the operator.
+        backward_inputs: their shapes.
         lists: whether it takes lists of tensors, as a kernel of its own does.
     """
 
@@ -34,6 +35,9 @@ class Kind:
         inputs, outputs = sides(line)
         self.input, self.outputs = inputs[0], tuple(outputs)
         self.backward_takes = re.findall(r"Tensor (\w+)", "".join(s for s, _ in declared[1:]))
+        self.backward_inputs = [
+            shape.partition(":")[0] for _, backward in declared[1:] for shape in sides(backward)[0]
+        ]
         self.lists = "my_op_kernel" in source
 
     def accepts(self, schema: Schema) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from given_shapes import works_as_it_is
 from instantiate import instantiate
 from kinds import KINDS, TEMPLATES, Options
 from places import backward_schema
@@ -105,7 +106,9 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
         schemas.append(backward_schema(KINDS[kind], schema))
     repository.check_free(schemas)
     files = instantiate(kind, schema, options)
-    return repository.add(schema.name, files, schemas), next_steps(repository, schema.name, options)
+    works = works_as_it_is(KINDS[kind], schema, options)
+    closing = next_steps(repository, schema.name, options, works)
+    return repository.add(schema.name, files, schemas), closing
 
 
 def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
@@ -127,14 +130,21 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
     return repository.add(name, files, schemas), next_steps(repository, name, options)
 
 
-def next_steps(repository: Repository, name: str, options: Options) -> str:
-    """What to say when an operator is made."""
+def next_steps(repository: Repository, name: str, options: Options, works: bool = True) -> str:
+    """What to say when an operator is made, which passes its tests as it is or does not."""
     if options.dry_run:
         return ""
     folder = (repository.operators / name).relative_to(repository.root)
     what = f"what to edit is marked EDIT: (grep -rn EDIT: {folder}). "
-    if not options.source:
+    if not options.source and works:
         what += "It works as it is:"
+    elif not options.source:
+        gradients = "" if options.no_grad else " and the gradients in ops.py"
+        what += (
+            "It does not work as it is: what it computes is the template's, for other shapes or "
+            "dtypes than those given. Edit the kernel or formula first, then the reference in "
+            f"spec.py{gradients}; until then this fails:"
+        )
     elif options.template:
         what += "Until the kernel is yours, its values are not the function's:"
     else:

@@ -102,7 +102,30 @@ NAMES = [
     ],
 ]
 
-CASES = [*KINDS, *LONG_NAMES, *SCHEMAS, *NAMES]
+# Shapes for which no template's kernel is, of results and gradients too: it reads and writes all of
+# them as one of them.
+_LINE = "*rows m, *rows m k -> *rows m k"
+OTHER_SHAPES = [
+    *(
+        [f"other_{kind}(Tensor x, Tensor y) -> Tensor", "--template", kind, "--shapes", _LINE]
+        for kind in ("elementwise", "rowwise", "reduction", "scan", "kernel")
+    ),
+    [
+        "other_several(Tensor x, Tensor y) -> (Tensor, Tensor)",
+        *("--shapes", f"{_LINE}, *rows m k:sum"),
+    ],
+    ["other_written(Tensor(a!) x, Tensor y) -> ()", "--shapes", "*rows m, *rows m k ->"],
+    [
+        "other_lists(Tensor? y, Tensor x, Tensor[] rest, *, float a=2.0) -> Tensor",
+        *("--shapes", "*rows m k:x, *rows m, *rows m k -> *rows m", "--backward", "torch"),
+    ],
+    [
+        "other_optional(Tensor? y, Tensor x, float sizes, float checked) -> Tensor",
+        *("--template", "rowwise", "--shapes", "*rows m k:x, *rows m -> *rows m", "--no-grad"),
+    ],
+]
+
+CASES = [*KINDS, *LONG_NAMES, *SCHEMAS, *NAMES, *OTHER_SHAPES]
 
 
 def name(case: list[str]) -> str:

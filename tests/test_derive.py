@@ -2005,9 +2005,9 @@ def test_a_definition_as_a_schema_alone(define, checkout):
     for file in ("gram_cpu.cpp", "gram_cuda.cu"):
         assert "EDIT: the kernel" in files[file]
         # Of these shapes the template's kernel would read what is not there.
-        assert "y.numel() == x.numel() && output.numel() == x.numel()" in (
-            " ".join(files[file].split())
-        )
+        text = " ".join(files[file].split())
+        assert "y.numel() == x.numel() && output.numel() == x.numel()" in text
+        assert "gram: its kernel is the template's, for tensors of one shape" in text
     assert files["definition.py"].endswith(GRAM.lstrip())
     new_op.main(["--remove", "gram"], checkout)
     assert git(checkout, "status", "--porcelain") == ""
@@ -2061,6 +2061,15 @@ from extension_cpp.testing import OpSpec
 spec = OpSpec(name="gram", reference=gram)
 """,
     )
+
+
+@pytest.mark.parametrize("kind", ["elementwise", "rowwise", "reduction", "scan"])
+def test_a_schema_alone_of_other_shapes_checks_them_in_every_template(kind, define):
+    definition = read(define(GRAM, "gram"), "*b m k, *b k n -> *b m n")
+    options = Options(shapes=definition.shapes)
+    text = " ".join(with_template(definition, kind, options)["gram.cpp"].split())
+    assert "const CheckedInputs checked = kGram.check(x, y); check( " in text
+    assert "gram: its formula is the template's, for tensors of one shape" in text
 
 
 @pytest.mark.parametrize("kind", ["elementwise", "rowwise", "reduction"])

@@ -18,7 +18,7 @@ import pytest
 import torch
 from expecttest import assert_expected_inline
 from scratch import ROOT, copy_repository, git, under_git
-from template_cases import CASES, KINDS, name
+from template_cases import CASES, KINDS, OTHER_SHAPES, SCHEMAS, name
 
 sys.path.insert(0, str(ROOT / "templates"))
 
@@ -501,6 +501,114 @@ def test_refused_shapes_of_batches_and_gradients(request_, message, checkout):
 def test_ways_out_of_a_refused_backward(options, checkout):
     shapes = ["--shapes", "v n, *b l:int64 -> *b n"]
     new_op.main([EMBED, "--template", "kernel", *shapes, *options, "--dry-run"], checkout)
+
+
+def guards(*case):
+    """The checks of what a template's kernel needs, and what they say."""
+    text = " ".join(" ".join(generate(*case).values()).split())
+    return re.findall(
+        r"// EDIT: what the template's \w+ needs.*? check\( ?(.*?), \"(.*?)\"\);", text
+    )
+
+
+@pytest.mark.parametrize("case", [*KINDS, *SCHEMAS], ids=name)
+def test_where_all_shapes_are_the_templates_nothing_is_checked(case):
+    assert guards(*case) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("elementwise", "*rows n, n -> *rows n"),
+        ("elementwise", "..., ... -> ..."),
+        ("rowwise", "*b n m, *b n m -> *b n m"),
+        ("reduction", "*b n m, *b n m -> *b n"),
+        ("scan", "*rows 3, *rows 3 -> *rows 3"),
+        ("kernel", "*b t d, *b t d -> *b t d"),
+    ],
+)
+def test_shapes_that_a_template_is_for_are_not_checked(kind, line):
+    case = ["f(Tensor x, Tensor y) -> Tensor", "--template", kind, "--shapes", line]
+    assert guards(*case) == []
+
+
+def test_what_the_kernel_of_a_template_needs_is_checked():
+    """Where the shapes that are given do not say it: else it would read what is not there."""
+    found = []
+    for case in OTHER_SHAPES:
+        found.append(f"{name(case)}: {guards(*case)[0][1].partition(': ')[2]}")
+        found += [f"  {condition}" for condition, _ in guards(*case)]
+    assert_expected_inline(
+        "\n".join(found) + "\n",
+        """\
+other_elementwise: its formula is the template's, for tensors of one shape
+  equal_sizes(x.sizes(), checked.sizes())
+  equal_sizes(grad_output.sizes(), checked.sizes())
+other_rowwise: its formula is the template's, for tensors of one shape
+  equal_sizes(y.sizes(), x.sizes()) && equal_sizes(checked.sizes(), x.sizes())
+  equal_sizes(checked.sizes(), grad_output.sizes())
+other_reduction: its formula is the template's, for tensors of one shape and a number for each row
+  equal_sizes(y.sizes(), x.sizes()) && x.dim() > 0 && equal_sizes(checked.sizes(), x.sizes().slice(0, x.dim() - 1))
+  x.dim() > 0 && equal_sizes(grad_output.sizes(), x.sizes().slice(0, x.dim() - 1))
+other_scan: its formula is the template's, for tensors of one shape
+  equal_sizes(y.sizes(), x.sizes()) && equal_sizes(checked.sizes(), x.sizes())
+  equal_sizes(x.sizes(), grad_output.sizes()) && equal_sizes(checked.sizes(), grad_output.sizes())
+other_kernel: its kernel is the template's, for tensors of one shape
+  y.numel() == x.numel() && output.numel() == x.numel()
+  grad_x.numel() == grad_output.numel()
+  y.numel() == x.numel() && output.numel() == x.numel()
+  grad_x.numel() == grad_output.numel()
+other_several: its formula is the template's, for tensors of one shape and a number for each row
+  equal_sizes(y.sizes(), x.sizes()) && equal_sizes(checked.sizes(), x.sizes()) && x.dim() > 0 && equal_sizes(checked.sizes(1), x.sizes().slice(0, x.dim() - 1))
+  equal_sizes(x.sizes(), grad_output.sizes()) && grad_output.dim() > 0 && equal_sizes(mean.sizes(), grad_output.sizes().slice(0, grad_output.dim() - 1)) && equal_sizes(checked.sizes(), grad_output.sizes())
+other_written: its formula is the template's, for tensors of one shape
+  equal_sizes(y.sizes(), x.sizes())
+other_lists: its kernel is the template's, for tensors of one shape
+  (!y.has_value() || y->numel() == x.numel()) && std::all_of(rest.begin(), rest.end(), [&](const Tensor& each) { return each.numel() == x.numel(); })
+  (!y.has_value() || y->numel() == x.numel()) && std::all_of(rest.begin(), rest.end(), [&](const Tensor& each) { return each.numel() == x.numel(); })
+other_optional: its formula is the template's, for tensors of one shape
+  (!y.has_value() || equal_sizes(y->sizes(), x.sizes()))
+""",
+    )
+
+
+@pytest.mark.parametrize("options", [["--backward", "torch"], ["--no-grad"]])
+@pytest.mark.parametrize("backend", [[], ["--no-cuda"], ["--no-cpu"]])
+def test_both_backends_check_what_the_kernel_needs(options, backend):
+    text = "f(Tensor x, Tensor y, float a=2.0) -> Tensor"
+    shapes = ["--template", "kernel", "--shapes", "*rows n, *rows m -> *rows m"]
+    found = guards(text, *shapes, *options, *backend)
+    condition = "y.numel() == x.numel() && output.numel() == x.numel()"
+    message = "f: its kernel is the template's, for tensors of one shape"
+    assert found == [(condition, message)] * (2 - len(backend))
+
+
+@pytest.mark.parametrize(
+    ("kind", "line", "works"),
+    [
+        ("elementwise", None, True),
+        ("elementwise", "*rows n, *rows n -> *rows n", True),
+        ("elementwise", "..., ... -> ...", True),
+        ("elementwise", "*rows n, n -> *rows n", False),  # of a batch of the second alone
+        ("elementwise", "*shape, *shape:bool -> *shape", False),
+        ("rowwise", "*b n m, *b n m -> *b n m", True),
+        ("rowwise", "*shape, *shape -> *shape", False),  # of which there may be no row
+        ("reduction", "*b n m, *b n m -> *b n", True),
+        ("reduction", "*rows n, *rows n -> *rows n", False),
+        ("reduction", "*rows n, *rows n -> *rows:float32", False),
+        ("scan", "*b n m, *b n m -> *b n m", True),
+        ("scan", "*rows 3, *rows 3 -> *rows 3", False),  # of which there are no samples
+        ("kernel", "*rows n, *rows n -> *rows n", True),
+        ("kernel", "*rows n, *rows m -> *rows n", False),
+    ],
+)
+def test_the_closing_words_say_whether_it_works_as_it_is(kind, line, works, checkout, capsys):
+    shapes = [] if line is None else ["--shapes", line]
+    new_op.main(["f(Tensor x, Tensor y) -> Tensor", "--template", kind, *shapes], checkout)
+    new_op.main(["--remove", "f"], checkout)
+    said = capsys.readouterr().out
+    assert ("It works as it is:\n    make check OP=f\n" in said) == works
+    assert ("Edit the kernel or formula first" in said) != works
 
 
 def test_shapes_can_be_given():

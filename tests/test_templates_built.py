@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from scratch import EVERY, ROOT, copy_repository, git, python, quickly, run, under_git
-from template_cases import CASES, KINDS, NAMES, SCHEMAS, name
+from template_cases import CASES, KINDS, NAMES, OTHER_SHAPES, SCHEMAS, name
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ def make(root: Path, cases: list[list[str]]) -> None:
 
 def test_every_kind_shape_and_name_passes_as_it_was_made(tmp_path: Path) -> None:
     root = under_git(copy_repository(tmp_path))
-    make(root, [*SHAPES, *NAMES])
+    make(root, [*SHAPES, *NAMES, *OTHER_SHAPES])
     succeed(sys.executable, "-m", "ruff", "check", "--no-cache", ".", cwd=root)
     succeed(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=root)
     pytest_(root, "-n", "0", "tests/test_schemas.py")
@@ -104,7 +104,45 @@ def test_every_kind_shape_and_name_passes_as_it_was_made(tmp_path: Path) -> None
     battery(root, f"{kinds} or {traced} or ({select(SEEN)}) and ({BY_SCHEMA}) and {FLOAT32}")
     # Kernels and formulas are what the name of an argument might break.
     battery(root, f"({select([*map(name, NAMES)])}) and ({FORMULAS})")
+    refuses_shapes_that_its_kernel_is_not_for(root)
     notices_arguments_that_change_places(root)
+
+
+# Calls of operators and of their backward operators, with tensors of which `x` is the smallest.
+CALLS = """
+import sys
+import extension_cpp
+import torch
+
+def given(argument):
+    x, y = torch.ones(1000, 10), torch.ones(1000, 10, 100)
+    if "List" in str(argument.type):
+        return [y]
+    return 2.0 if str(argument.type) == "float" else x if argument.name == "x" else y
+
+for name in sys.argv[1:]:
+    if not hasattr(torch.ops.extension_cpp, name):
+        continue
+    arguments = getattr(torch.ops.extension_cpp, name).default._schema.arguments
+    keywords = {a.name: given(a) for a in arguments if a.kwarg_only}
+    try:
+        positional = [given(a) for a in arguments if not a.kwarg_only]
+        getattr(torch.ops.extension_cpp, name)(*positional, **keywords)
+        print(name, "ran")
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+def refuses_shapes_that_its_kernel_is_not_for(root: Path) -> None:
+    """Where it would read and write what is not there."""
+    names = [each for case in OTHER_SHAPES for each in (name(case), f"{name(case)}_backward")]
+    said = succeed(sys.executable, "-c", CALLS, *names, cwd=root).splitlines()
+    assert len(said) == len(OTHER_SHAPES) + 6, said  # as many have a backward operator
+    for line in said:
+        assert re.fullmatch(r"other_\w+: its (kernel|formula) is the template's, for .*", line), (
+            line
+        )
 
 
 def notices_arguments_that_change_places(root: Path) -> None:

@@ -26,27 +26,6 @@ COMMENT = """\
 """
 
 
-def with_check(source: str, definition: Definition) -> str:
-    """The template's kernel, which reads all tensors in one way, for no tensors that differ."""
-
-    def checked(made: re.Match[str]) -> str:
-        names = made[2].split(", ")
-        main, *others = zip(names, definition.named("Tensor", "Tensor?"), strict=True)
-        optional = definition.named("Tensor?")
-        same = [
-            f"(!{spelled}.has_value() || {spelled}->numel() == {main[0]}.numel())"
-            if name in optional
-            else f"{spelled}.numel() == {main[0]}.numel()"
-            for spelled, name in others
-        ]
-        conditions = " && ".join([*same, f"{made[1]}.numel() == {main[0]}.numel()"])
-        text = f"{definition.name}: its kernel is the template's, for tensors of one shape"
-        comment = "// EDIT: what the template's kernel needs, and yours does not."
-        return f'{made[0]}\n  {comment}\n  check({conditions}, "{text}");'
-
-    return re.sub(r"  Tensor (\w+) =\s+k\w+\.check\(([^)]*)\)\s*\.new_output\(\);", checked, source)
-
-
 def with_template(definition: Definition, kind: str, options: Options) -> dict[str, str]:
     """The files of an operator whose kernel is the template's.
 
@@ -69,10 +48,6 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
         registered = rf"{COMMENT}registration.register_autograd(\1, reference=_definition)"
         ops = re.sub(rf"registration.register_autograd\(\s*{given}\)", registered, ops)
         ops = ops.replace("import torch\n", f"import torch\n{imported} as _definition\n", 1)
-    if options.shapes:
-        for file in (f"{schema.name}_cpu.cpp", f"{schema.name}_cuda.cu"):
-            if file in files:
-                files[file] = with_check(files[file], definition)
     text, _ = summary(definition)
     if text:
         (first, *_) = text.splitlines()
