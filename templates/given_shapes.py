@@ -1,8 +1,8 @@
-"""A line of shapes that was given: whether the template's kernel is for it.
+"""A line of shapes that was given: whether the template's kernel is for it, and what it says.
 
 A template reads its tensors as its own line says: all in one way, or a value for each row. Of other
 lines its kernel would read and write what is not there: it gets a check of what it needs, until it
-is edited.
+is edited. The docstring says the shapes that were given.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import re
 import runpy
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kinds import TEMPLATES, Kind, Options, sides
+from kinds import LIST, TEMPLATES, Kind, Options, sides
 from places import backward_schema, backward_shapes, shapes
-from schema import Refusal, Schema
+from schema import Argument, Refusal, Schema
 
 PACKAGE = TEMPLATES.parent / "extension_cpp"
 # The shapes in the lines of the templates.
@@ -227,3 +228,115 @@ def works_as_it_is(kind: Kind, schema: Schema, options: Options) -> bool:
         and all(_dims(given, shape) == main for shape in alike)
         and all(dim.is_name for dim in main)
     )
+
+
+# ----- what the docstring says
+
+WIDTH = 96
+FLOATING = "float64, float32, float16 or bfloat16"
+
+
+def documented(text: str, schema: Schema, options: Options) -> str:
+    """An ops.py whose docstring says the shapes and dtypes of the line that was given."""
+    if options.shapes is None:
+        return text
+    said = Said(schema, options)
+    arguments = [schema.main, *(a for a in schema.arguments if a is not schema.main)]
+    lines = "".join(_wrapped(f"{a.name}: {said.argument(a)}", "            ") for a in arguments)
+    text = re.sub(r"(?<=    Args:\n)(?:        .*\n)+", lambda _: lines, text, count=1)
+    if schema.outputs:
+        result = _wrapped(said.result(), "        ")
+        returns = r"(?<=    Returns:\n)        A (?s:.*?)\.\n"
+        text = re.sub(returns, lambda _: result, text, count=1)
+    return text
+
+
+def _wrapped(text: str, hanging: str) -> str:
+    return (
+        textwrap.fill(
+            text,
+            WIDTH,
+            initial_indent="        ",
+            subsequent_indent=hanging,
+            break_on_hyphens=False,
+            break_long_words=False,
+        )
+        + "\n"
+    )
+
+
+class Said:
+    """What a line of shapes says of each tensor, in words."""
+
+    def __init__(self, schema: Schema, options: Options) -> None:
+        self.schema = schema
+        self.options = options
+        self.given = notation()["parse_notation"](schema.text, options.shapes)
+        self.main = schema.tensors.index(schema.main)
+        shapes = (*self.given.inputs, *self.given.outputs)
+        self.stars = {dim.symbol for shape in shapes for dim in shape.dims if dim.is_star}
+
+    def shape(self, shape: Any) -> str:
+        """As `(..., n)`; where several names stand for any number of dimensions, `(*rows, n)`."""
+        alone = len(self.stars) == 1
+        words = ["..." if dim.is_star and alone else dim.symbol for dim in _dims(self.given, shape)]
+        return f"`({', '.join(words)}{',' if len(words) == 1 and words != ['...'] else ''})`"
+
+    def name(self, k: int) -> str:
+        return f"`{self.schema.tensors[k].name}`"
+
+    def dtype(self, shape: Any, k: int | None = None) -> str:
+        """Of argument k, or of a result."""
+        rule = shape.rule.value
+        leader = self.given.leader
+        if rule == "" and k == leader:
+            return FLOATING
+        if rule == "exact":
+            return str(shape.dtype).removeprefix("torch.")
+        if rule == "any":
+            return "any dtype"
+        if rule == "argument":
+            return f"the dtype of {self.name(shape.source)}"
+        like = self.name(leader)
+        if rule == "sum":
+            return f"float64 where {like} is float64, else float32"
+        if rule == "wide":
+            return f"the dtype of {like}, or float32 where that is a half type"
+        return f"the dtype of {like}"
+
+    def argument(self, argument: Argument) -> str:
+        if not argument.is_tensor:
+            return argument.info.describe
+        k = self.schema.tensors.index(argument)
+        shape, main = self.given.inputs[k], self.name(self.main)
+        dtype = self.dtype(shape, k)
+        text = f"of shape {self.shape(shape)}"
+        if argument.type == LIST:
+            most = "" if shape.most is None else f"at most {shape.most} "
+            text = f"{most}tensors {text}"
+        if argument.mutated:
+            text += " and any layout in which no two elements share memory"
+        elif k == self.main:
+            text += " and any layout"
+        if any(dim.symbol == "..." for dim in shape.dims) and len(self.given.inputs) > 1:
+            text += f", {'which broadcast' if argument.type == LIST else 'which broadcasts'}"
+        if k == self.main:
+            devices = " or ".join(device.upper() for device in self.options.devices)
+            text += f", on {devices}; {dtype}"
+        elif dtype == f"the dtype of {main}":
+            text += f", dtype and device of {main}"
+        elif "," in dtype:
+            text += f"; {dtype}; on the device of {main}"
+        else:
+            text += f", {'with ' * dtype.startswith('the ')}{dtype}, on the device of {main}"
+        return text + (", or None." if argument.type.endswith("?") else ".")
+
+    def result(self) -> str:
+        """The first, which is the one that the public function returns."""
+        shape = self.given.outputs[0]
+        kept = ", in the layout on which the dense inputs agree, else contiguous"
+        elementwise = self.given.elementwise
+        text = f"A {'' if elementwise else 'contiguous '}tensor of shape {self.shape(shape)}"
+        dtype = self.dtype(shape)
+        text += f" with {dtype}" if dtype.startswith("the ") else f" in {dtype}"
+        return f"{text}{kept if elementwise else ''}."

@@ -2029,13 +2029,13 @@ def gram(x: Tensor, y: Tensor, *, scale: float = 1.0) -> Tensor:
     \"\"\"Products of all pairs of rows.
 
     Args:
-        x: of shape `(..., cols)` and any layout, on CPU or CUDA;
-            float64, float32, float16 or bfloat16.
-        y: shape, dtype and device of `x`.
+        x: of shape `(..., m, k)` and any layout, on CPU or CUDA; float64, float32, float16 or
+            bfloat16.
+        y: of shape `(..., k, n)`, dtype and device of `x`.
         scale: a number.
 
     Returns:
-        A contiguous tensor with the shape and dtype of `x`.
+        A contiguous tensor of shape `(..., m, n)` with the dtype of `x`.
         Differentiable to any order, in reverse and forward mode.
 
     Raises:

@@ -611,6 +611,107 @@ def test_the_closing_words_say_whether_it_works_as_it_is(kind, line, works, chec
     assert ("Edit the kernel or formula first" in said) != works
 
 
+def docstring(*case):
+    """That of the public function."""
+    module = ast.parse(generate(*case)["ops.py"])
+    functions = [node for node in module.body if getattr(node, "name", "") == name([*case])]
+    return ast.get_docstring(functions[0]).partition("\n\n")[2] + "\n"
+
+
+def test_the_docstring_says_the_shapes_that_are_given():
+    shapes = ["--shapes", "v n, *b k:int64 -> *b n", "--backward", "torch"]
+    assert_expected_inline(
+        docstring(EMBED, "--template", "kernel", *shapes),
+        """\
+Args:
+    table: of shape `(v, n)` and any layout, on CPU or CUDA; float64, float32, float16 or
+        bfloat16.
+    index: of shape `(..., k)`, int64, on the device of `table`.
+    padding_idx: an integer.
+
+Returns:
+    A contiguous tensor of shape `(..., n)` with the dtype of `table`.
+    Differentiable to any order, in reverse and forward mode.
+
+Raises:
+    RuntimeError: a dtype, device or shape other than the above.
+""",
+    )
+    assert_expected_inline(
+        docstring(
+            "f(Tensor index, Tensor x, Tensor? w, Tensor[] rest, Tensor sums, Tensor mask, Tensor z,"
+            " float a=1.0) -> Tensor",
+            *("--template", "kernel", "--no-grad", "--no-cuda", "--shapes"),
+            "*b k:int64, *b k n, n:wide, *b n [8], *b:sum, *b k n:any, *b n:index -> *b:sum",
+        ),
+        """\
+Args:
+    index: of shape `(..., k)` and any layout, on CPU; int64.
+    x: of shape `(..., k, n)`; float64, float32, float16 or bfloat16; on the device of
+        `index`.
+    w: of shape `(n,)`; the dtype of `x`, or float32 where that is a half type; on the
+        device of `index`, or None.
+    rest: at most 8 tensors of shape `(..., n)`, with the dtype of `x`, on the device of
+        `index`.
+    sums: of shape `(...)`; float64 where `x` is float64, else float32; on the device of
+        `index`.
+    mask: of shape `(..., k, n)`, any dtype, on the device of `index`.
+    z: of shape `(..., n)`, dtype and device of `index`.
+    a: a number.
+
+Returns:
+    A contiguous tensor of shape `(...)` in float64 where `x` is float64, else float32.
+    Not differentiable: asking for a gradient is an error.
+
+Raises:
+    RuntimeError: a dtype, device or shape other than the above.
+""",
+    )
+    assert_expected_inline(
+        docstring(
+            "f(Tensor x, Tensor y, Tensor z) -> Tensor",
+            *("--backward", "torch", "--shapes", "*rows n, ... n, () -> *rows n"),
+        ),
+        """\
+Args:
+    x: of shape `(*rows, n)` and any layout, on CPU or CUDA; float64, float32, float16 or
+        bfloat16.
+    y: of shape `(..., n)`, which broadcasts, dtype and device of `x`.
+    z: of shape `()`, dtype and device of `x`.
+
+Returns:
+    A contiguous tensor of shape `(*rows, n)` with the dtype of `x`.
+    Differentiable to any order, in reverse and forward mode.
+
+Raises:
+    RuntimeError: a dtype, device or shape other than the above.
+""",
+    )
+    assert_expected_inline(
+        docstring("f(Tensor(a!) x, Tensor w) -> ()", "--shapes", "*rows n, n:float32 ->"),
+        """\
+Args:
+    x: of shape `(..., n)` and any layout in which no two elements share memory, on CPU or
+        CUDA; float64, float32, float16 or bfloat16.
+    w: of shape `(n,)`, float32, on the device of `x`.
+
+Not differentiable: a derivative through what it wrote raises an error.
+
+Raises:
+    RuntimeError: a dtype, device or shape other than the above.
+""",
+    )
+
+
+@pytest.mark.parametrize("case", KINDS, ids=name)
+def test_no_article_stands_before_an_argument(case):
+    """That of the template's own name need not fit it."""
+    tensors = [a.name for a in schema.parse(case[0]).tensors]
+    for file, text in generate(*case).items():
+        comments = " ".join(re.findall(r"(?m)(?://|#)(?!include)(.*)$", text))
+        assert not re.search(rf"(?i)\ban? +(?:{'|'.join(tensors)})\b", comments), file
+
+
 def test_shapes_can_be_given():
     line = "*b h t d, d:wide -> *b h t d"
     files = generate("f(Tensor x, Tensor w) -> Tensor", "--shapes", line, "--no-cuda")

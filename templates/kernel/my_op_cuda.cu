@@ -11,8 +11,8 @@ namespace extension_cpp::my_op {
 constexpr int kThreads = 256;
 constexpr int kBlocksPerMultiprocessor = 8;
 
-// A packed accessor is a pointer with sizes and strides: input[row][col]. Of an input that is not contiguous it reads
-// the elements where they lie. A raw pointer is as good where everything is contiguous.
+// A packed accessor is a pointer with sizes and strides: input[row][col]. It reads the elements where they lie,
+// contiguous or not. A raw pointer is as good where everything is contiguous.
 template <class T>
 using Matrix = cuda::PackedAccessor<const T, 2>;
 
