@@ -12,7 +12,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 
-def _total(function: Callable[..., float], in_torch: Callable[..., torch.Tensor]):
+def _total(
+    function: Callable[..., float], in_torch: Callable[..., torch.Tensor]
+) -> Callable[..., float]:
     """The function for all numbers: beyond what Python has it for, as PyTorch computes it."""
 
     def call(*numbers: float) -> float:
@@ -23,7 +25,8 @@ def _total(function: Callable[..., float], in_torch: Callable[..., torch.Tensor]
         # Python's powers of negative numbers are complex.
         if result is None or isinstance(result, complex):
             with _disable_current_modes():  # the numbers are no part of what is traced
-                return in_torch(*(torch.tensor(x, dtype=torch.float64) for x in numbers)).item()
+                tensors = [torch.tensor(x, dtype=torch.float64, device="cpu") for x in numbers]
+                return in_torch(*tensors).item()
         return result
 
     return call

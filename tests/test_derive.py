@@ -36,6 +36,7 @@ from derive.refusal import NotDerived
 from formatting import format_text
 from kinds import Options
 from schema import Refusal
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from extension_cpp import real_math
 
@@ -458,6 +459,8 @@ def test_where_python_raises_derivatives_of_numbers_are_infinite_or_nan(define):
         assert call() == expected
     for call in (lambda: real_math.sqrt(-1), lambda: real_math.power(-2, 0.5)):
         assert math.isnan(call())
+    with torch.device("meta"), FakeTensorMode():
+        assert math.isnan(real_math.log(-1))
 
 
 def test_more_columns_are_taken_away_than_there_are(define):
