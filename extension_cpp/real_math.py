@@ -17,7 +17,8 @@ def _total(
 ) -> Callable[..., float]:
     """The function for all numbers: beyond what Python has it for, as PyTorch computes it."""
 
-    def call(*numbers: float) -> float:
+    def call(*given: float) -> float:
+        numbers = [float(x) for x in given]  # as C++ has integers
         try:
             result = function(*numbers)
         except (ArithmeticError, ValueError):
@@ -27,13 +28,15 @@ def _total(
             with _disable_current_modes():  # the numbers are no part of what is traced
                 tensors = [torch.tensor(x, dtype=torch.float64, device="cpu") for x in numbers]
                 return in_torch(*tensors).item()
-        return result
+        return float(result)
 
     return call
 
 
 divide = _total(operator.truediv, torch.div)
 power = _total(operator.pow, torch.pow)
+floor_divide = _total(operator.floordiv, torch.floor_divide)
+remainder = _total(operator.mod, torch.remainder)
 fmod = _total(math.fmod, torch.fmod)
 round = _total(round, torch.round)
 floor = _total(math.floor, torch.floor)

@@ -430,13 +430,26 @@ def test_powers_have_derivatives_where_the_exponent_is_zero(define):
     """A factor that is infinite there would be multiplied by 0 when it is differentiated."""
     source = "def f(x: Tensor, p: float) -> Tensor:\n    return x ** p"
     text = assemble(read(define(source))).files["f.cpp"]
-    assert "  A choice;  // p == 0.0 ? 0.0 : p - 1.0\n" in text
-    assert "return grad_output * p * std::pow(x, choice);" in text
+    assert "// p == 0.0 ? 0.0 : p - 1.0\n" in text
+    assert "equal ? A(0) : grad_output * p * std::pow(x, choice);" in text
     backward = of_backward(define, source)
     x = torch.tensor([0.0, 2.0, torch.inf], requires_grad=True)
     gradient = torch.ones(3, requires_grad=True)
     for by in torch.autograd.grad(backward(gradient, x, 0.0).sum(), (gradient, x)):
         assert by.tolist() == [0, 0, 0]
+    assert backward(gradient * torch.inf, x, 0.0).tolist() == [0, 0, 0]
+    backward = of_backward(define, "def f(x: Tensor, y: Tensor) -> Tensor:\n    return x ** y")
+    x = torch.tensor([2.0, 3.0], requires_grad=True)
+    y = torch.tensor([0.0, 1.5], requires_grad=True)
+    (expected,) = torch.autograd.grad((x**y).sum(), x, create_graph=True)
+    actual, _ = backward(torch.ones(2), x, y)
+    torch.testing.assert_close(actual, expected)
+    for by, of_torch in zip(
+        torch.autograd.grad(actual.sum(), (x, y)),
+        torch.autograd.grad(expected.sum(), (x, y)),
+        strict=True,
+    ):
+        torch.testing.assert_close(by, of_torch)
 
 
 def test_where_python_raises_derivatives_of_numbers_are_infinite_or_nan(define):
@@ -455,9 +468,15 @@ def test_where_python_raises_derivatives_of_numbers_are_infinite_or_nan(define):
         (lambda: real_math.floor(torch.inf), torch.inf),
         (lambda: real_math.power(0, -1), torch.inf),
         (lambda: real_math.divide(-1, 0), -torch.inf),
+        (lambda: real_math.floor_divide(1, 0), torch.inf),
+        (lambda: real_math.power(10, 400), torch.inf),
     ):
         assert call() == expected
-    for call in (lambda: real_math.sqrt(-1), lambda: real_math.power(-2, 0.5)):
+    for call in (
+        lambda: real_math.sqrt(-1),
+        lambda: real_math.power(-2, 0.5),
+        lambda: real_math.remainder(1, 0),
+    ):
         assert math.isnan(call())
     with torch.device("meta"), FakeTensorMode():
         assert math.isnan(real_math.log(-1))
@@ -1524,8 +1543,8 @@ REFUSED = {
         f"a constant that has dimensions: {constant}": (
             "HALF = torch.ones(1, 1) / 2\n"
             f"def f(x: Tensor, a: float, k: int) -> Tensor:\n    return a * k * x * {constant}",
-            "a tensor of one number that has dimensions is part of the formula, and a result would "
-            "have them, too; write it as a number, or without dimensions, as torch.tensor(0.5)",
+            "a tensor of one number that has dimensions is part of the formula, and what is made of "
+            "tensors without them would have them; write it as a number, or without dimensions, as torch.tensor(0.5)",
         )
         for constant in (
             *("torch.tensor([0.5], dtype=x.dtype)", "torch.tensor([[0.5]])", "HALF"),

@@ -62,8 +62,8 @@ inline std::optional<Tensor> as_parameter(const std::optional<Tensor>& tensor) {
 
 namespace detail {
 
-// Of a parameter. Without rows nobody asks for any of it, and an absent one is not made: no rows may be of more columns
-// than there is memory.
+// The columns of a parameter that are read. Without rows none are, and an absent one is not made: no rows may be of
+// more columns than there is memory.
 inline int64_t parameter_cols(int64_t rows, int64_t cols) { return rows > 0 ? cols : 0; }
 
 // Tensors that are members of a functor, and become whatever the member is.

@@ -212,11 +212,12 @@ def pow_derivative(g: Node, out: Node, x: Node, p: Node) -> tuple[Node | None, N
     if is_const(p):
         exponent = float(p.value)  # type: ignore[arg-type]
         return None if exponent == 0 else exponent * g * power(x, const(exponent - 1)), None
-    # To the power of 0 there, whose factor is finite whatever x is: no derivative of it is NaN.
-    to_x = g * p * make("pow", x, where(make("eq", p, const(0)), 0, p - 1))
+    # Where p is 0, what is not chosen is finite, so that none of its derivatives is NaN, either.
+    is_constant = make("eq", p, const(0))
+    to_x = where(is_constant, 0, g * p * make("pow", x, where(is_constant, 0, p - 1)))
     if p.is_number:
         return to_x, None
-    # Of 0 it is 0, by a logarithm that is finite, so that derivatives of it are.
+    # Of a base of 0 it is 0, by a logarithm that is finite, as its derivatives then are.
     is_zero = make("and", make("eq", x, const(0)), make("ge", p, const(0)))
     if is_const(x):
         log = make("log", x)

@@ -32,8 +32,8 @@ OF_NUMBERS = {
     "exp2": Form("real_math.power(2, {0})"),
     "to_real": Form("float({0})"),
     "detach": Form("{0}"),
-    "floor_divide": Form("{0} // {1}", PRODUCT, (PRODUCT, SIGN)),
-    "remainder": Form("{0} % {1}", PRODUCT, (PRODUCT, SIGN)),
+    "floor_divide": Form("real_math.floor_divide({0}, {1})"),
+    "remainder": Form("real_math.remainder({0}, {1})"),
     "sign": Form("math.copysign(1, {0})"),
 }
 IN_MATH = words("atan tanh asinh erf erfc atan2 hypot copysign isnan isinf isfinite")
@@ -57,15 +57,14 @@ def docstring(text: str) -> str:
 
 def is_harmless(node: Node) -> bool:
     """Whether Python's operator does for whatever numbers come."""
-    divisor = node.args[-1].value if is_const(node.args[-1]) else None
-    return (node.op == "div" and bool(divisor)) or (node.op == "pow" and divisor in range(1, 9))
+    return node.op == "div" and is_const(node.args[1]) and bool(node.args[1].value)
 
 
 class Python(Language):
     reserved = words(
         "and as assert async await break class continue def del elif else except finally for from "
         "global if import in is lambda nonlocal not or pass raise return try while with yield "
-        "None True False torch math real_math F ctx dtype abs float round"
+        "None True False torch math real_math F ctx dtype abs float"
     )
 
     def constant(self, value: float | bool) -> str:

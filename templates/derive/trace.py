@@ -262,8 +262,8 @@ def with_dimensions(count: int) -> NotDerived:
     if count != 1:
         return no_argument()
     return refuse(
-        "a tensor of one number that has dimensions is part of the formula, and a result would "
-        "have them, too",
+        "a tensor of one number that has dimensions is part of the formula, and what is made of "
+        "tensors without them would have them",
         instead="write it as a number, or without dimensions, as torch.tensor(0.5)",
     )
 
