@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kinds import TEMPLATES
+from kinds import PACKAGE, TEMPLATES
 
 
 def find_tool(name: str) -> str | None:
@@ -19,7 +19,7 @@ def find_tool(name: str) -> str | None:
 
 def format_text(name: str, text: str) -> str:
     """Formats one file as `make format` would."""
-    place = TEMPLATES.parent / "extension_cpp" / name
+    place = PACKAGE / name
     commands = [["clang-format", f"--assume-filename={place}"]]
     if name.endswith(".py"):
         stdin = ["--stdin-filename", str(place), "-"]

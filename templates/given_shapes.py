@@ -7,27 +7,22 @@ is edited. The docstring says the shapes that were given.
 
 from __future__ import annotations
 
-import functools
 import re
-import runpy
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kinds import LIST, TEMPLATES, Kind, Options, sides
+from kinds import LIST, Kind, Options, defined_in, sides
 from places import backward_schema, backward_shapes, shapes
 from schema import Argument, Refusal, Schema
 
-PACKAGE = TEMPLATES.parent / "extension_cpp"
 # The shapes in the lines of the templates.
 ROW, PER_ROW, ANY = "*rows n", "*rows", "*shape"
 
 
-@functools.cache
 def notation() -> dict[str, Any]:
-    """What the package's notation.py defines: its library need not be built yet."""
-    return runpy.run_path(str(PACKAGE / "notation.py"))
+    return defined_in("notation.py")
 
 
 @dataclass(frozen=True)

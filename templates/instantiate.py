@@ -15,8 +15,8 @@ from pathlib import Path
 
 from cpp import Cpp
 from formatting import format_text
-from given_shapes import PACKAGE, check_line, documented, notation
-from kinds import KINDS, TEMPLATES, Kind, Options, returned
+from given_shapes import check_line, documented, notation
+from kinds import KINDS, PACKAGE, TEMPLATES, Kind, Options, returned
 from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, shapes
 from python import Python, Spec

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
+import runpy
 from pathlib import Path
+from typing import Any
 
 from schema import Schema, parse
 
 TEMPLATES = Path(__file__).resolve().parent
+PACKAGE = TEMPLATES.parent / "extension_cpp"
 LIST = "Tensor[]"
+
+
+@functools.cache
+def defined_in(file: str) -> dict[str, Any]:
+    """What a file of the package defines, whose library need not be built yet."""
+    return runpy.run_path(str(PACKAGE / file))
 
 
 class Kind:

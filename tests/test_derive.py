@@ -400,19 +400,6 @@ def test_what_a_row_has_one_of_is_computed_once_for_what_it_keeps(expression, de
             assert len(re.findall(rf"\b{name}\b", method)) > 1
 
 
-@pytest.mark.parametrize(
-    ("choice", "lines"),
-    [
-        ("x > 0, x, torch.expm1(x)", ["expm1 = math::expm1(x)", "x > A(0) ? x : expm1"]),
-        ("x > 0, x, 2 * x", ["x > A(0) ? x : A(2) * x"]),
-    ],
-)
-def test_a_choice_is_no_branch(choice, lines, define):
-    """As a branch it would keep a thread from computing its elements side by side."""
-    text = assemble(read(define(TENSOR + f"torch.where({choice})"))).files["f.cpp"]
-    assert all(f" {line};" in text.split("struct FBackward")[0] for line in lines)
-
-
 def of_backward(define, source):
     """The backward's formula in Python, which its derivatives follow from."""
     text = assemble(read(define(source))).files["ops.py"]
@@ -424,6 +411,19 @@ def of_backward(define, source):
     scope = {"torch": torch, "math": math, "real_math": real_math}
     exec(ast.unparse(function), scope)
     return scope[function.name]
+
+
+@pytest.mark.parametrize(
+    ("choice", "lines"),
+    [
+        ("x > 0, x, torch.expm1(x)", ["expm1 = math::expm1(x)", "x > A(0) ? x : expm1"]),
+        ("x > 0, x, 2 * x", ["x > A(0) ? x : A(2) * x"]),
+    ],
+)
+def test_a_choice_is_no_branch(choice, lines, define):
+    """As a branch it would keep a thread from computing its elements side by side."""
+    text = assemble(read(define(TENSOR + f"torch.where({choice})"))).files["f.cpp"]
+    assert all(f" {line};" in text.split("struct FBackward")[0] for line in lines)
 
 
 def test_powers_have_derivatives_where_the_exponent_is_zero(define):
@@ -791,11 +791,8 @@ def test_a_number_may_be_called_as_what_functors_declare(define):
 
 def test_second_derivatives_of_a_deviation_are_not_nan(define):
     source = TENSOR + "x.std(-1, keepdim=True) * x"
-    text = assemble(read(define(source))).files["ops.py"]
-    namespace = {"torch": torch, "math": math}
-    exec(text[text.index("def _backward_in_torch") : text.index("\n\n\nregistration.")], namespace)
     x = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
-    result = namespace["_backward_in_torch"](x.detach(), x)
+    result = of_backward(define, source)(x.detach(), x)
     (second,) = torch.autograd.grad(result.sum(), x)
     assert second.isfinite().all()
 

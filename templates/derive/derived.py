@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
-from .definition import RESULT, Definition
+from .definition import RESULT, Definition, in_a_line
 from .differentiate import gradients
 from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
 from .refusal import NotDerived, line_of_error, taken
@@ -332,10 +332,9 @@ def traced(
     except NotDerived:
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())
         place = line_of_error(error, file) or f"{definition.place}: "
         raise NotDerived(
-            f"{place}the definition does not run: {type(error).__name__}: {reason}".rstrip(": ")
+            f"{place}the definition does not run: {in_a_line(error)}".rstrip(": ")
         ) from None
     results = result if isinstance(result, tuple) else (result,)
     check_results(definition, results)

@@ -25,14 +25,14 @@ def ops_file(plan: Plan) -> str:
         functions.append(forward_in_torch(plan))
     functions += [backward_in_torch(b) for b in plan.backwards]
     text = "\n\n".join(functions)
-    if plan.name in python_text.called(f"{text}\n{registrations(plan)}"):
+    called = python_text.called(f"{text}\n{registrations(plan)}")
+    if plan.name in called:
         raise taken(f"the operator's name '{plan.name}'")
-    modules = python_text.called(text)
-    imports = ["import math"] if "math" in modules else []
+    imports = ["import math"] if "math" in called else []
     imports += ["import torch", "from torch import Tensor"]
     if "F." in text:
         imports.append("import torch.nn.functional as F")
-    ours = ["checks", *(["real_math"] if "real_math" in modules else []), "registration"]
+    ours = ["checks", *(["real_math"] if "real_math" in called else []), "registration"]
     imports.append(f"from extension_cpp import {', '.join(ours)}")
     if plan.variants[0].columns:
         imports.append("from extension_cpp.batching import with_columns")

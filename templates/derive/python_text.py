@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import functools
 import math
-import runpy
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from kinds import defined_in
 from schema import words
 
 from .body import Body, Branch, each, nodes_of
@@ -32,15 +30,10 @@ OF_NUMBERS = {
     "exp2": Form("real_math.power(2, {0})"),
     "to_real": Form("float({0})"),
     "detach": Form("{0}"),
-    "floor_divide": Form("real_math.floor_divide({0}, {1})"),
-    "remainder": Form("real_math.remainder({0}, {1})"),
     "sign": Form("math.copysign(1, {0})"),
 }
 IN_MATH = words("atan tanh asinh erf erfc atan2 hypot copysign isnan isinf isfinite")
-IN_REAL_MATH = words(
-    "exp expm1 log log2 log10 log1p sqrt sin cos tan asin acos sinh cosh acosh atanh floor ceil "
-    "trunc round fmod"
-)
+REAL_MATH = "real_math.py"
 # Of these PyTorch takes tensors alone.
 OF_TENSORS = words("maximum minimum fmax fmin atan2 hypot logaddexp logaddexp2")
 SAME = words("add sub mul neg lt le gt ge eq ne and or")
@@ -95,7 +88,7 @@ class Python(Language):
         if node.is_number and node.op not in SAME and not is_harmless(node):
             if node.op in OF_NUMBERS:
                 return OF_NUMBERS[node.op]
-            if node.op in IN_MATH or node.op in IN_REAL_MATH:
+            if node.op in IN_MATH or node.op in defined_in(REAL_MATH):
                 module = "math" if node.op in IN_MATH else "real_math"
                 text = ", ".join(f"{{{k}}}" for k in range(len(node.args)))
                 return Form(f"{module}.{node.op}({text})")
@@ -145,16 +138,10 @@ MODULES = {
 }
 
 
-@functools.cache
-def real_math() -> SimpleNamespace:
-    """The module, of a package that need not be built."""
-    file = Path(__file__).resolve().parents[2] / "extension_cpp" / "real_math.py"
-    return SimpleNamespace(**runpy.run_path(str(file)))
-
-
 def scope() -> dict[str, Any]:
     """What printed functions call, to run them."""
-    return {"torch": torch, "math": math, "real_math": real_math(), "F": torch.nn.functional}
+    real_math = SimpleNamespace(**defined_in(REAL_MATH))
+    return {"torch": torch, "math": math, "real_math": real_math, "F": torch.nn.functional}
 
 
 def called(source: str) -> set[str]:

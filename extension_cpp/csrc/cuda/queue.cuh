@@ -87,7 +87,7 @@ class Queue {
   using Word = typename Kept::Word;
 
   static_assert(kRagged<Rows> || In::kAtBoundaries, "aligned");
-  static constexpr bool kMayShift = kRagged<Rows> && In::kMayShift;
+  static constexpr bool kMayShift = kShifts<In, Rows>;
   // For a warp; teams of ragged rows have at least 2 N threads.
   static constexpr unsigned kSlots = kWarp + (kMayShift ? kWarp / (2 * N) : 0);
   static constexpr unsigned kStep = kSlots * sizeof(Word);
