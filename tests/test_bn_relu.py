@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import pickle
 
 import pytest
 import torch
@@ -410,6 +411,8 @@ def test_the_layer_can_be_traced(training):
     traced = torch.fx.symbolic_trace(layer.train(training))
     input = torch.randn(2, 3, 12, 12)
     torch.testing.assert_close(traced(input), plain.train(training)(input))
+    loaded = pickle.loads(pickle.dumps(traced.eval()))
+    torch.testing.assert_close(loaded(input), plain.eval()(input))
 
 
 def test_derivatives_of_an_empty_batch_of_parameters():

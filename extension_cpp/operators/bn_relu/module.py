@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -89,7 +87,7 @@ class ConvBnRelu(nn.Module):
         self.bn = _NORMS[dim](out_channels, eps, momentum, device=device, dtype=dtype)
 
     @classmethod
-    def of(cls, conv: nn.Module, bn: nn.Module) -> ConvBnRelu:
+    def of(cls, conv: nn.Module, bn: nn.Module) -> "ConvBnRelu":
         """The layer around a convolution and a batch normalisation that are there, not copied."""
         layer = cls.__new__(cls)
         nn.Module.__init__(layer)
