@@ -572,6 +572,15 @@ other_optional: its formula is the template's, for tensors of one shape
     )
 
 
+@pytest.mark.parametrize("kind", ["scan", "kernel"])
+def test_a_template_that_needs_a_last_dimension_checks_that_there_is_one(kind):
+    """Which a tensor of no dimensions has not."""
+    case = ["f(Tensor x) -> Tensor", "--template", kind, "--shapes", "*shape -> *shape"]
+    found = guards(*case)
+    assert {condition for condition, _ in found} == {"x.dim() > 0", "grad_output.dim() > 0"}
+    assert all(said.endswith("of one shape, which has a last dimension") for _, said in found)
+
+
 @pytest.mark.parametrize("options", [["--backward", "torch"], ["--no-grad"]])
 @pytest.mark.parametrize("backend", [[], ["--no-cuda"], ["--no-cpu"]])
 def test_both_backends_check_what_the_kernel_needs(options, backend):
