@@ -189,6 +189,12 @@ def f(x: Tensor, a: float, k: int) -> Tensor:
         ("math.pow(a, True)", "pow(a, 1.0)"),
         ("(a * (a > 0))", "mul(a, to_real(gt(a, 0.0)))"),
         ("((k > 2) * 0.5)", "mul(to_real(gt(k, 2.0)), 0.5)"),
+        ("((a > 0) & (k > 2))", "to_real(and(gt(a, 0.0), gt(k, 2.0)))"),
+        ("((a > 0) | (k > 2))", "to_real(or(gt(a, 0.0), gt(k, 2.0)))"),
+        ("((a > 0) ^ (k > 2))", "to_real(ne(gt(a, 0.0), gt(k, 2.0)))"),
+        ("(True & (k > 2))", "to_real(and(gt(k, 2.0), True))"),
+        ("((a > 0) == (k > 2))", "to_real(eq(to_real(gt(a, 0.0)), to_real(gt(k, 2.0))))"),
+        ("math.sqrt(k > 2)", "sqrt(to_real(gt(k, 2.0)))"),
         ("type(a)(2)", "2.0"),
         ("type(k)(2)", "2.0"),
         ("(a if a != None else 1.0)", "a"),
@@ -225,6 +231,12 @@ def test_numbers_are_computed_with_switches(operand, kind, define):
             "x.masked_fill(x > 0, n)",
         ),
         "x.var(-1, correction=n, keepdim=True)",
+        *(
+            "x * (n > 1)",
+            "(n > 1) + x",
+            "torch.where((n > 1) & (x > 0), x, 0)",
+            "x / (1 + (n > 1))",
+        ),
     ],
 )
 def test_functions_of_torch_take_integers_as_they_take_floats(expression, formulas):
@@ -491,6 +503,17 @@ def f(x: Tensor, k: int = 0) -> Tensor:
     text = assemble(read(define(source))).files["f.cpp"]
     assert "const A difference = cols - k;" in text
     assert "const A choice = difference < A(0) ? A(0) : difference;" in text
+
+
+def test_conditions_of_numbers_and_switches_are_the_hosts(define):
+    source = """
+def f(x: Tensor, a: float, k: int, flag: bool) -> Tensor:
+    return x * ((a > 0) & (k > 1) ^ flag)
+"""
+    files = assemble(read(define(source))).files
+    assert "const bool both = a > 0.0 && double(k) > 1.0;" in files["f.cpp"]
+    assert "A flag2;  // both != true ? 1.0 : 0.0\n" in files["f.cpp"]
+    assert "float(((a > 0) & (k > 1)) != True)" in files["ops.py"]
 
 
 def test_numbers_are_computed_in_double_by_the_host(define):
@@ -1424,6 +1447,7 @@ REFUSED = {
                 "8 >> k",
                 "divmod(k, 2)",
             ),
+            *("int(a > 0)", "float(k > 1)", "~(a > 0)", "(a > 0) & 1", "{1: 2}[a > 0]"),
             *("round(a)", "k.bit_length()", "a.is_integer()", "a.real", "k.numerator", "hash(a)"),
             *("{4: 2}.get(k, 1)", "2 if k in {1} else 1", "len(f'{k}')", "2 if str(a) else 1"),
             *("len(range(k % 2))", "[1, 2][k % 2]", "complex(a)", "2 if repr(k) == '4' else 1"),
@@ -1436,7 +1460,10 @@ REFUSED = {
             f"    return x * a * k * (2 if {expression} else 3)",
             "a branch on a number would be taken once and for all",
         )
-        for expression in ("k in (1, 4)", "(a > 0) == True", "(a > 0) in {False: 1}", "max(k, 2)")
+        for expression in (
+            *("k in (1, 4)", "(a > 0) == True", "max(k, 2)", "not a > 0", "a > 0 and k > 1"),
+            "bool(a > 0)",
+        )
     },
     "a comparison of numbers": (
         "def f(x: Tensor, a: float) -> Tensor:\n    return torch.where(a > 0, x, -x)",

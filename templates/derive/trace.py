@@ -65,7 +65,7 @@ class Traced(Tensor):
 
 @known_as("bool")
 class Condition:
-    """A comparison of numbers: for torch.tensor, and for no branch."""
+    """A comparison of numbers, and what is made of several: a number that is no branch."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -73,15 +73,9 @@ class Condition:
     def __bool__(self) -> bool:
         raise refuse(
             "a branch on a number would be taken once and for all",
-            instead="say torch.where(torch.tensor(a) > 0, x, y), make the switch an argument of "
-            "type bool, or leave the assertion out",
+            instead="say torch.where(torch.tensor(a) > 0, x, y), (a > 0) & (b > 0) for an `and` of "
+            "conditions, make the switch an argument of type bool, or leave the assertion out",
         )
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self)
-
-    def __hash__(self) -> int:
-        return bool(self)
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:
@@ -110,6 +104,15 @@ def of_two(op: str, reflected: bool = False) -> Callable[..., Any]:
         if not is_number(other):
             return NotImplemented
         return result_of(op, other, self) if reflected else result_of(op, self, other)
+
+    return operation
+
+
+def of_conditions(op: str) -> Callable[..., Any]:
+    def operation(self: Any, other: Any) -> Any:
+        if isinstance(other, (Condition, bool)):
+            return Condition(VOCABULARY[op](self.node, as_node(other)))
+        return no_conversion(self) if is_number(other) else NotImplemented
 
     return operation
 
@@ -170,6 +173,9 @@ ARITHMETIC = {
     "__pow__": power,
 }
 NUMBER_OPERATIONS = ARITHMETIC | {f"__{op}__": of_two(op) for op in COMPARISONS}
+CONDITION_OPERATIONS = {
+    f"__{r}{op}__": of_conditions(f"__{op}__") for op in ("and", "or", "xor") for r in ("", "r")
+}
 
 
 def no_branch(self: Any) -> bool:
@@ -243,12 +249,14 @@ class Integer:
 
 STAND_INS = (Traced, Real, Integer, Condition)
 
-for _type in (Real, Integer):
-    for _name, _method in (REFUSED_OF_NUMBERS | NUMBER_OPERATIONS).items():
+for _type, _operations in (
+    (Real, NUMBER_OPERATIONS),
+    (Integer, NUMBER_OPERATIONS),
+    (Condition, NUMBER_OPERATIONS | CONDITION_OPERATIONS),
+):
+    for _name, _method in (REFUSED_OF_NUMBERS | _operations).items():
         if _name not in vars(_type):
             setattr(_type, _name, _method)
-for _name, _method in ARITHMETIC.items():
-    setattr(Condition, _name, _method)
 
 
 def no_argument() -> NotDerived:
@@ -308,6 +316,8 @@ CONVERSIONS = ("to", "type", "type_as", *OF_CONVERSIONS)
 SAME = ("clone", "positive", "contiguous")
 # Names of arguments that torch has from NumPy.
 OF_NUMPY = {"axis": "dim", "keepdims": "keepdim"}
+# Of these no operand may be a bool of Python.
+OF_MASKS = ("where", "masked_fill", "masked_fill_", "logical_and", "logical_or", "logical_xor")
 # Each has the mean for its second result.
 BOTH_MOMENTS = {"var_mean": "var", "std_mean": "std"}
 # Of two tensors they are elementwise.
@@ -473,7 +483,7 @@ class Recorder(TorchFunctionMode):
             if any(isinstance(a, Tensor) for a in given):
                 return function(*args, **kwargs)
             raise unknown(name)
-        if any(isinstance(a, Condition) for a in given):
+        if name in OF_MASKS and any(isinstance(a, Condition) for a in given):
             raise refuse(
                 "a comparison of numbers is no tensor",
                 instead="compare a tensor, torch.tensor(a) > 0",
@@ -616,7 +626,7 @@ def math_of_numbers(module: ModuleType) -> Iterator[None]:
         name = original.__name__
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not any(isinstance(a, (Real, Integer)) for a in args):
+            if not any(isinstance(a, (Real, Integer, Condition)) for a in args):
                 return original(*args, **kwargs)
             if name not in MATH:
                 raise refuse(
