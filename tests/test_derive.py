@@ -262,6 +262,9 @@ def test_functions_of_torch_take_integers_as_they_take_floats(expression, formul
         ("torch.addcdiv(x, tensor1=y, tensor2=x.exp())", "torch.addcdiv(x, y, x.exp())"),
         ("x.masked_fill(mask=y > 0, value=2.0)", "x.masked_fill(y > 0, 2.0)"),
         ("x.clone().masked_fill_(mask=y > 0, value=2.0)", "x.masked_fill(y > 0, 2.0)"),
+        ("x.new_tensor(data=2.0) * y * x", "x.new_tensor(2.0) * y * x"),
+        ("x.new_full((), fill_value=2.0) * y * x", "x.new_full((), 2.0) * y * x"),
+        ("x.new_full(size=(), fill_value=2.0) * y * x", "x.new_full((), 2.0) * y * x"),
         ("torch.full_like(x, fill_value=2.0) * y * x", "torch.full_like(x, 2.0) * y * x"),
         ("F.cosine_similarity(x1=x, x2=y, dim=-1)", "F.cosine_similarity(x, y, -1)"),
     ],
@@ -505,6 +508,11 @@ def f(x: Tensor, k: int = 0) -> Tensor:
     assert "const A choice = difference < A(0) ? A(0) : difference;" in text
 
 
+def test_of_a_row_without_columns_the_variance_divides_by_zero(define):
+    text = assemble(read(define(TENSOR + "x.var(-1)"))).files["f.cpp"]
+    assert "const A choice = cols - A(1) < A(0) ? A(0) : cols - A(1);" in text
+
+
 def test_conditions_of_numbers_and_switches_are_the_hosts(define):
     source = """
 def f(x: Tensor, a: float, k: int, flag: bool) -> Tensor:
@@ -514,6 +522,14 @@ def f(x: Tensor, a: float, k: int, flag: bool) -> Tensor:
     assert "const bool both = a > 0.0 && double(k) > 1.0;" in files["f.cpp"]
     assert "A flag2;  // both != true ? 1.0 : 0.0\n" in files["f.cpp"]
     assert "float(((a > 0) & (k > 1)) != True)" in files["ops.py"]
+
+
+def test_dropout_without_training_is_its_argument(formulas, define):
+    for call in ("F.dropout(x, training=False)", "F.dropout(x, 0.5, False)"):
+        assert formulas(TENSOR + f"{call} * 2") == formulas(TENSOR + "x * 2")
+    source = "def f(x: Tensor) -> Tensor:\n    y = F.dropout(x, training=False)\n    y += 1\n    return y"
+    with pytest.raises(NotDerived, match="this writes to an argument"):
+        derive(read(define(source)))
 
 
 def test_numbers_are_computed_in_double_by_the_host(define):
@@ -1313,7 +1329,7 @@ def test_a_result_of_another_shape_than_is_said(define):
 
 def test_shapes_of_an_elementwise_function(define):
     source = "def f(x: Tensor, y: Tensor) -> Tensor:\n    return x * y"
-    with pytest.raises(NotDerived, match="--shapes is for row-wise functions; leave it out"):
+    with pytest.raises(NotDerived, match=r"--shapes is for .* whole rows: leave it out$"):
         derive(read(define(source), "*rows n, n -> *rows n"))
 
 
@@ -1773,6 +1789,10 @@ def f(x: Tensor) -> Tensor:
     "softmax in float64": (
         TENSOR + "torch.softmax(x, -1, dtype=torch.float64)",
         "leave it out: the operator computes half types in float32 by itself",
+    ),
+    "a base of 0": (
+        TENSOR + "0.0**x",
+        "of 0 to the power of a tensor PyTorch's second derivative is NaN; say it with torch.where",
     ),
     "decimals": (
         "def f(x: Tensor, k: int) -> Tensor:\n    return torch.round(x, decimals=k)",
@@ -3495,6 +3515,12 @@ def composed(x, y, weight=None, delta=1.0):
 spec = OpSpec(name="weighted_huber", reference=composed, counterpart=weighted_huber)
 """,
     )
+
+
+def test_the_celu_of_pytorch_is_no_reference(define):
+    text = assemble(read(define(TENSOR + "F.celu(x, 0.3)"))).files["spec.py"]
+    assert "# Of primitive operations: PyTorch's celu rounds alpha to float32" in text
+    assert "reference=composed, counterpart=f" in text
 
 
 def test_a_sum_is_zero_of_a_row_without_columns():

@@ -113,7 +113,10 @@ def columns_of(definition: Definition, is_row_wise: bool) -> list[str]:
             raise taken("the argument's name 'columns'")
         return definition.columns
     if definition.shapes is not None:
-        raise NotDerived(f"{definition.place}: --shapes is for row-wise functions; leave it out")
+        raise NotDerived(
+            f"{definition.place}: it is elementwise, of tensors that broadcast as they are given; "
+            "--shapes is for functions that look at whole rows: leave it out"
+        )
     return []
 
 

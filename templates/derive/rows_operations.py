@@ -126,8 +126,7 @@ def degrees(correction: Node) -> Node:
 def var(x: Node, correction: Node) -> Node:
     deviation = x - make("mean", x)
     divisor = degrees(correction)
-    # Of these no row of some elements has fewer.
-    if not (is_const(correction) and correction.value in (0, 1)):
+    if not is_const(correction, 0):
         divisor = where(make("lt", divisor, const(0)), 0, divisor)
     return make("row_sum", make("mul", deviation, deviation)) / divisor
 

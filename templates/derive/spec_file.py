@@ -22,6 +22,7 @@ UNLIKE = {
     "pairwise_distance": "PyTorch's pairwise_distance has no derivative in forward mode",
     "hardswish": "PyTorch's hardswish rounds its constants to float32 on CUDA",
     "hardsigmoid": "PyTorch's hardsigmoid has no second derivative",
+    "celu": "PyTorch's celu rounds alpha to float32 in its derivative",
     "prelu": "PyTorch's prelu looks up its weight by channel; here it broadcasts",
     "heaviside": "PyTorch's heaviside has no derivative",
     "soft_margin_loss": "PyTorch's soft_margin_loss has no derivative by its target",

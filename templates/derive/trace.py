@@ -429,6 +429,8 @@ PLACES_OF = {
     "where": ({"condition"}, {"input", "self"}, {"other"}),
     "masked_fill": ({"input"}, {"mask"}, {"value"}),
     "full_like": ({"input"}, {"fill_value"}),
+    "new_tensor": ({"self"}, {"data"}),
+    "new_full": ({"self"}, {"size"}, {"fill_value"}),
     **dict.fromkeys(("addcmul", "addcdiv"), ({"input"}, {"tensor1"}, {"tensor2"})),
     **dict.fromkeys(("cosine_similarity", "pairwise_distance"), ({"x1"}, {"x2"})),
 }
@@ -441,6 +443,11 @@ def in_order_of_torch(name: str, args: Any, kwargs: dict[str, Any]) -> tuple[Any
         if found and len(args) == k:
             args = (*args, kwargs.pop(found.pop()))
     return args, kwargs
+
+
+def is_no_dropout(name: str, args: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Whether it is a dropout that is given back as it is, as there is no training."""
+    return name == "dropout" and kwargs.get("training", args[2] if args[2:] else True) is False
 
 
 def no_such_call(name: str, kwargs: dict[str, Any]) -> NotDerived:
@@ -492,7 +499,7 @@ class Recorder(TorchFunctionMode):
             return Traced.of(real(of_data(args[-1]).node))
         if name in CONVERSIONS:
             return self.converted(name, *args, **kwargs)
-        if name in SAME:
+        if name in SAME or is_no_dropout(name, args, kwargs):
             return self.same(name, args[0])
         if name in BOTH_MOMENTS:
             first = self.of_rows(BOTH_MOMENTS[name], args, kwargs)

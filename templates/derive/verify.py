@@ -101,6 +101,7 @@ INSTEAD: dict[str, Callable[..., Tensor]] = {
     **{f.__name__: norm(f) for f in (torch.norm, torch.linalg.vector_norm, torch.linalg.norm)},
     "prelu": torch._prelu_kernel,
     "heaviside": lambda x, values: torch.where(x == 0, values, (x > 0).to(x.dtype)),
+    "celu": lambda x, alpha=1.0, inplace=False: torch.ops.aten.elu(x, alpha, 1, 1 / alpha),
     "hardsigmoid": lambda x, inplace=False: F.relu6(x + 3) / 6,
     "soft_margin_loss": lambda x, y, **_: F.softplus(-y * x),
 }

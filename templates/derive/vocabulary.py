@@ -144,7 +144,13 @@ def _rmod(x: Any, y: Any) -> Node:
 
 @says("pow", "__pow__")
 def _pow(x: Any, exponent: Any) -> Node:
-    return make("pow", real(x), real(exponent))
+    x, exponent = real(x), real(exponent)
+    if is_const(x, 0) and not exponent.is_number:
+        raise refuse(
+            "of 0 to the power of a tensor PyTorch's second derivative is NaN",
+            instead="say it with torch.where",
+        )
+    return make("pow", x, exponent)
 
 
 @says("__rpow__")
