@@ -269,6 +269,15 @@ def celu_a(x: Tensor, alpha: float) -> Tensor:
     return F.celu(x, alpha)
 
 
+def celu_by_tenths(x: Tensor) -> Tensor:
+    return F.celu(x, 0.3)
+
+
+def chosen_by_numbers(x: Tensor, a: float, k: int, flag: bool) -> Tensor:
+    both = (a > 0) & (k > 1) ^ flag
+    return torch.sin(x) * both + x * (a < 3) + torch.where((k > 1) & (x > 0), x, 2 * x)
+
+
 def hardswish(x: Tensor) -> Tensor:
     return F.hardswish(x)
 
@@ -535,6 +544,14 @@ def kl_div(x: Tensor, y: Tensor) -> Tensor:
 
 def poisson_nll(x: Tensor, y: Tensor) -> Tensor:
     return F.poisson_nll_loss(x, y, reduction="none")
+
+
+def whole_poisson_nll(x: Tensor, y: Tensor) -> Tensor:
+    return F.poisson_nll_loss(x, y, full=True, reduction="none")
+
+
+def whole_poisson_nll_of_rates(x: Tensor, y: Tensor) -> Tensor:
+    return F.poisson_nll_loss(x, y, log_input=False, full=True, reduction="none")
 
 
 def focal(x: Tensor, y: Tensor, gamma: float) -> Tensor:

@@ -278,6 +278,35 @@ def test_tensors_are_given_by_keyword(by_keyword, by_position, define, formulas)
     verify.Checked(definition, variant, {}, {}).define(tensors)
 
 
+@pytest.mark.parametrize("start", ["torch.zeros_like(x)", "torch.zeros_like(x).clone()"])
+def test_what_has_the_shape_of_a_tensor_is_written_to(start, define, formulas):
+    source = f"""
+def f(x: Tensor) -> Tensor:
+    y = {start}
+    y += x * 2
+    y *= x
+    return y
+"""
+    text = formulas(source)
+    assert text.startswith("(mul(add(0.0, mul(x, 2.0)), x), ")
+    for row in ("x.sum(-1)", "x.sum(-1, keepdim=True)"):
+        summed = source.replace(
+            "f(x: Tensor) -> Tensor:", f"f(x: Tensor) -> Tensor:\n    x = {row}"
+        )
+        verify.verify(definition := read(define(summed)), derive(definition))
+
+
+def test_the_smallest_and_largest_of_a_row_at_once(formulas):
+    at_once = (
+        "    r = torch.aminmax(x, dim=-1, keepdim=True)\n    return (x - r.min) / (r.max - r.min)"
+    )
+    apart = (
+        "    low, high = x.amin(-1, True), x.amax(-1, True)\n    return (x - low) / (high - low)"
+    )
+    head = "def f(x: Tensor) -> Tensor:\n"
+    assert formulas(head + at_once) == formulas(head + apart)
+
+
 def test_loops_and_helpers_are_followed(formulas):
     source = """
 def step(x: Tensor) -> Tensor:
@@ -1424,6 +1453,10 @@ REFUSED = {
     "writes": (
         "def f(x: Tensor) -> Tensor:\n    x += 1\n    return x",
         "this writes to an argument",
+    ),
+    "writes elements to rows": (
+        "def f(x: Tensor) -> Tensor:\n    y = x.sum(-1, keepdim=True)\n    y += x\n    return y",
+        "'y += x': this writes elements to a value for each row; give the result a name of its own",
     ),
     "data": (TENSOR + "x + (torch.round(x) - x).data", "data is not followed; say x.detach()"),
     "some elements": (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import math
 import operator
@@ -42,11 +43,13 @@ class Traced(Tensor):
         node: what one element of it is.
         is_own: whether the definition made it, so that it may be written to.
         is_squeezed: whether it has a value for each row, and no dimension for the columns.
+        extent: of its shape, which may be more than the node's, as that of zeros_like is.
     """
 
     node: Node
     is_own: bool
     is_squeezed: bool
+    extent: int
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     # Else torch would put the tensor first, in the order of no author's.
@@ -57,9 +60,10 @@ class Traced(Tensor):
         return torch.mul(other, self)
 
     @staticmethod
-    def of(node: Node, is_own: bool = True, is_squeezed: bool = False) -> Traced:
+    def of(node: Node, is_own: bool = True, is_squeezed: bool = False, extent: int = 0) -> Traced:
         tensor = torch.empty(0).as_subclass(Traced)
         tensor.node, tensor.is_own, tensor.is_squeezed = node, is_own, is_squeezed
+        tensor.extent = node.extent | extent
         return tensor
 
 
@@ -370,6 +374,11 @@ class Sizes:
         )
 
 
+def extent_of(operands: Sequence[Any]) -> int:
+    """Of the shape of what an elementwise function makes of these."""
+    return functools.reduce(operator.or_, (a.extent for a in operands if isinstance(a, Traced)), 0)
+
+
 def common_squeeze(operands: Sequence[Any]) -> bool:
     """Whether the result of an elementwise function of these has no dimension for the columns."""
     tensors = [a for a in operands if isinstance(a, Traced) and a.node.extent]
@@ -386,7 +395,7 @@ def detached(value: Any) -> Any:
     """A constant for the derivatives."""
     if not isinstance(value, Traced) or is_constant(value.node):
         return value
-    return Traced.of(make("detach", value.node), value.is_own, value.is_squeezed)
+    return Traced.of(make("detach", value.node), value.is_own, value.is_squeezed, value.extent)
 
 
 def is_constant(node: Node) -> bool:
@@ -505,6 +514,9 @@ class Recorder(TorchFunctionMode):
             first = self.of_rows(BOTH_MOMENTS[name], args, kwargs)
             kwargs = {k: v for k, v in kwargs.items() if k not in ("unbiased", "correction")}
             return first, self.of_rows("mean", args[:2], kwargs)
+        if name == "aminmax":
+            low, high = (self.of_rows(each, args, kwargs) for each in ("amin", "amax"))
+            return torch.return_types.aminmax((low, high))
         if name in OF_TWO and len(given) == 2 and isinstance(given[1], Tensor):
             name = OF_TWO[name]
         if name in ("unsqueeze", "squeeze", "__getitem__", "size"):
@@ -519,15 +531,16 @@ class Recorder(TorchFunctionMode):
         written = self.writable(args[0]) if kwargs.pop("inplace", False) or writes else None
         is_squeezed = common_squeeze(given)
         node = self.computed(name, args, kwargs)
+        result = Traced.of(node, True, is_squeezed, extent_of(given))
         if written is not None:
-            if written.node.extent | node.extent != written.node.extent:
+            if written.extent != result.extent:
                 raise refuse(
                     "this writes elements to a value for each row",
                     instead="give the result a name of its own",
                 )
-            written.node = node
+            written.node, written.is_squeezed = node, is_squeezed
             return written
-        return Traced.of(node, is_squeezed=is_squeezed)
+        return result
 
     def of_rows(self, name: str, args: Any, kwargs: dict[str, Any]) -> Traced:
         if any(isinstance(a, Traced) and a.is_squeezed for a in (*args, *kwargs.values())):
@@ -593,7 +606,9 @@ class Recorder(TorchFunctionMode):
         raise unknown(name)
 
     def same(self, name: str, tensor: Any) -> Traced:
-        return Traced.of(tensor.node, is_squeezed=tensor.is_squeezed) if name == "clone" else tensor
+        if name != "clone":
+            return tensor
+        return Traced.of(tensor.node, True, tensor.is_squeezed, tensor.extent)
 
     def converted(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Traced:
         wanted = OF_CONVERSIONS.get(name)

@@ -569,11 +569,16 @@ def _poisson_nll_loss(
 ) -> Node:
     unreduced(reduction, **rest)
     x, y = real(x), real(y)
-    if full:
-        raise refuse("the argument full is not derived")
-    if log_input:
-        return make("sub", make("exp", x), make("mul", y, x))
-    return make("sub", x, make("mul", y, make("log", make("add", x, lift(eps)))))
+    log = x if log_input else make("log", make("add", x, lift(eps)))
+    loss = make("sub", make("exp", x) if log_input else x, make("mul", y, log))
+    if not full:
+        return loss
+    # Stirling's approximation of log(y!).
+    factorial = make("sub", make("mul", y, make("log", y)), y)
+    factorial = make(
+        "add", factorial, make("mul", const(0.5), make("log", make("mul", const(2 * math.pi), y)))
+    )
+    return make("add", loss, where(make("le", y, const(1)), const(0), factorial))
 
 
 # ----- what is refused, in words for its kind
@@ -581,7 +586,7 @@ def _poisson_nll_loss(
 ROWS = "start from --template rowwise, or --template kernel"
 KINDS: list[tuple[str, str, str]] = [
     (
-        "prod aminmax argmax argmin group_norm batch_norm instance_norm median "
+        "prod argmax argmin group_norm batch_norm instance_norm median "
         "mode quantile all any count_nonzero cumsum cumprod cummax cummin logcumsumexp "
         "cross_entropy nll_loss dist cdist sort topk nansum nanmean trapezoid diff",
         "{} looks at more than one element, in a way that is not derived",
