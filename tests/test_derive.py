@@ -1380,6 +1380,10 @@ REFUSED = {
     "its own default": (TENSOR + "F.normalize(x)", "normalize over dim=1 is not known to be"),
     "max": (TENSOR + "x / x.max()", "the largest or smallest with its index is not derived"),
     "index": (TENSOR + "x - x.max(-1, keepdim=True)[0]", "say amax or amin with dim=-1"),
+    "cross_entropy": (
+        "def f(x: Tensor, y: Tensor) -> Tensor:\n    return F.cross_entropy(x, y)",
+        "say -(y * F.log_softmax(x, dim=-1)).sum(-1), of a y of zeros and ones",
+    ),
     "cumsum": (TENSOR + "x.cumsum(-1)", "cumsum looks at more than one element, in a way that"),
     "prod": (TENSOR + "x.prod(-1)", "prod looks at more than one element, in a way that"),
     "sort": (TENSOR + "x.sort(-1)", "sort looks at more than one element, in a way that"),
@@ -1457,6 +1461,50 @@ REFUSED = {
     "writes elements to rows": (
         "def f(x: Tensor) -> Tensor:\n    y = x.sum(-1, keepdim=True)\n    y += x\n    return y",
         "'y += x': this writes elements to a value for each row; give the result a name of its own",
+    ),
+    "writes to a constant": (
+        "def f(x: Tensor) -> Tensor:\n    y = torch.tensor(0.0)\n    y += x\n    return y",
+        "'y += x': this writes to a constant; give the result a name of its own",
+    ),
+    **{
+        f"a mask that is an argument: {expression}": (
+            f"def f(x: Tensor, mask: Tensor) -> Tensor:\n    return {expression}",
+            "a mask is of bools, and the tensors that are arguments have a floating dtype; pass it as "
+            "zeros and ones, and say mask > 0",
+        )
+        for expression in (
+            *("torch.where(mask, x, 0)", "x.masked_fill(~mask, 0)", "x.masked_fill(mask, 0)"),
+            *("x * (mask & (x > 0))", "x.where(mask, 0)"),
+        )
+    },
+    "a function of math": (TENSOR + "math.tanh(x)", "math.tanh is not of tensors; say torch.tanh"),
+    "a function of NumPy": (
+        "import numpy as np\n" + TENSOR + "np.tanh(x)",
+        "array leaves PyTorch, and what it computes elsewhere is not followed; say it in functions",
+    ),
+    "whether gradients are asked for": (
+        TENSOR + "x if x.requires_grad else x * 2",
+        "requires_grad is not of what is computed, and differs from call to call; leave it out",
+    ),
+    "an assertion": (
+        "def f(x: Tensor) -> Tensor:\n    assert x.dim() == 2\n    return x * 2",
+        "make it an argument, a number, or leave the assertion out",
+    ),
+    "an empty tensor": (
+        "def f(x: Tensor) -> Tensor:\n    y = torch.empty_like(x)\n    return y.copy_(x)",
+        "empty_like makes a tensor to be written to; assign the result to a name",
+    ),
+    "a tensor of a number": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return x * torch.sqrt(torch.tensor(a))",
+        "torch.tensor(a) is float32, and so is what is made of it alone: compute with the numbers",
+    ),
+    "a function that numbers have not": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return x * F.softplus(torch.tensor(a))",
+        "softplus of number arguments alone is not derived; make its value an argument, a number",
+    ),
+    "without an annotation": (
+        "def f(x: Tensor):\n    return x, x",
+        "without an annotation it would be 1; write -> tuple[Tensor, Tensor]",
     ),
     "data": (TENSOR + "x + (torch.round(x) - x).data", "data is not followed; say x.detach()"),
     "some elements": (

@@ -357,7 +357,10 @@ def check_results(definition: Definition, results: Sequence[Any]) -> None:
                 "floating dtype"
             )
     if len(results) != definition.schema.outputs:
+        wanted = "Tensor" if len(results) == 1 else f"tuple[{', '.join(['Tensor'] * len(results))}]"
+        is_said = "return" in definition.function.__annotations__
         raise NotDerived(
-            f"{definition.place}: the definition returns {len(results)} results, and its "
-            f"annotation says {definition.schema.outputs}"
+            f"{definition.place}: the definition returns {len(results)} results, and "
+            f"{'its annotation says' if is_said else 'without an annotation it would be'} "
+            f"{definition.schema.outputs}; write -> {wanted}"
         )

@@ -93,7 +93,8 @@ class Python(Language):
                 text = ", ".join(f"{{{k}}}" for k in range(len(node.args)))
                 return Form(f"{module}.{node.op}({text})")
             raise NotDerived(
-                f"{node.op} of number arguments alone is not derived; make it a tensor"
+                f"{OPERATIONS[node.op].word} of number arguments alone is not derived; make its "
+                "value an argument, a number"
             )
         if node.op == "softplus" and [a.value for a in node.args[1:]] == [1.0, 20.0]:
             return Form("F.softplus({0})")

@@ -589,7 +589,9 @@ class Recorder(TorchFunctionMode):
         except TypeError:
             raise no_such_call(name, kwargs) from None
 
-    def writable(self, tensor: Traced) -> Traced:
+    def writable(self, tensor: Tensor) -> Traced:
+        if not isinstance(tensor, Traced):
+            raise refuse("this writes to a constant", instead="give the result a name of its own")
         if not tensor.is_own:
             raise refuse("this writes to an argument", instead="give the result a name of its own")
         return tensor
@@ -648,6 +650,10 @@ def math_of_numbers(module: ModuleType) -> Iterator[None]:
         name = original.__name__
 
         def call(*args: Any, **kwargs: Any) -> Any:
+            if any(isinstance(a, Traced) for a in args):
+                raise refuse(
+                    f"math.{name} is not of tensors", instead=f"say torch.{MATH.get(name, name)}"
+                )
             if not any(isinstance(a, (Real, Integer, Condition)) for a in args):
                 return original(*args, **kwargs)
             if name not in MATH:

@@ -24,7 +24,7 @@ from .python_text import function, scope
 from .refusal import NotDerived
 from .rows_operations import summed_together
 from .saved import OUTPUT
-from .trace import in_order_of_torch
+from .trace import MAKING_CONSTANTS, in_order_of_torch
 from .variant import Variant
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, -3.0, 6.0, 30.0)
@@ -232,6 +232,9 @@ class Checked:
         if ("gradient of" in what or "derivative by" in what) and self.has_own_derivative():
             cause = "a torch.autograd.Function in it has a derivative of its own, which cannot be "
             cause += "derived: write what it computes without it, or "
+        elif self.numbers and self.called & {*MAKING_CONSTANTS}:
+            cause = "torch.tensor(a) is float32, and so is what is made of it alone: compute with "
+            cause += "the numbers themselves, by math, or "
         return Disagrees(
             f"{self.definition.place}: what was derived does not agree with the definition: "
             f"{what}{absent}; {cause}start from --template {self.template}"

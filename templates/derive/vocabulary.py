@@ -35,6 +35,17 @@ def mask(value: Any) -> Node:
     return node if node.is_bool else make("ne", node, const(0))
 
 
+def bools(value: Any) -> Node:
+    """A mask that has to be one: tensors that are arguments are none."""
+    node = lift(value)
+    if not (node.is_bool or node.is_number):
+        raise refuse(
+            "a mask is of bools, and the tensors that are arguments have a floating dtype",
+            instead="pass it as zeros and ones, and say mask > 0",
+        )
+    return mask(node)
+
+
 def says(*names: str) -> Callable[[Callable[..., Node]], Callable[..., Node]]:
     def keep(function: Callable[..., Node]) -> Callable[..., Node]:
         VOCABULARY.update(dict.fromkeys(names, function))
@@ -229,24 +240,32 @@ def _ndtr(x: Any) -> Node:
 # ----- masks and choices
 
 
-@says("logical_and", "bitwise_and", "__and__")
+@says("logical_and")
 def _and(x: Any, y: Any) -> Node:
     return make("and", mask(x), mask(y))
 
 
-@says("logical_or", "bitwise_or", "__or__")
+@says("logical_or")
 def _or(x: Any, y: Any) -> Node:
     return make("or", mask(x), mask(y))
 
 
-@says("logical_xor", "bitwise_xor", "__xor__")
+@says("logical_xor")
 def _xor(x: Any, y: Any) -> Node:
     return make("ne", mask(x), mask(y))
 
 
-@says("logical_not", "bitwise_not", "__invert__")
+@says("logical_not")
 def _not(x: Any) -> Node:
     return make("not", mask(x))
+
+
+def of_bools(function: Callable[..., Node]) -> Callable[..., Node]:
+    return lambda *masks: function(*map(bools, masks))
+
+
+for _name, _method in {"and": "and", "or": "or", "xor": "xor", "not": "invert"}.items():
+    says(f"bitwise_{_name}", f"__{_method}__")(of_bools(VOCABULARY[f"logical_{_name}"]))
 
 
 @says("where")
@@ -257,13 +276,13 @@ def _where(condition: Any, *branches: Any) -> Node:
     if not lift(condition).is_bool and lift(yes).is_bool:
         condition, yes = yes, condition  # x.where(condition, no)
     if lift(yes).is_bool and lift(no).is_bool:
-        return make("where", mask(condition), lift(yes), lift(no))
-    return make("where", mask(condition), real(yes), real(no))
+        return make("where", bools(condition), lift(yes), lift(no))
+    return make("where", bools(condition), real(yes), real(no))
 
 
 @says("masked_fill")
 def _masked_fill(x: Any, condition: Any, value: Any) -> Node:
-    return where(mask(condition), real(value), real(x))
+    return where(bools(condition), real(value), real(x))
 
 
 @says("clamp", "clip")
@@ -588,9 +607,14 @@ KINDS: list[tuple[str, str, str]] = [
     (
         "prod argmax argmin group_norm batch_norm instance_norm median "
         "mode quantile all any count_nonzero cumsum cumprod cummax cummin logcumsumexp "
-        "cross_entropy nll_loss dist cdist sort topk nansum nanmean trapezoid diff",
+        "dist cdist sort topk nansum nanmean trapezoid diff",
         "{} looks at more than one element, in a way that is not derived",
         ROWS,
+    ),
+    (
+        "cross_entropy nll_loss",
+        "{} looks at more than one element, in a way that is not derived",
+        "say -(y * F.log_softmax(x, dim=-1)).sum(-1), of a y of zeros and ones",
     ),
     (
         "rand randn randint rand_like randn_like randint_like dropout alpha_dropout dropout1d "
@@ -617,16 +641,16 @@ KINDS: list[tuple[str, str, str]] = [
         "swapaxes expand_as repeat cat stack broadcast_to view_as tile repeat_interleave concat "
         "contiguous broadcast_tensors meshgrid",
         "{} changes a shape, and tensors broadcast as they are given",
-        "do it to the tensors that are passed",
+        "leave it out, or do it to the tensors that are passed",
     ),
     (
         "shape size dim ndim numel nelement stride is_contiguous storage_offset",
         "{} asks for a tensor's sizes, which no element knows",
-        "make it an argument, a number",
+        "make it an argument, a number, or leave the assertion out",
     ),
     (
         "__bool__ item tolist __float__ __int__ __index__ equal allclose is_nonzero __contains__ "
-        "__len__ __iter__ numpy",
+        "__len__ __iter__",
         "{} looks at the values of a tensor, on which no branch can depend",
         "say it with torch.where",
     ),
@@ -648,9 +672,24 @@ KINDS: list[tuple[str, str, str]] = [
     ),
     (
         "zeros ones full tensor arange linspace empty as_tensor new_zeros new_ones new_full "
-        "new_tensor scalar_tensor empty_like new_empty from_numpy eye",
+        "new_tensor scalar_tensor from_numpy eye",
         "{} makes a tensor",
         "write the number itself, or make the tensor an argument",
+    ),
+    (
+        "empty_like new_empty",
+        "{} makes a tensor to be written to",
+        "assign the result to a name",
+    ),
+    (
+        "__array__ numpy",
+        "{} leaves PyTorch, and what it computes elsewhere is not followed",
+        "say it in functions of torch",
+    ),
+    (
+        "requires_grad is_leaf grad_fn",
+        "{} is not of what is computed, and differs from call to call",
+        "leave it out",
     ),
     (
         "copy_ fill_ zero_ set_ requires_grad_ grad backward",
