@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from torch._guards import TracingContext
 from torch._ops import OpOverload
+from torch.fx import GraphModule
 
 from extension_cpp.registration.signature import Signature
 
@@ -61,19 +61,41 @@ class Lowering:
 
             inputs = tuple(map(read, inputs))
             keyword_only = {name: read(value) for name, value in keyword_only.items()}
-            if not V.graph.is_backward and buffers & V.graph.graph_inputs.keys():
-                _keep_saved_tensors()
             for buffer in buffers:
                 V.graph.mark_buffer_mutated(buffer)  # computes what reads it, before the write
             return fallback(*inputs, **keyword_only)
 
         inductor.add_needs_realized_inputs(self._op)
         inductor.register_lowering(self._op, type_promotion_kind=None)(lower)
+        _keep_saved_tensors(self._op)
 
 
-def _keep_saved_tensors() -> None:
-    """Lets the backward, which is compiled next, reuse the memory of no saved tensor."""
-    context = TracingContext.try_get()
-    if context is not None and context.fw_metadata is not None:
-        # AOTAutograd's own records of the function share the list.
-        (context.fw_metadata.bw_donated_idxs or []).clear()
+def _keep_saved_tensors(op: OpOverload) -> None:
+    """Lets a backward reuse the memory of no saved tensor where its forward writes to an input.
+
+    Said where AOTAutograd divides the graph in two, for every forward that it traces: inductor
+    lowers none that it finds in its cache.
+    """
+    from torch._functorch._aot_autograd import graph_compile
+
+    collect = graph_compile.collect_bw_donated_buffer_idxs
+
+    def collect_unless_written(
+        fw_module: GraphModule, bw_module: GraphModule, fw_metadata: Any
+    ) -> list[int]:
+        if _writes_to_input(op, fw_module):
+            return []
+        return collect(fw_module, bw_module, fw_metadata)
+
+    graph_compile.collect_bw_donated_buffer_idxs = collect_unless_written
+
+
+def _writes_to_input(op: OpOverload, graph: GraphModule) -> bool:
+    """Whether an operator, which has been functionalised, writes to an input, or a view of one."""
+    return any(
+        base.op == "placeholder"
+        for node in graph.graph.nodes
+        if op in node.args
+        # Where it is not said what tensors are views of, to any of its inputs.
+        for base in node.kwargs.get("_all_bases", node.all_input_nodes)
+    )

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from scratch import package
+from scratch import ROOT, package, python
 from small_operators import (
     LIBRARY,
     MYADD_ERROR,
@@ -250,6 +250,44 @@ def test_gradients_around_a_mutation_under_inductor() -> None:
         gradients = torch.autograd.grad(run(mean, x, w.requires_grad_()), w)
         results.append((*gradients, mean))  # the backward writes nothing to it
     torch.testing.assert_close(*results)
+
+
+# In a process of its own: this one has no caches.
+CACHED_FORWARD = """
+import torch, extension_cpp
+from torch._dynamo.utils import counters
+
+def program(mean, x, w):
+    d = x @ w - mean
+    with torch.no_grad():
+        torch.ops.extension_cpp.myadd_out(mean, d * 0.1, mean)
+    return (d * d * mean).sum()
+
+def arguments(seed):
+    torch.manual_seed(seed)
+    return torch.randn(4, 3), torch.randn(4, 2), torch.randn(2, 3, requires_grad=True)
+
+compiled = torch.compile(program, fullgraph=True)
+compiled(*arguments(0))
+torch._dynamo.reset()
+results = []
+for run in program, compiled:
+    mean, x, w = arguments(1)
+    results.append((*torch.autograd.grad(run(mean, x, w), w), mean))
+assert counters["inductor"]["fxgraph_cache_hit"] == 1
+torch.testing.assert_close(*results)
+"""
+
+
+def test_gradients_around_a_mutation_of_a_forward_in_the_cache(tmp_path: Any) -> None:
+    """Compiled before, without its backward: it is not lowered again."""
+    env = {
+        "PYTHONPATH": str(ROOT),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path),
+        "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "0",
+    }
+    ended = python("-c", CACHED_FORWARD, cwd=tmp_path, env=env)
+    assert ended.returncode == 0, ended.stdout
 
 
 def test_mutation_in_an_exported_program_under_inductor(tmp_path: Any) -> None:
