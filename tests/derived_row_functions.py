@@ -319,3 +319,7 @@ def length_of_torch(x: Tensor) -> Tensor:
 def select_by_a_number_of_rows(x: Tensor, y: Tensor, a: float = -1.0) -> Tensor:
     mean = torch.where(torch.tensor(a) > 0, x.mean(-1, keepdim=True), 0.5)
     return torch.where(torch.tensor(a) < 0, mean, y) * y
+
+
+def softmax_of_the_unmasked(x: Tensor, mask: Tensor) -> Tensor:
+    return torch.where(mask > 0, x, -torch.inf).softmax(-1)

@@ -872,6 +872,25 @@ def test_values_that_a_definition_refuses_are_left_out(define):
     assert verified.functions >= {"binary_cross_entropy", "detach", "pow"}
 
 
+@pytest.mark.parametrize(
+    ("expression", "is_mask"),
+    [
+        ("x.masked_fill(mask.bool(), 0.0)", True),
+        ("torch.where(mask == 0, x, x * 2)", True),
+        ("torch.where(0.5 < mask, x, x * 2)", True),
+        ("x.masked_fill(mask.bool(), -torch.inf).softmax(-1)", True),
+        ("torch.where(mask > 0, x, -torch.inf).softmax(-1)", True),
+        ("x * (mask > 3)", False),
+        ("x * (mask > x)", False),
+        ("mask * (mask > 0) + x", False),
+    ],
+)
+def test_samples_of_masks_are_zeros_and_ones(expression, is_mask, define):
+    definition = read(define(f"def f(x: Tensor, mask: Tensor) -> Tensor:\n    return {expression}"))
+    written = "make(shape, low=0.0, high=1.0, step=1.0, requires_grad=False)"
+    assert (written in " ".join(assemble(definition).files["spec.py"].split())) == is_mask
+
+
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_ranges_are_tried_with_few_different_ones_first(count):
     order = sorted(

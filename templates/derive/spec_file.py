@@ -11,7 +11,7 @@ from .ops_file import in_torch
 from .plan import Plan
 from .python_text import MODULES, called
 from .refusal import taken
-from .verify import FLOAT32, MANY_ROWS, RANGES
+from .verify import FLOAT32, MANY_ROWS, MASK, RANGES
 
 # Functions that a reference does without, and why.
 UNLIKE = {
@@ -118,6 +118,8 @@ def sample(plan: Plan, shapes: Sequence[str], switched: bool = False, absent: bo
         if a.is_tensor:
             low, high = plan.verified.ranges[a.name]
             bounds = "" if (low, high) == RANGES[0] else f", low={low}, high={high}"
+            if (low, high) == MASK:  # finite differences would jump
+                bounds += ", step=1.0, requires_grad=False"
             made = f"make({shapes[plan.tensors.index(a.name)]}{bounds})"
             values.append("None" if absent and a.name in plan.optional else made)
         elif a.type == "bool":

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from .body import Body, chosen, each, leaves, nodes_of, switches_of
 from .graph import (
+    COMPARISONS,
     OF_ROWS,
     Gradient,
     Node,
+    Value,
     const,
     in_order,
     inputs_of,
+    is_const,
     make,
     replaced,
     simplified,
@@ -82,6 +86,20 @@ class Variant:
     otherwise: dict[str, int] = field(default_factory=dict)
 
     @property
+    def masks(self) -> list[str]:
+        """The tensors of which nothing but a comparison is used that tells 0 from 1.
+
+        None of them where there are no others.
+        """
+        outputs = nodes_of(self.forward)
+        compared: set[Value] = set()
+        others = {node.value for node in outputs}
+        for node in in_order(outputs):
+            (compared if tells_0_from_1(node) else others).update(arg.value for arg in node.args)
+        found = [name for name in self.tensors if name in compared - others]
+        return found if len(found) < len(self.tensors) else []
+
+    @property
     def passed_on(self) -> dict[str, Gradient]:
         """The tensors whose gradient is that of a result, as it is."""
         return {
@@ -140,6 +158,17 @@ class Variant:
 
     def uses(self, body: Body) -> set[str]:
         return inputs_of(nodes_of(body)) | switches_of(body)
+
+
+def tells_0_from_1(node: Node) -> bool:
+    """Whether it compares something with a constant, which is true of one of them alone."""
+    if node.op not in COMPARISONS:
+        return False
+    compare = getattr(operator, node.op)
+    left, right = node.args
+    if is_const(right):
+        return compare(0.0, right.value) != compare(1.0, right.value)
+    return is_const(left) and compare(left.value, 0.0) != compare(left.value, 1.0)
 
 
 def looks_at_rows(nodes: Sequence[Node]) -> bool:

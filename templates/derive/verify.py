@@ -31,6 +31,8 @@ SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, -3.0, 6.0, 
 FEW_SPECIAL = (0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 6.0)
 # Where a definition may be defined: everywhere, or of positive numbers, ...
 RANGES = ((-2.0, 2.0), (0.1, 2.0), (-0.9, 0.9), (0.1, 0.9), (1.1, 3.0), (-2.0, -0.1))
+# Of a mask: these two alone.
+MASK = (0.0, 1.0)
 MOST_RANGES = 200
 COUNT = 500
 # Of more combinations of special values than this, so many are drawn.
@@ -266,9 +268,15 @@ class Checked:
     ) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
         return {
-            name: low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
-            for name, (low, high) in zip(self.variant.tensors, ranges, strict=True)
+            name: drawn(limits, size, generator)
+            for name, limits, size in zip(
+                self.variant.tensors, ranges, self.shapes(shape), strict=True
+            )
         }
+
+    def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """Those of the tensors, of which the largest has the shape."""
+        return [shape] * len(self.variant.tensors)
 
     def special(self) -> dict[str, Tensor]:
         count = len(self.variant.tensors)
@@ -288,7 +296,7 @@ class Checked:
             NotDerived: there are none among those that are tried.
         """
         ones = dict.fromkeys(self.gradients, torch.ones(1, dtype=torch.float64))
-        tried = list(itertools.islice(candidates(len(self.variant.tensors)), MOST_RANGES))
+        tried = list(itertools.islice(self.candidates(), MOST_RANGES))
         raised, rough = None, None
         # Nor close to a pole, where finite differences and half types see little. What is large
         # everywhere is taken where nothing else is.
@@ -313,6 +321,15 @@ class Checked:
             f"magnitude, in none of the ranges that were tried{', with ' * bool(given)}{given}; "
             f"start from --template {self.template}"
         )
+
+    def candidates(self) -> Iterator[list[Range]]:
+        """Ranges for the tensors: first such that masks are some."""
+        masks = self.variant.masks
+        for limits in candidates(len(self.variant.tensors) - len(masks)):
+            others = iter(limits)
+            yield [MASK if name in masks else next(others) for name in self.variant.tensors]
+        if masks:
+            yield from candidates(len(self.variant.tensors))
 
     def is_accurate_within(self, ranges: Sequence[Range]) -> bool:
         """Whether float32 suffices for the definition and its gradients, all over the ranges."""
@@ -492,6 +509,16 @@ class Checked:
                 raise self.fail(f"the second derivative by {label}")
 
 
+def drawn(limits: Range, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    low, high = limits
+    values = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+    if limits == MASK:
+        values = values.round()
+        if shape[-1] > 1:  # a row of one kind alone may have no result
+            values[..., 0], values[..., 1] = 0, 1
+    return values
+
+
 def are_small(found: Sequence[Tensor]) -> bool:
     """Whether no value or gradient is large, and there is something besides zeros."""
     return all((t.abs() < LARGE).all() for t in found) and any(t.any() for t in found)
@@ -611,12 +638,7 @@ class CheckedRows(Checked):
     def random(
         self, ranges: Sequence[Range], seed: int = 0, shape: tuple[int, ...] = (30, 13)
     ) -> dict[str, Tensor]:
-        generator = torch.Generator().manual_seed(seed)
-        drawn = zip(self.variant.tensors, ranges, self.shapes(shape), strict=True)
-        return {
-            name: low + (high - low) * torch.rand(size, generator=generator, dtype=torch.float64)
-            for name, (low, high), size in drawn
-        }
+        return super().random(ranges, seed, shape)
 
     def special(self) -> dict[str, Tensor]:
         """Rows that hold special values, each at another column."""
