@@ -91,11 +91,13 @@ def _keep_saved_tensors(op: OpOverload) -> None:
 
 
 def _writes_to_input(op: OpOverload, graph: GraphModule) -> bool:
-    """Whether an operator, which has been functionalised, writes to an input, or a view of one."""
+    """Whether an operator, which has been functionalised, writes to an input, or a view of one.
+
+    Or may do so: of older means of functionalising nothing says what a tensor is a view of.
+    """
     return any(
-        base.op == "placeholder"
+        "_all_bases" not in node.kwargs
+        or any(base.op == "placeholder" for base in node.kwargs["_all_bases"])
         for node in graph.graph.nodes
         if op in node.args
-        # Where it is not said what tensors are views of, to any of its inputs.
-        for base in node.kwargs.get("_all_bases", node.all_input_nodes)
     )
