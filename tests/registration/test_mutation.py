@@ -252,6 +252,26 @@ def test_gradients_around_a_mutation_under_inductor() -> None:
     torch.testing.assert_close(*results)
 
 
+@pytest.mark.parametrize("says_bases", [True, False])
+def test_gradients_around_a_mutation_of_a_slice_under_inductor(says_bases: bool) -> None:
+    """However the operator is functionalised."""
+
+    def program(mean: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        d = x @ w - mean
+        part = mean[:2]
+        with torch.no_grad():
+            ops.myadd_out(part, d[:2] * 0.1, part)
+        return (d * d * mean).sum()
+
+    results = []
+    with torch._inductor.config.patch(enable_auto_functionalized_v2=says_bases):
+        for run in (program, torch.compile(program, fullgraph=True)):
+            mean, x, w = inputs((4, 3), (4, 2), (2, 3))
+            gradients = torch.autograd.grad(run(mean, x, w.requires_grad_()), w)
+            results.append((*gradients, mean))
+    torch.testing.assert_close(*results)
+
+
 # In a process of its own: this one has no caches.
 CACHED_FORWARD = """
 import torch, extension_cpp
