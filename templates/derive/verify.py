@@ -156,6 +156,7 @@ class Checked:
     """
 
     template = "elementwise"  # for what is not derived
+    shape: tuple[int, ...] = (COUNT,)  # of random tensors
 
     def __init__(
         self,
@@ -264,14 +265,13 @@ class Checked:
     # ----- values
 
     def random(
-        self, ranges: Sequence[Range], seed: int = 0, shape: tuple[int, ...] = (COUNT,)
+        self, ranges: Sequence[Range], seed: int = 0, shape: tuple[int, ...] | None = None
     ) -> dict[str, Tensor]:
         generator = torch.Generator().manual_seed(seed)
+        shapes = self.shapes(shape or self.shape)
         return {
             name: drawn(limits, size, generator)
-            for name, limits, size in zip(
-                self.variant.tensors, ranges, self.shapes(shape), strict=True
-            )
+            for name, limits, size in zip(self.variant.tensors, ranges, shapes, strict=True)
         }
 
     def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
@@ -296,7 +296,7 @@ class Checked:
             NotDerived: there are none among those that are tried.
         """
         ones = dict.fromkeys(self.gradients, torch.ones(1, dtype=torch.float64))
-        tried = list(itertools.islice(self.candidates(), MOST_RANGES))
+        tried = list(itertools.islice(self.candidates_with_masks(), MOST_RANGES))
         raised, rough = None, None
         # Nor close to a pole, where finite differences and half types see little. What is large
         # everywhere is taken where nothing else is.
@@ -322,8 +322,8 @@ class Checked:
             f"start from --template {self.template}"
         )
 
-    def candidates(self) -> Iterator[list[Range]]:
-        """Ranges for the tensors: first such that masks are some."""
+    def candidates_with_masks(self) -> Iterator[list[Range]]:
+        """Those for the tensors: first such that masks are some."""
         masks = self.variant.masks
         for limits in candidates(len(self.variant.tensors) - len(masks)):
             others = iter(limits)
@@ -622,6 +622,7 @@ class CheckedRows(Checked):
     """The same of a row-wise definition. Results for each row have a dimension for the columns."""
 
     template = "rowwise"
+    shape = (30, 13)
 
     @property
     def like(self) -> str:
@@ -634,11 +635,6 @@ class CheckedRows(Checked):
     def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         columns = self.variant.columns
         return [shape[-1:] if name in columns else shape for name in self.variant.tensors]
-
-    def random(
-        self, ranges: Sequence[Range], seed: int = 0, shape: tuple[int, ...] = (30, 13)
-    ) -> dict[str, Tensor]:
-        return super().random(ranges, seed, shape)
 
     def special(self) -> dict[str, Tensor]:
         """Rows that hold special values, each at another column."""
