@@ -128,7 +128,9 @@ def test_softmax_cross_entropy(device, dtype):
         ((16389, 4095), torch.bfloat16, 1),
         ((8193, 4096), torch.float32, 0),
         ((8193, 4096), torch.float32, 1),
-        # Read again, and shared by a cluster.
+        # Read again, and shared by clusters.
+        ((140, 50000), torch.bfloat16, 1),
+        ((140, 28004), torch.float32, 1),
         ((140, 65536), torch.bfloat16, 1),
         ((140, 65536), torch.float32, 1),
         ((140, 131072), torch.bfloat16, 1),

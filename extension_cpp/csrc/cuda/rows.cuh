@@ -82,6 +82,9 @@ constexpr int kMaxLongRowThreads = 1024;
 // time; to share them takes longer.
 constexpr int64_t kCachedRowBytes = 128 * 1024;
 
+// The same of one input whose accesses are two words and a shift, for which reading again takes longer.
+constexpr int64_t kCachedShiftedRowBytes = 104 * 1024;
+
 // Rows from so many bytes on are not read again one by one.
 constexpr int64_t kLongestRowBytes = 8 << 20;
 
@@ -876,12 +879,13 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     if constexpr (kLengths == Lengths::kAll) {
       // (A functor that writes no rows mostly makes one pass.)
       constexpr int64_t kMostShared = int64_t{kMaxClusterBlocks} * kMaxThreads * kMore;
+      constexpr int64_t kCached = kShifts<In, kFit> && In::kCount == 1 ? kCachedShiftedRowBytes : kCachedRowBytes;
       if constexpr (
           kFit != Fit::kRagged && N > 1 && writes_rows<F> && std::is_same_v<Grid, WholeRows> &&
-          kMostShared * kAccessBytes > kCachedRowBytes) {
+          kMostShared * kAccessBytes > kCached) {
         const auto kernel = rows_kernel<N, kMore, Fit::kWhole, kMaxThreads, SharedRows, In, F>;
         const int64_t blocks = ceil_div(accesses, int64_t{kMaxThreads} * kMore);
-        if (accesses * kAccessBytes > kCachedRowBytes && accesses <= kMostShared &&
+        if (accesses * kAccessBytes > kCached && accesses <= kMostShared &&
             resident_clusters(kernel, static_cast<int>(blocks), kMaxThreads, 0) > 0) {
           const int64_t each = ceil_div(accesses, blocks);
           const Split split = Split::of(grid.cols, each * N);
