@@ -5,11 +5,13 @@ import random
 
 import pytest
 import torch
+from torch._inductor import lowering
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from extension_cpp import ops
 from extension_cpp.battery.layouts import strided
+from extension_cpp.battery.surroundings import fresh_compiler
 from extension_cpp.testing import devices
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -487,6 +489,73 @@ def test_a_layout_that_data_makes_dense_is_told_apart():
         assert compiled(x, torch.arange(5) < 3).stride() == (7, 1)
         with pytest.raises(RuntimeError, match=r"assertion failed for expression Ne\(u0, 5\)"):
             compiled(x, torch.arange(5) < 5)
+
+
+def rows_innermost(y):
+    """The same tensor, with its first dimension innermost in memory."""
+    return y.permute(1, 2, 0).contiguous().permute(2, 0, 1)
+
+
+# Layouts that a size of 1 changes: those that differ in where this dimension lies are one then, a
+# tensor of one row has the output's shape, and rows with gaps between them are dense.
+THAT_ONE_ROW_CHANGES = {
+    "mymul": lambda y, row: ops.mymul(y.mT, rows_innermost(y).mT),
+    "mymuladd": lambda y, row: ops.mymuladd(rows_innermost(y).mT, y.mT, 1.5),
+    "swiglu": lambda y, row: ops.swiglu(y.mT, rows_innermost(y).mT),
+    "one row": lambda y, row: ops.mymul(y.mT.contiguous().mT, row),
+    "gaps": lambda y, row: ops.square(y[:, :2].mT),
+    "gaps, layer": lambda y, row: ops.bn_relu(y[:, :2].mT, *torch.ones(4, 5)),
+    "gaps and none": lambda y, row: ops.affine(
+        y[:, :2], y[:, 2:].mT.contiguous().mT, y.new_ones(5)
+    ),
+    "sum": lambda y, row: ops.vector_add(
+        torch.cat([y, row]).mT, rows_innermost(torch.cat([y, row])).mT
+    ),
+}
+
+THAT_ONE_ROW_LEAVES = {
+    "contiguous": lambda y, row: ops.swiglu(y, y * 2),
+    "halves": lambda y, row: ops.swiglu(*torch.cat([y, y + 1], -1).chunk(2, -1)),
+    "columns": lambda y, row: ops.square(y[..., :3]),
+    "expanded": lambda y, row: ops.mymuladd(y, row.expand_as(y), 1.5),
+    "one row": lambda y, row: ops.mymul(y, row),
+}
+
+
+def test_one_row_where_inductor_knows_of_some(monkeypatch):
+    """Inductor's code is for the strides at any number of rows, and copies where 1 changes them."""
+    copied = []
+    require = lowering.require_contiguous_strides
+
+    def require_contiguous_strides(node, *args, **kwargs):
+        copied.append(node.target)
+        return require(node, *args, **kwargs)
+
+    monkeypatch.setattr(lowering, "require_contiguous_strides", require_contiguous_strides)
+
+    def check(functions):
+        def run(x, row, mask):
+            y = x[mask]
+            return {name: function(y, row) for name, function in functions.items()}
+
+        x, row = (torch.randn(n, 4, 5, requires_grad=True) for n in (7, 1))
+        compiled = torch.compile(run, fullgraph=True)
+        for count in (5, 1, 0, 2):
+            mask = torch.arange(7) < count
+            outputs, references = compiled(x, row, mask), run(x, row, mask)
+            for name, output in outputs.items():
+                torch.testing.assert_close(output, references[name], msg=name)
+            gradients = (
+                torch.autograd.grad(sum(o.square().sum() for o in results.values()), (x, row))
+                for results in (outputs, references)
+            )
+            torch.testing.assert_close(*gradients)
+
+    with fresh_compiler(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        check(THAT_ONE_ROW_LEAVES)
+        assert copied == []
+        check(THAT_ONE_ROW_CHANGES)
+        assert len(copied) >= len(THAT_ONE_ROW_CHANGES)
 
 
 @pytest.mark.parametrize("name", OF_DATA)

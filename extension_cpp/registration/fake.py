@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, overload
 
@@ -9,6 +10,7 @@ import torch
 from torch._ops import OpOverload
 
 from extension_cpp.registration.dispatch import library, lookup_each
+from extension_cpp.registration.inductor import StableStrides
 from extension_cpp.shapes import fake_kernel
 
 
@@ -38,4 +40,17 @@ def register_fake(op: str | OpOverload, /, *rest: Any) -> None:
     ops, func = lookup_each(op, *rest)
     for each in ops:
         name = each.name()
-        torch.library.register_fake(name, func or fake_kernel(name), lib=library(each.namespace))
+        kernel = _with_lowering(each, func or fake_kernel(name))
+        torch.library.register_fake(name, kernel, lib=library(each.namespace))
+
+
+def _with_lowering(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
+    """The same kernel, by which inductor, whose traces call it first, gets to know the operator."""
+    lowering = StableStrides(op)
+
+    @functools.wraps(kernel)
+    def fake(*args: Any, **kwargs: Any) -> Any:
+        lowering.install()
+        return kernel(*args, **kwargs)
+
+    return fake

@@ -1,14 +1,76 @@
-"""How inductor lowers operators that write to their arguments."""
+"""How inductor, the default backend of torch.compile, lowers operators."""
 
 from __future__ import annotations
 
+import functools
+import itertools
 import sys
 from typing import Any
 
+from torch import Tensor
 from torch._ops import OpOverload
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
+from torch.fx.node import map_arg
+from torch.utils import _pytree as pytree
 
 from extension_cpp.registration.signature import Signature
+
+
+class StableStrides:
+    """How inductor lowers an operator where sizes depend on data, as that of ``x[mask]`` does.
+
+    Its code is for the strides that the fake kernel names, which are those at almost any size. But
+    a size that turns out to be 1 may change them: layouts that differ in where this dimension is
+    are one then, and an elementwise kernel keeps the layout on which its inputs agree. Where that
+    can be, the kernel is given contiguous inputs, of which it makes contiguous outputs.
+    """
+
+    def __init__(self, op: OpOverload) -> None:
+        self._op = op
+        self._installed = op._schema.is_mutable
+
+    def install(self) -> None:
+        """Tells inductor, if it is there: it is loaded before torch.compile traces anything."""
+        inductor = sys.modules.get("torch._inductor.lowering")
+        if self._installed or inductor is None:
+            return
+        self._installed = True
+        if self._op in inductor.lowerings:
+            return
+        from torch._inductor.virtualized import V
+
+        # As inductor does by itself when it first meets an operator.
+        tag = inductor.get_layout_constraint_tag(self._op, with_default=True)
+        constraint = inductor.tag_to_layout_constraint(tag)
+        inductor.make_fallback(self._op, constraint, warn=False, override_decomp=True)
+        fallback = inductor.lowerings[self._op]
+
+        @functools.wraps(fallback)
+        def lower(*args: Any, **kwargs: Any) -> Any:
+            node = V.graph.current_node
+            if node.target is self._op and _strides_may_depend_on_data(node):
+                args, kwargs = inductor.require_contiguous_strides(node, *args, **kwargs)
+            return fallback(*args, **kwargs)
+
+        inductor.lowerings[self._op] = lower
+
+
+def _strides_may_depend_on_data(node: Node) -> bool:
+    """Whether sizes depend on data, and the dimensions of an input are in another order.
+
+    Where those of all inputs lie one within the other, as in contiguous tensors or in parts of
+    such, or are expanded, outputs are contiguous at any size.
+    """
+    # Imported where it is needed: it brings sympy, and half a second.
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
+
+    values = map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))
+    tensors = [value for value in pytree.tree_leaves(values) if isinstance(value, Tensor)]
+    if not any(map(free_unbacked_symbols, tensors)):
+        return False
+    of_tensors = ([n for n in t.stride() if not statically_known_true(n == 0)] for t in tensors)
+    neighbours = itertools.chain.from_iterable(map(itertools.pairwise, of_tensors))
+    return not all(statically_known_true(outer >= inner) for outer, inner in neighbours)
 
 
 class Lowering:
