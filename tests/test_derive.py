@@ -296,6 +296,31 @@ def f(x: Tensor) -> Tensor:
         verify.verify(definition := read(define(summed)), derive(definition))
 
 
+@pytest.mark.parametrize(
+    ("statement", "both"),
+    [
+        ("m &= y > 0", "m & (y > 0)"),
+        ("m |= y > 0", "m | (y > 0)"),
+        ("m ^= y > 0", "m ^ (y > 0)"),
+        ("m *= y > 0", "m & (y > 0)"),
+        ("m += y > 0", "m | (y > 0)"),
+        ("m = m * (y > 0)", "m & (y > 0)"),
+        ("m = (y > 0) + m", "(y > 0) | m"),
+        ("m.logical_and_(y)", "m & (y != 0)"),
+        ("m.masked_fill_(y > 0, 0)", "torch.where(y > 0, False, m)"),
+        ("z = m\n    m = m.bool()\n    z &= y > 0", "m & (y > 0)"),
+        (
+            "z = x * y\n    z.gt_(0)\n    m = z + z > 1",
+            "(x * y > 0).to(x.dtype) + (x * y > 0).to(x.dtype) > 1",
+        ),
+    ],
+)
+def test_masks_stay_masks_and_numbers_numbers(statement, both, formulas):
+    source = "def f(x: Tensor, y: Tensor) -> Tensor:\n    m = x > 0\n    {}\n"
+    source += "    return torch.where(m, x, y)"
+    assert formulas(source.format(statement)) == formulas(source.format(f"m = {both}"))
+
+
 def test_the_smallest_and_largest_of_a_row_at_once(formulas):
     at_once = (
         "    r = torch.aminmax(x, dim=-1, keepdim=True)\n    return (x - r.min) / (r.max - r.min)"

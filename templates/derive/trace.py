@@ -538,7 +538,9 @@ class Recorder(TorchFunctionMode):
                     "this writes elements to a value for each row",
                     instead="give the result a name of its own",
                 )
-            written.node, written.is_squeezed = node, is_squeezed
+            # It keeps its dtype.
+            written.node = mask(node) if written.node.is_bool else real(node)
+            written.is_squeezed = is_squeezed
             return written
         return result
 
@@ -619,12 +621,13 @@ class Recorder(TorchFunctionMode):
                 wanted = self.dtype
             elif isinstance(value, torch.dtype):
                 wanted = value
-        if wanted == torch.bool:
-            return Traced.of(mask(tensor.node), is_squeezed=tensor.is_squeezed)
-        if wanted is not None and not wanted.is_complex and tensor.node.is_bool:
-            return Traced.of(real(tensor.node), is_squeezed=tensor.is_squeezed)
-        # As the operator does by itself.
-        if wanted == torch.float32 or (wanted == self.dtype and name in ("to", "type", "type_as")):
+        if wanted is not None and not wanted.is_complex:
+            node = mask(tensor.node) if wanted == torch.bool else real(tensor.node)
+            if node is not tensor.node:
+                return Traced.of(node, is_squeezed=tensor.is_squeezed, extent=tensor.extent)
+        # As the operator does by itself; a mask stays what it is.
+        by_itself = (torch.float32, torch.bool)
+        if wanted in by_itself or (wanted == self.dtype and name in ("to", "type", "type_as")):
             return tensor
         raise unknown(name)
 

@@ -32,7 +32,9 @@ def real(value: Any) -> Node:
 
 def mask(value: Any) -> Node:
     node = lift(value)
-    return node if node.is_bool else make("ne", node, const(0))
+    if node.is_bool:
+        return node
+    return const(bool(node.value)) if node.op == "const" else make("ne", node, const(0))
 
 
 def bools(value: Any) -> Node:
@@ -61,7 +63,7 @@ def call(op: str) -> Callable[..., Node]:
 
 for _name in [
     *FUNCTIONS,
-    *words("neg mul sign relu reciprocal isnan isinf isfinite signbit"),
+    *words("neg sign relu reciprocal isnan isinf isfinite signbit"),
     *words("atan2 hypot copysign fmod maximum minimum fmax fmin remainder"),
     *words("logaddexp logaddexp2 xlogy"),
 ]:
@@ -76,7 +78,6 @@ for _other, _name in {
     "less": "lt",
     "less_equal": "le",
     "not_equal": "ne",
-    "multiply": "mul",
     "sgn": "sign",
     "absolute": "abs",
     "negative": "neg",
@@ -107,12 +108,24 @@ def scaled(value: Node, by: Any) -> Node:
     return value if is_const(by := lift(by), 1) else make("mul", by, value)
 
 
+def are_masks(*operands: Any) -> bool:
+    """Whether what is added or multiplied of these is a mask as well."""
+    return all(lift(operand).is_bool for operand in operands)
+
+
 # ----- arithmetic
 
 
 @says("add", "__radd__")
 def _add(x: Any, y: Any, *, alpha: Any = 1) -> Node:
+    if are_masks(x, y) and is_const(lift(alpha), 1):
+        return _or(x, y)
     return make("add", real(x), scaled(real(y), alpha))
+
+
+@says("mul", "multiply")
+def _mul(x: Any, y: Any) -> Node:
+    return _and(x, y) if are_masks(x, y) else make("mul", real(x), real(y))
 
 
 @says("sub", "subtract")
@@ -265,7 +278,8 @@ def of_bools(function: Callable[..., Node]) -> Callable[..., Node]:
 
 
 for _name, _method in {"and": "and", "or": "or", "xor": "xor", "not": "invert"}.items():
-    says(f"bitwise_{_name}", f"__{_method}__")(of_bools(VOCABULARY[f"logical_{_name}"]))
+    # By its name alone, as __iand__ has it.
+    says(_name, f"bitwise_{_name}", f"__{_method}__")(of_bools(VOCABULARY[f"logical_{_name}"]))
 
 
 @says("where")
@@ -282,7 +296,8 @@ def _where(condition: Any, *branches: Any) -> Node:
 
 @says("masked_fill")
 def _masked_fill(x: Any, condition: Any, value: Any) -> Node:
-    return where(bools(condition), real(value), real(x))
+    of_its_dtype = mask if lift(x).is_bool else real
+    return where(bools(condition), of_its_dtype(value), of_its_dtype(x))
 
 
 @says("clamp", "clip")
