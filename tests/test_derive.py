@@ -297,6 +297,35 @@ def f(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(
+    ("body", "shape"),
+    [
+        ("return torch.zeros_like(x) + x.sum(-1, keepdim=True)", "*rows n"),
+        ("return torch.zeros_like(x) + weight + x.sum(-1, keepdim=True)", "*rows n"),
+        ("m = torch.zeros_like(x) > 0\n    return s + m.to(x.dtype)", "*rows n"),
+        ("m = torch.zeros_like(x).bool()\n    return torch.where(m, weight, s)", "*rows n"),
+        ("y = torch.zeros_like(x)\n    y += s\n    return y", "*rows n"),
+        ("y = torch.zeros_like(x)\n    return s * y.shape[-1]", "*rows 1"),
+        ("return x * torch.ones_like(s.squeeze(-1)).unsqueeze(-1) + s", "*rows n"),
+        ("y = torch.zeros_like(s).squeeze(-1)\n    return y.unsqueeze(-1) + s", "*rows 1"),
+        (
+            "y = torch.zeros_like(s.squeeze(-1)).unsqueeze(-1)\n"
+            "    return y.squeeze(-1) + s.squeeze(-1)",
+            "*rows",
+        ),
+    ],
+)
+def test_zeros_keep_their_shape(body, shape, define):
+    source = "def f(x: Tensor, weight: Tensor) -> Tensor:\n"
+    source += f"    s = x.mean(-1, keepdim=True) * x.norm(dim=-1, keepdim=True)\n    {body}"
+    if "weight" not in body:
+        source = source.replace(", weight: Tensor", "")
+    definition = read(define(source))
+    variants = derive(definition)
+    assert variants[0].results[0].shape == shape
+    verify.verify(definition, variants)
+
+
+@pytest.mark.parametrize(
     ("statement", "both"),
     [
         ("m &= y > 0", "m & (y > 0)"),
@@ -1434,12 +1463,12 @@ REFUSED = {
     "without keepdim": (TENSOR + "x - x.mean(-1)", "reduce with keepdim=True"),
     "twice": (
         TENSOR + "x.sum(-1, keepdim=True).sum(-1)",
-        "sum is of what has no value for each element of a row",
+        "sum is of what has no value of its own for each element of a row",
     ),
     "squeezed": (TENSOR + "x.sum(-1).sum(-1)", "sum is of what has a value for each row alone"),
     "of a parameter": (
         "def f(x: Tensor, weight: Tensor) -> Tensor:\n    return x * weight.sum(-1, keepdim=True)",
-        "sum is of what has no value for each element of a row",
+        "sum is of what has no value of its own for each element of a row",
     ),
     "p": (TENSOR + "x.norm(p=3, dim=-1)", "a norm with p=3 is not derived; there are 1, 2 and"),
     "no eps": (TENSOR + "F.rms_norm(x, x.shape[-1:])", "rms_norm without eps depends on the dtype"),
@@ -1521,6 +1550,14 @@ REFUSED = {
             *("x * (mask & (x > 0))", "x.where(mask, 0)"),
         )
     },
+    "zeros without a dimension": (
+        TENSOR + "torch.zeros_like(x) + x.sum(-1)",
+        "a value for each row without a dimension for the columns meets one that has it; reduce",
+    ),
+    "rows of zeros": (
+        TENSOR + "torch.zeros_like(x).softmax(-1) * x",
+        "softmax is of what has no value of its own for each element of a row; reduce what is made",
+    ),
     "a function of math": (TENSOR + "math.tanh(x)", "math.tanh is not of tensors; say torch.tanh"),
     "a function of NumPy": (
         "import numpy as np\n" + TENSOR + "np.tanh(x)",

@@ -341,6 +341,9 @@ def traced(
         ) from None
     results = result if isinstance(result, tuple) else (result,)
     check_results(definition, results)
+    for result in results:
+        if result.extent == ELEMENT and result.node.extent == ROW:
+            result.node = make("expand", result.node, make("tensor", value=tensors[0]))
     return results, names
 
 

@@ -140,6 +140,12 @@ define(
     word="flag",
 )
 
+# In the shape of a tensor: a result, which is written so anyway.
+define(
+    *("expand", Form("{0}.expand_as({1})", WHOLE, (WHOLE,)), None),
+    *(lambda g, out, x, like: (g, None), lambda x, like: x),
+    word="expanded",
+)
 # A constant for the derivatives, of any order.
 define("detach", Form("{0}.detach()", WHOLE, (WHOLE,)), lowered=lambda x: x, word="detached")
 

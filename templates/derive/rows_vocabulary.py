@@ -54,8 +54,8 @@ def element(x: Any, what: str) -> Node:
     node = real(x)
     if node.extent != ELEMENT:
         raise refuse(
-            f"{what} is of what has no value for each element of a row",
-            instead="reduce tensors that have the rows' shape",
+            f"{what} is of what has no value of its own for each element of a row",
+            instead="reduce what is made of the elements",
         )
     return node
 

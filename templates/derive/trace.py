@@ -381,7 +381,7 @@ def extent_of(operands: Sequence[Any]) -> int:
 
 def common_squeeze(operands: Sequence[Any]) -> bool:
     """Whether the result of an elementwise function of these has no dimension for the columns."""
-    tensors = [a for a in operands if isinstance(a, Traced) and a.node.extent]
+    tensors = [a for a in operands if isinstance(a, Traced) and a.extent]
     squeezed = [a for a in tensors if a.is_squeezed]
     if squeezed and len(squeezed) < len(tensors):
         raise refuse(
@@ -573,13 +573,12 @@ class Recorder(TorchFunctionMode):
         given = (*args, *kwargs.values())
         if name == "size":
             return Sizes(self.dtype)[given[0]] if given else Sizes(self.dtype)
-        if tensor.node.extent == ROW:
-            if name == "unsqueeze" and given == (-1,) and tensor.is_squeezed:
-                return Traced.of(tensor.node)
+        if tensor.extent == ROW:
+            put_in = {"unsqueeze": (-1,), "__getitem__": ((..., None),)}
+            if put_in.get(name) == given and tensor.is_squeezed:
+                return Traced.of(tensor.node, extent=ROW)
             if name == "squeeze" and given == (-1,) and not tensor.is_squeezed:
-                return Traced.of(tensor.node, is_squeezed=True)
-            if name == "__getitem__" and given == ((..., None),) and tensor.is_squeezed:
-                return Traced.of(tensor.node)
+                return Traced.of(tensor.node, is_squeezed=True, extent=ROW)
         raise unknown(name)
 
     def computed(self, name: str, args: Any, kwargs: dict[str, Any]) -> Node:
@@ -604,9 +603,9 @@ class Recorder(TorchFunctionMode):
         if name == "device":
             # Another one in each of two traces.
             return torch.device("cpu" if self.dtype == torch.float64 else "meta")
-        if name == "shape" and isinstance(tensor, Traced) and tensor.node.extent & COLUMN:
+        if name == "shape" and isinstance(tensor, Traced) and tensor.extent & COLUMN:
             sizes = Sizes(self.dtype)
-            return (sizes.last,) if tensor.node.extent == COLUMN else sizes
+            return (sizes.last,) if tensor.extent == COLUMN else sizes
         raise unknown(name)
 
     def same(self, name: str, tensor: Any) -> Traced:
