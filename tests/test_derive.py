@@ -195,6 +195,17 @@ def f(x: Tensor, a: float, k: int) -> Tensor:
         ("(True & (k > 2))", "to_real(and(gt(k, 2.0), True))"),
         ("((a > 0) == (k > 2))", "to_real(eq(to_real(gt(a, 0.0)), to_real(gt(k, 2.0))))"),
         ("math.sqrt(k > 2)", "sqrt(to_real(gt(k, 2.0)))"),
+        ("math.floor(a / 2) + math.exp2(k)", "add(floor(div(a, 2.0)), exp2(k))"),
+        # The first where neither is less, as Python has it.
+        ("min(1.0, a / k)", "where(lt(div(a, k), 1.0), div(a, k), 1.0)"),
+        ("max(a, 0)", "where(gt(0.0, a), 0.0, a)"),
+        ("max([k, 1])", "where(gt(1.0, k), 1.0, k)"),
+        ("min(i for i in (2, a))", "where(lt(a, 2.0), a, 2.0)"),
+        (
+            "min(2, a, k)",
+            "where(lt(k, where(lt(a, 2.0), a, 2.0)), k, where(lt(a, 2.0), a, 2.0))",
+        ),
+        ("min(2, 3)", "2.0"),
         ("type(a)(2)", "2.0"),
         ("type(k)(2)", "2.0"),
         ("(a if a != None else 1.0)", "a"),
@@ -1550,6 +1561,14 @@ REFUSED = {
             *("x * (mask & (x > 0))", "x.where(mask, 0)"),
         )
     },
+    "a choice by Python": (
+        TENSOR + "max(x, 0)",
+        "max is not of tensors; say torch.maximum, or torch.clamp where the other is a number",
+    ),
+    "a choice by a key": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return x * max(a, 2.0, key=abs)",
+        "a branch on a number would be taken once and for all",
+    ),
     "zeros without a dimension": (
         TENSOR + "torch.zeros_like(x) + x.sum(-1)",
         "a value for each row without a dimension for the columns meets one that has it; reduce",
@@ -1639,7 +1658,8 @@ REFUSED = {
             "a branch on a number would be taken once and for all",
         )
         for expression in (
-            *("k in (1, 4)", "(a > 0) == True", "max(k, 2)", "not a > 0", "a > 0 and k > 1"),
+            *("k in (1, 4)", "(a > 0) == True", "max(k, 2, key=abs)", "not a > 0"),
+            "a > 0 and k > 1",
             "bool(a > 0)",
         )
     },

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import functools
 import inspect
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .at_ties import passes_bounds
-from .graph import COLUMN, COMPARISONS, ROW, Node, cols, const, make
+from .graph import COLUMN, COMPARISONS, ROW, Node, cols, const, make, where
 from .operations import OPERATIONS
 from .refusal import BY_HAND, NotDerived, refuse, traced_file
 from .rows_vocabulary import ROWS
@@ -189,7 +190,8 @@ def no_branch(self: Any) -> bool:
 def no_conversion(self: Any, *_: Any) -> Any:
     raise refuse(
         "a number argument would become a constant here",
-        instead="leave it out, or compute with +, -, *, /, //, %, **, abs and functions of math",
+        instead="leave it out, or compute with +, -, *, /, //, %, **, abs, min, max and "
+        "functions of math",
     )
 
 
@@ -251,7 +253,8 @@ class Integer:
         return NotImplemented
 
 
-STAND_INS = (Traced, Real, Integer, Condition)
+NUMBERS = (Real, Integer, Condition)
+STAND_INS = (Traced, *NUMBERS)
 
 for _type, _operations in (
     (Real, NUMBER_OPERATIONS),
@@ -636,13 +639,40 @@ MATH = {
     **{name: name for name in ("exp", "expm1", "log", "log1p", "log2", "log10", "sqrt", "sin")},
     **{name: name for name in ("cos", "tan", "sinh", "cosh", "tanh", "erf", "erfc", "atan")},
     **{name: name for name in ("asin", "acos", "asinh", "acosh", "atanh", "copysign", "fmod")},
+    **{name: name for name in ("exp2", "floor", "ceil", "trunc")},
     **{"fabs": "abs", "pow": "pow", "atan2": "atan2", "hypot": "hypot"},
 }
 
 
+# Functions of Python that take a number in the place of one before it, by this comparison.
+CHOICES = {"min": "lt", "max": "gt"}
+
+
+def choice(name: str) -> Callable[..., Any]:
+    """The function, of number arguments too."""
+    original = getattr(builtins, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        values = [*args[0]] if len(args) == 1 else [*args]
+        if any(isinstance(value, Traced) for value in values):
+            raise refuse(
+                f"{name} is not of tensors",
+                instead=f"say torch.{name}imum, or torch.clamp where the other is a number",
+            )
+        is_of_arguments = any(isinstance(value, NUMBERS) for value in values)
+        if kwargs or not is_of_arguments or not all(map(is_number, values)):
+            return original(values, **kwargs)
+        node, *others = (real(as_node(value)) for value in values)
+        for other in others:
+            node = where(make(CHOICES[name], other, node), other, node)
+        return Real.of(node, evaluate(original, *values))
+
+    return call
+
+
 @contextlib.contextmanager
 def math_of_numbers(module: ModuleType) -> Iterator[None]:
-    """Has the functions of math take number arguments for what they are.
+    """Has the functions of math, min and max take number arguments for what they are.
 
     Args:
         module: that of the definition, which may have imported some by name.
@@ -656,7 +686,7 @@ def math_of_numbers(module: ModuleType) -> Iterator[None]:
                 raise refuse(
                     f"math.{name} is not of tensors", instead=f"say torch.{MATH.get(name, name)}"
                 )
-            if not any(isinstance(a, (Real, Integer, Condition)) for a in args):
+            if not any(isinstance(a, NUMBERS) for a in args):
                 return original(*args, **kwargs)
             if name not in MATH:
                 raise refuse(
@@ -678,6 +708,8 @@ def math_of_numbers(module: ModuleType) -> Iterator[None]:
             for name, value in list(vars(place).items()):
                 if any(value is function for function in functions):
                     stack.enter_context(mock.patch.object(place, name, wrapped(value)))
+        for name in CHOICES.keys() - vars(module).keys():
+            stack.enter_context(mock.patch.object(module, name, choice(name), create=True))
         yield
 
 
