@@ -1561,6 +1561,19 @@ REFUSED = {
             *("x * (mask & (x > 0))", "x.where(mask, 0)"),
         )
     },
+    **{
+        f"writes to what shares its memory: {sharing}": (
+            f"def f(x: Tensor) -> Tensor:\n    y = x * x.sum(-1, keepdim=True)\n    {sharing}\n"
+            "    return y * z",
+            "as by y.detach(), and what is written under no_grad has the gradients of before: give",
+        )
+        for sharing in (
+            "z = y.detach()\n    y += 1",
+            "y = y.sum(-1, keepdim=True)\n    z = y.squeeze(-1)\n    y *= x.amax(-1, keepdim=True)\n"
+            "    y = y.squeeze(-1)",
+            "z = x\n    with torch.no_grad():\n        y += 1",
+        )
+    },
     "a choice by Python": (
         TENSOR + "max(x, 0)",
         "max is not of tensors; say torch.maximum, or torch.clamp where the other is a number",

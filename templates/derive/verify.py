@@ -24,7 +24,7 @@ from .python_text import function, scope
 from .refusal import NotDerived
 from .rows_operations import summed_together
 from .saved import OUTPUT
-from .trace import MAKING_CONSTANTS, in_order_of_torch
+from .trace import MAKING_CONSTANTS, in_order_of_torch, in_place
 from .variant import Variant
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, -3.0, 6.0, 30.0)
@@ -140,6 +140,10 @@ class Called(TorchFunctionMode):
         return INSTEAD.get(name, function)(*args, **kwargs)
 
 
+# What makes a tensor that another shares its memory with, or a write that derivatives do not see.
+SHARING = {"detach", "squeeze", "unsqueeze", "__getitem__", "_set_grad_enabled"}
+
+
 def as_float64(value: Any) -> Any:
     return torch.float64 if value is torch.float32 else value
 
@@ -235,6 +239,10 @@ class Checked:
         if ("gradient of" in what or "derivative by" in what) and self.has_own_derivative():
             cause = "a torch.autograd.Function in it has a derivative of its own, which cannot be "
             cause += "derived: write what it computes without it, or "
+        elif self.called & SHARING and any(in_place(name)[1] for name in self.called):
+            cause = "what it writes to is also seen where its memory is shared, as by y.detach(), "
+            cause += "and what is written under no_grad has the gradients of before: give the "
+            cause += "result of the write a name of its own, or "
         elif self.numbers and self.called & {*MAKING_CONSTANTS}:
             cause = "torch.tensor(a) is float32, and so is what is made of it alone: compute with "
             cause += "the numbers themselves, by math, or "
