@@ -437,6 +437,25 @@ def test_a_reference_that_keeps_float64(body, define):
     assert "    return torch.softmax(x, -1)\n" in text
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "x.masked_fill(mask == 0, -1e9)",
+        "torch.where(mask == 0, torch.full_like(x, -1e9), x)",
+        "x.masked_fill(mask == 0, -1e9) + 0 * x.sum(-1, keepdim=True)",
+    ],
+)
+def test_a_reference_that_takes_halves(body, define):
+    """In which PyTorch fills no tensor with a number that they do not hold."""
+    source = f"def f(x: Tensor, mask: Tensor) -> Tensor:\n    return {body}"
+    text = assemble(read(define(source))).files["spec.py"]
+    assert "# Of primitive operations: the definition raises for a half type." in text
+    names: dict[str, Any] = {"torch": torch}
+    exec(text[text.index("def composed") : text.index("\n\n\n", text.index("composed"))], names)
+    x, mask = torch.ones(2, dtype=torch.float16), torch.tensor([0, 1]).half()
+    assert names["composed"](x, mask).tolist() == [-math.inf, 1.0]
+
+
 def test_gradients_that_a_definition_turns_off_are_on_again(formulas):
     formulas(
         "def f(x: Tensor) -> Tensor:\n"
@@ -1542,6 +1561,19 @@ REFUSED = {
         "def f(x: Tensor) -> Tensor:\n    x += 1\n    return x",
         "this writes to an argument",
     ),
+    **{
+        f"writes to what shares its memory: {sharing}": (
+            f"def f(x: Tensor) -> Tensor:\n    y = x * x.sum(-1, keepdim=True)\n    {sharing}\n"
+            "    return y * z",
+            "as by y.detach(), and what is written under no_grad has the gradients of before: give",
+        )
+        for sharing in (
+            "z = y.detach()\n    y += 1",
+            "y = y.sum(-1, keepdim=True)\n    z = y.squeeze(-1)\n    y *= x.amax(-1, keepdim=True)\n"
+            "    y = y.squeeze(-1)",
+            "z = x\n    with torch.no_grad():\n        y += 1",
+        )
+    },
     "writes elements to rows": (
         "def f(x: Tensor) -> Tensor:\n    y = x.sum(-1, keepdim=True)\n    y += x\n    return y",
         "'y += x': this writes elements to a value for each row; give the result a name of its own",
@@ -1559,19 +1591,6 @@ REFUSED = {
         for expression in (
             *("torch.where(mask, x, 0)", "x.masked_fill(~mask, 0)", "x.masked_fill(mask, 0)"),
             *("x * (mask & (x > 0))", "x.where(mask, 0)"),
-        )
-    },
-    **{
-        f"writes to what shares its memory: {sharing}": (
-            f"def f(x: Tensor) -> Tensor:\n    y = x * x.sum(-1, keepdim=True)\n    {sharing}\n"
-            "    return y * z",
-            "as by y.detach(), and what is written under no_grad has the gradients of before: give",
-        )
-        for sharing in (
-            "z = y.detach()\n    y += 1",
-            "y = y.sum(-1, keepdim=True)\n    z = y.squeeze(-1)\n    y *= x.amax(-1, keepdim=True)\n"
-            "    y = y.squeeze(-1)",
-            "z = x\n    with torch.no_grad():\n        y += 1",
         )
     },
     "a choice by Python": (

@@ -11,7 +11,7 @@ from .ops_file import in_torch
 from .plan import Plan
 from .python_text import MODULES, called
 from .refusal import taken
-from .verify import FLOAT32, MANY_ROWS, MASK, RANGES
+from .verify import FLOAT32, MANY_ROWS, MASK, NO_HALF, RANGES
 
 # Functions that a reference does without, and why.
 UNLIKE = {
@@ -31,6 +31,7 @@ UNLIKE = {
     "margin_ranking_loss": "PyTorch's margin_ranking_loss cannot be checkpointed selectively",
     "isclose": "PyTorch's isclose cannot be checkpointed selectively",
     FLOAT32: "the definition computes float64 in float32",
+    NO_HALF: "the definition raises for a half type",
     "no_grad": "torch.no_grad() stops no derivative in forward mode",
 }
 FUTURE = "from __future__ import annotations\n"

@@ -109,8 +109,8 @@ INSTEAD: dict[str, Callable[..., Tensor]] = {
 }
 
 
-# What is called so where a definition converts to float32.
-FLOAT32 = "float32"
+# What is called so where a definition converts to float32, and where it raises of half types.
+FLOAT32, NO_HALF = "float32", "no_half"
 
 
 class Called(TorchFunctionMode):
@@ -317,7 +317,6 @@ class Checked:
                     raised = raised or error
                     continue
                 if are_tame(found):
-                    self.check_half(tensors)
                     rough = rough or ranges
                     if self.is_accurate_within(ranges):
                         return ranges
@@ -389,26 +388,26 @@ class Checked:
             name: torch.full(shape, 0.5, dtype=torch.float64)
             for name, shape in zip(self.variant.tensors, shapes, strict=True)
         }
-        self.check_shapes(
-            self.define(tensors), [torch.broadcast_shapes(*shapes)] * len(self.gradients)
-        )
+        self.check_results(tensors, [torch.broadcast_shapes(*shapes)] * len(self.gradients))
 
-    def check_shapes(self, values: Sequence[Tensor], wanted: Sequence[Sequence[int]]) -> None:
-        for value, shape in zip(values, wanted, strict=True):
+    def check_results(self, tensors: Mapping[str, Tensor], wanted: Sequence[Sequence[int]]) -> None:
+        """Refuses results of other shapes, or of another dtype than the tensors'.
+
+        Of halves they may be of another, as `.float()` makes them, or none: a number may be too
+        large.
+        """
+        for value, shape in zip(self.define(tensors), wanted, strict=True):
             if value.shape != shape:
                 raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(shape)}")
-            if value.dtype != torch.float64:
-                raise another_dtype(self.definition, torch.float64, value.dtype)
-
-    def check_half(self, tensors: Mapping[str, Tensor]) -> None:
-        """Refuses results of another dtype than the tensors', as `.float()` makes of halves."""
-        try:
-            values = self.define({name: t.bfloat16() for name, t in tensors.items()})
-        except Undefined:  # not for halves, or not of rounded values
-            return
-        for value in values:
-            if value.dtype != torch.bfloat16:
-                raise another_dtype(self.definition, torch.bfloat16, value.dtype)
+        for dtype in (torch.float64, torch.bfloat16, torch.float16):
+            try:
+                values = self.define({name: t.to(dtype) for name, t in tensors.items()})
+            except Undefined:
+                self.called.add(NO_HALF)
+                continue
+            for value in values:
+                if value.dtype != dtype:
+                    raise another_dtype(self.definition, dtype, value.dtype)
 
     def gradients_of_outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         like = next(iter(tensors.values()))
@@ -670,7 +669,7 @@ class CheckedRows(Checked):
                 for name, size in zip(self.variant.tensors, given, strict=True)
             }
             wanted = [(*shape[:-1], 1) if r.of_row else shape for r in self.variant.results]
-            self.check_shapes(self.define(tensors), wanted)
+            self.check_results(tensors, wanted)
         return False
 
     def gradients_of_outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
