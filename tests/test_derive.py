@@ -1537,6 +1537,12 @@ REFUSED = {
     "shape": (TENSOR + "x / x.shape[0]", "of a tensor's sizes rows know the last one alone"),
     "shapes": (TENSOR + "x.sum(-1) / len(x.shape)", "of a tensor's sizes rows know the last one"),
     "size": (TENSOR + "x * x.size(0)", "of a tensor's sizes rows know the last one alone"),
+    "len": (TENSOR + "x / len(x)", "len asks for a tensor's sizes, which no element knows"),
+    "iteration": (TENSOR + "sum(x)", "iter picks elements out, and each result is made of the"),
+    "a check of values": (
+        "def f(x: Tensor) -> Tensor:\n    assert (x > 0).all()\n    return x.log()",
+        "leave it out where it checks what is given, or start from --template rowwise, or --templ",
+    ),
     "reshape": (TENSOR + "x.reshape(-1)", "reshape changes a shape"),
     "float": (TENSOR + "torch.exp(x.float())", "of torch.bfloat16 the result is torch.float32"),
     "double": (TENSOR + "x.double().to(x.dtype)", "double depends on or changes a dtype"),

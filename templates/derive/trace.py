@@ -60,6 +60,9 @@ class Traced(Tensor):
     def __rmul__(self, other: Any) -> Any:
         return torch.mul(other, self)
 
+    def __iter__(self) -> Any:
+        raise unknown("__iter__")
+
     @staticmethod
     def of(node: Node, is_own: bool = True, is_squeezed: bool = False, extent: int = 0) -> Traced:
         tensor = torch.empty(0).as_subclass(Traced)

@@ -621,10 +621,15 @@ ROWS = "start from --template rowwise, or --template kernel"
 KINDS: list[tuple[str, str, str]] = [
     (
         "prod argmax argmin group_norm batch_norm instance_norm median "
-        "mode quantile all any count_nonzero cumsum cumprod cummax cummin logcumsumexp "
+        "mode quantile count_nonzero cumsum cumprod cummax cummin logcumsumexp "
         "dist cdist sort topk nansum nanmean trapezoid diff",
         "{} looks at more than one element, in a way that is not derived",
         ROWS,
+    ),
+    (
+        "all any",
+        "{} looks at more than one element, in a way that is not derived",
+        f"leave it out where it checks what is given, or {ROWS}",
     ),
     (
         "cross_entropy nll_loss",
@@ -647,7 +652,7 @@ KINDS: list[tuple[str, str, str]] = [
     (
         "__getitem__ index_select gather take scatter select narrow chunk split unbind "
         "masked_select nonzero roll flip index_add tril triu glu pixel_shuffle take_along_dim "
-        "diagonal scatter_add index_fill masked_scatter",
+        "diagonal scatter_add index_fill masked_scatter __iter__",
         "{} picks elements out, and each result is made of the elements in its own place",
         "give the parts as tensors of their own, or start from --template kernel",
     ),
@@ -659,13 +664,12 @@ KINDS: list[tuple[str, str, str]] = [
         "leave it out, or do it to the tensors that are passed",
     ),
     (
-        "shape size dim ndim numel nelement stride is_contiguous storage_offset",
+        "shape size dim ndim numel nelement stride is_contiguous storage_offset __len__",
         "{} asks for a tensor's sizes, which no element knows",
         "make it an argument, a number, or leave the assertion out",
     ),
     (
-        "__bool__ item tolist __float__ __int__ __index__ equal allclose is_nonzero __contains__ "
-        "__len__ __iter__",
+        "__bool__ item tolist __float__ __int__ __index__ equal allclose is_nonzero __contains__",
         "{} looks at the values of a tensor, on which no branch can depend",
         "say it with torch.where",
     ),
