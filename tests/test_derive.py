@@ -1551,6 +1551,11 @@ REFUSED = {
         TENSOR + "x * (2 if x.dtype == torch.float64 else 3)",
         "what it computes depends on a dtype or a device, or on what",
     ),
+    "a copy in some dtypes": (
+        "def f(x: Tensor) -> Tensor:\n    y = x * 2\n    z = y.float()\n    y += 1\n"
+        "    return z.to(x.dtype) * y",
+        "what it computes depends on a dtype or a device, or on what",
+    ),
     "dtype of halves": (
         TENSOR + "x.clamp(max=65504) if x.dtype == torch.float16 else x",
         "x here and clamp_max(x, 65504.0) there; write what holds for every dtype",

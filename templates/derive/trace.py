@@ -633,7 +633,8 @@ class Recorder(TorchFunctionMode):
         # As the operator does by itself; a mask stays what it is.
         by_itself = (torch.float32, torch.bool)
         if wanted in by_itself or (wanted == self.dtype and name in ("to", "type", "type_as")):
-            return tensor
+            # Of another dtype it is a copy, which no write is seen in.
+            return tensor if wanted in (self.dtype, torch.bool) else self.same("clone", tensor)
         raise unknown(name)
 
 
