@@ -443,6 +443,8 @@ def test_a_reference_that_keeps_float64(body, define):
         "x.masked_fill(mask == 0, -1e9)",
         "torch.where(mask == 0, torch.full_like(x, -1e9), x)",
         "x.masked_fill(mask == 0, -1e9) + 0 * x.sum(-1, keepdim=True)",
+        "F.threshold(mask, 0.5, -1e9) * x",
+        "torch.maximum(x, torch.full_like(x, -1e9)) / mask.clamp(max=1e5) * (2 * mask - 1)",
     ],
 )
 def test_a_reference_that_takes_halves(body, define):
@@ -454,6 +456,13 @@ def test_a_reference_that_takes_halves(body, define):
     exec(text[text.index("def composed") : text.index("\n\n\n", text.index("composed"))], names)
     x, mask = torch.ones(2, dtype=torch.float16), torch.tensor([0, 1]).half()
     assert names["composed"](x, mask).tolist() == [-math.inf, 1.0]
+
+
+def test_second_derivatives_in_halves(define):
+    source = TENSOR + "x.clamp(-1e9, 1.0) * x.clamp(0.0, math.inf)"
+    text = assemble(read(define(source))).files["ops.py"]
+    assert "torch.where(x < -1000000000, -1000000000, x)" in text
+    assert "torch.clamp(x, 0, math.inf)" in text
 
 
 def test_gradients_that_a_definition_turns_off_are_on_again(formulas):

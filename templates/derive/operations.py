@@ -762,12 +762,19 @@ whole(
 )
 
 
+def overflows(node: Node) -> bool:
+    """Whether it is a number that float16 does not hold, which PyTorch refuses for a bound."""
+    return is_const(node) and 65504 < abs(float(node.value)) < math.inf  # type: ignore[arg-type]
+
+
 def composed(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Expressions in operations that PyTorch has, too."""
+    """Expressions in operations that PyTorch has, too, and for half types."""
 
     def rule(op: str, args: tuple[Node, ...]) -> Node | None:
         operation = OPERATIONS[op] if args else None
-        if operation is None or operation.python is not None or operation.lowered is None:
+        if operation is None or operation.lowered is None:
+            return None
+        if operation.python is not None and not any(map(overflows, args)):
             return None
         return operation.lowered(*args)
 
