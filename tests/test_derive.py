@@ -3757,6 +3757,17 @@ def test_the_celu_of_pytorch_is_no_reference(define):
     assert "reference=composed, counterpart=f" in text
 
 
+@pytest.mark.parametrize("factor", ["1 / k", "abs(k)", "(k // 2 + 1) ** -k"])
+def test_a_reference_that_is_composed_imports_what_it_calls(factor, define):
+    source = f"def f(x: Tensor, k: int) -> Tensor:\n    return torch.celu(x, 0.3) * ({factor})"
+    text = assemble(read(define(source))).files["spec.py"]
+    composed = text[text.index("def composed") :]
+    names: dict[str, Any] = {}
+    exec(text[: text.index("def f(")] + composed[: composed.index("\n\n\n")], names)
+    assert names["composed"](torch.ones(2), 3).isfinite().all()
+    assert ("real_math." in composed) == ("import real_math" in text)
+
+
 def test_a_sum_is_zero_of_a_row_without_columns():
     # In the forward the quotient stays inside: outside it would be 0 / 0.
     source = printed("entropy", "entropy.cpp")

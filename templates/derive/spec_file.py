@@ -36,7 +36,11 @@ UNLIKE = {
 }
 FUTURE = "from __future__ import annotations\n"
 # Of what formulas use.
-IMPORTS = {"math.": "import math\n", "F.": "import torch.nn.functional as F\n"}
+IMPORTS = {
+    "math": "import math\n",
+    "F": "import torch.nn.functional as F\n",
+    "real_math": "from extension_cpp import real_math\n",
+}
 
 
 def spec_file(plan: Plan) -> str:
@@ -54,7 +58,7 @@ def spec_file(plan: Plan) -> str:
         given += ", stops_gradients=True"
     last = f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
     check_names(plan, f"{formulas}{samples}{last}")
-    text = "".join(line for word, line in IMPORTS.items() if word in formulas)
+    text = "".join(line for name, line in IMPORTS.items() if re.search(rf"\b{name}\.", formulas))
     text += f"import torch\nfrom extension_cpp.testing import {imported}\n"
     text += f"{plan.definition.source}\n\n{formulas}{samples}{last}"
     return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
