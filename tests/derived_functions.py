@@ -850,3 +850,9 @@ def corrected_moment(
 
 def debiased(x: Tensor, scale: float, step: int, offset: bool) -> Tensor:
     return x / (1 - 0.9**step) + (scale * offset + (step > 1) * 0.5)
+
+
+def window(x: Tensor, mask: Tensor, step: int, steps: int = 100, low: float = -1.0) -> Tensor:
+    is_inside = x > low * min(1.0, step / max(1, steps))
+    is_inside &= mask > 0
+    return x.masked_fill(~is_inside, -1e9)

@@ -323,3 +323,7 @@ def select_by_a_number_of_rows(x: Tensor, y: Tensor, a: float = -1.0) -> Tensor:
 
 def softmax_of_the_unmasked(x: Tensor, mask: Tensor) -> Tensor:
     return torch.where(mask > 0, x, -torch.inf).softmax(-1)
+
+
+def sum_for_each(x: Tensor, y: Tensor) -> Tensor:
+    return torch.zeros_like(x) + y.sum(-1, keepdim=True)
