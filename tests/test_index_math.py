@@ -83,11 +83,12 @@ bool non_overlapping(int64_t dim, const int64_t* sizes, const int64_t* strides) 
 }
 
 bool shared(
-    int64_t offset, int64_t itemsize, int64_t dim_a, const int64_t* sizes_a,
+    int64_t offset, int64_t bytes_a, int64_t bytes_b, int64_t dim_a, const int64_t* sizes_a,
     const int64_t* strides_a, int64_t dim_b, const int64_t* sizes_b, const int64_t* strides_b) {
   const char* const base = reinterpret_cast<const char*>(int64_t{1} << 40);
   return share_memory(
-      base, {dim_a, sizes_a, strides_a}, base + offset, {dim_b, sizes_b, strides_b}, itemsize);
+      base, {dim_a, sizes_a, strides_a}, bytes_a, base + offset, {dim_b, sizes_b, strides_b},
+      bytes_b);
 }
 }
 """
@@ -313,8 +314,8 @@ def test_overlap_with_itself(library):
             assert found == (len(set(elements)) == len(elements)), (sizes, strides)
 
 
-@pytest.mark.parametrize("itemsize", [1, 4])
-def test_overlap_of_two(library, itemsize):
+@pytest.mark.parametrize("itemsizes", [(1, 1), (4, 4), (2, 4), (4, 1)])
+def test_overlap_of_two(library, itemsizes):
     generator = random.Random(0)
     both = [0, 0]
     for _ in range(3000):
@@ -328,11 +329,11 @@ def test_overlap_of_two(library, itemsize):
         offset = generator.randrange(-20, 20)
         a, b = (
             {e * itemsize + start + byte for e in memory(0, *region) for byte in range(itemsize)}
-            for start, region in zip((0, offset), regions, strict=True)
+            for start, region, itemsize in zip((0, offset), regions, itemsizes, strict=True)
         )
         found = library.shared(
             ctypes.c_int64(offset),
-            ctypes.c_int64(itemsize),
+            *map(ctypes.c_int64, itemsizes),
             *geometry(*regions[0]),
             *geometry(*regions[1]),
         )

@@ -1,12 +1,14 @@
-"""Elementwise formulas with several results, of which no worked operator has one: built here."""
+"""Elementwise formulas of several results, of which no worked operator has one, and unfit ones."""
 
 import shutil
 import sys
+from typing import Any
 
 import pytest
+import torch
 from scratch import copy_repository, run
-
-pytestmark = pytest.mark.slow
+from test_abi import compile_library
+from torch import Tensor
 
 SOURCE = """
 #include "elementwise.h"
@@ -68,6 +70,7 @@ print("equal")
 """
 
 
+@pytest.mark.slow
 def test_several_results(tmp_path):
     root = copy_repository(tmp_path)
     package = root / "extension_cpp"
@@ -83,3 +86,73 @@ def test_several_results(tmp_path):
     called = run(sys.executable, "-c", CALLS, cwd=root, env={"PYTHONPATH": str(root)})
     assert called.returncode == 0, called.stdout
     assert called.stdout.splitlines()[-1] == "equal"
+
+
+@pytest.fixture(scope="module")
+def formulas(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    library, result = compile_library("formulas", "stable", tmp_path_factory.mktemp("formulas"))
+    assert result.returncode == 0, result.stderr
+    torch.ops.load_library(str(library))
+    return torch.ops.extension_cpp_formulas
+
+
+ONES = torch.ones(4, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "inputs", "message"),
+    [
+        ("mask", [ONES], "takes and gives one dtype, got torch.float32 and torch.bool"),
+        ("masked", [ONES, ONES > 0], "takes and gives one dtype, got torch.float32 and torch.bool"),
+        ("first", [ONES], "gives results of one shape, (4, 4), got (4,)"),
+        (
+            "scale_rows",
+            [ONES, ONES[0]],
+            "takes tensors that broadcast to its result, which the shapes, *rows n, *rows -> "
+            "*rows n, do not say",
+        ),
+    ],
+)
+def test_what_no_formula_is_for(formulas: Any, name: str, inputs: list[Tensor], message: str):
+    with pytest.raises(RuntimeError) as error:
+        getattr(formulas, name)(*inputs)
+    assert str(error.value) == f"{name}: a formula {message}"
+
+
+def test_a_formula_of_complex_numbers(formulas: Any):
+    with pytest.raises(RuntimeError, match=r"^conjugate: the result of a formula must be torch\."):
+        formulas.conjugate(ONES.to(torch.complex64))
+
+
+@pytest.mark.parametrize("to", ["whole", "part", "transposed"])
+@pytest.mark.parametrize("from_", ["whole", "part", "transposed"])
+def test_several_results_of_several_layouts(formulas: Any, to: str, from_: str):
+    """Each is written where it is, and nothing beside it."""
+
+    def placed(layout: str) -> tuple[Tensor, Tensor]:
+        memory = torch.randn(8, 8)
+        part = memory[:3, :4] if layout == "part" else memory.flatten()[:12].view(3, 4)
+        return memory, memory[:4, :3].t() if layout == "transposed" else part
+
+    (_, a), (memory, b) = placed(to), placed(from_)
+    x = torch.randn(3, 4)
+    expected, rest = a + x, memory.clone()
+    torch.as_strided(rest, b.shape, b.stride()).sub_(x)
+    formulas.move(x, a, b)
+    assert torch.equal(a, expected)
+    assert torch.equal(memory, rest)
+
+
+def test_what_is_written_and_what_shares_its_memory(formulas: Any):
+    x, memory = torch.ones(10), torch.zeros(20)
+    formulas.move(memory[:10], memory[:10], memory[10:])  # the same, and apart
+    for a, b in ((memory[:10], memory[5:15]), (memory[:10], memory[:10])):
+        with pytest.raises(RuntimeError, match=r"^move: from must share no memory with to$"):
+            formulas.move(x, a, b)
+    message = r"^move: to must be x itself or share no memory with it, but overlaps it in part$"
+    with pytest.raises(RuntimeError, match=message):
+        formulas.move(memory[1:11], memory[:10], x)
+    with pytest.raises(RuntimeError, match=r"^elementwise_into: a formula gives results of"):
+        formulas.move(x, memory[:10], memory[10:11])
+    with pytest.raises(RuntimeError, match=r"takes tensors that broadcast to its result, \(10,\)"):
+        formulas.move(x.expand(2, 10), memory[:10], memory[10:])

@@ -42,7 +42,8 @@ inline std::string python_name(ScalarType dtype) {
 inline std::string python_name(const Device& device) {
   switch (device.type()) {
     case DeviceType::CPU: return "cpu";
-    case DeviceType::CUDA: return "cuda:" + std::to_string(static_cast<int>(device.index()));
+    case DeviceType::CUDA:
+      return device.index() < 0 ? "cuda" : "cuda:" + std::to_string(static_cast<int>(device.index()));
     case DeviceType::Meta: return "meta";
     default: return "another device";
   }

@@ -11,6 +11,8 @@
 // The vector libraries at hand do not serve: Sleef, inside torch, is no part of the stable ABI, and compilers reach the
 // C library's, which is up to 4 units off, under -ffast-math alone.
 //
+// What is an instruction everywhere is not here: std::sqrt, std::fabs, std::floor and their like.
+//
 // They have a namespace of their own because an operator may be called exp or sigmoid.
 #pragma once
 

@@ -25,6 +25,35 @@ namespace extension_cpp {
 
 namespace detail {
 
+// Loops take and give elements of one dtype. They go by the shape of a result, which others have and inputs broadcast
+// to: by any other they would read and write what is not there.
+inline void check_operand(const char* op, const Tensor& result, const Tensor& operand, bool broadcasts) {
+  check(
+      dtype_of(operand) == dtype_of(result), op, ": a formula takes and gives one dtype, got ", dtype_of(result),
+      " and ", dtype_of(operand));
+  const IntArrayRef sizes = operand.sizes();
+  const IntArrayRef wanted = result.sizes();
+  bool fits = broadcasts ? sizes.size() <= wanted.size() : sizes.size() == wanted.size();
+  for (size_t d = 1; fits && d <= sizes.size(); ++d) {  // from the last dimension
+    const int64_t size = sizes[sizes.size() - d];
+    fits = size == wanted[wanted.size() - d] || (broadcasts && size == 1);
+  }
+  check(
+      fits, op,
+      broadcasts ? ": a formula takes tensors that broadcast to its result, "
+                 : ": a formula gives results of one shape, ",
+      wanted, ", got ", sizes);
+}
+
+template <size_t M, class... Inputs>
+void check_operands(const char* op, const std::array<Tensor, M>& outputs, const Inputs&... inputs) {
+  check_floating(op, "the result of a formula", outputs[0]);
+  for (size_t m = 1; m < M; ++m) {
+    check_operand(op, outputs[0], outputs[m], false);
+  }
+  (check_operand(op, outputs[0], inputs, true), ...);
+}
+
 template <template <class> class F, size_t M, class... Arguments>
 void compute_elementwise(std::array<Tensor, M>& outputs, const Arguments&... arguments) {
   static_assert(counts_of<F, Arguments...>::results == M, "an output for each result of the formula");
@@ -48,8 +77,10 @@ auto elementwise(const Operator& op, const Arguments&... arguments) {
   return std::apply(
       [&](const Tensor& first, const auto&... others) {
         const CheckedInputs inputs = op.check(first, others...);
+        op.check_broadcasts();
         const DeviceGuard guard(first);
         auto outputs = detail::make_tensors<kOutputs>([&](size_t k) { return inputs.new_output(k); });
+        detail::check_operands(op.name(), outputs, first, others...);
         detail::compute_elementwise<F>(outputs, arguments...);
         return detail::as_result(outputs);
       },
@@ -82,12 +113,26 @@ template <const Operator& op, template <class> class F, class... Numbers>
 constexpr auto elementwise_kernel =
     &detail::ElementwiseKernel<op, F, decltype(&F<float>::operator()), Numbers...>::call;
 
-// The same into tensors that are there already, and have been checked: each overlaps no other argument, unless it is
-// exactly that.
+// The same into tensors of any layout that are there already, and have been checked by the operator.
 template <template <class> class F, size_t M, class... Arguments>
 void elementwise_into(std::array<Tensor, M>& outputs, const Arguments&... arguments) {
+  std::apply(
+      [&](const auto&... inputs) { detail::check_operands("elementwise_into", outputs, inputs...); },
+      detail::tensors_in(arguments...));
   const DeviceGuard guard(outputs[0]);
-  detail::compute_elementwise<F>(outputs, arguments...);
+  // Loops write to one layout.
+  std::array<Tensor, M> to = outputs;
+  for (size_t m = 1; m < M; ++m) {
+    if (!same_layout(outputs[m], outputs[0])) {
+      to[m] = empty_with_strides(outputs[m], outputs[0].sizes(), outputs[0].strides());
+    }
+  }
+  detail::compute_elementwise<F>(to, arguments...);
+  for (size_t m = 1; m < M; ++m) {
+    if (!same_layout(outputs[m], outputs[0])) {
+      copy_into(outputs[m], to[m]);
+    }
+  }
 }
 
 // Into one.

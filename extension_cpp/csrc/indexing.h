@@ -140,17 +140,18 @@ inline bool reaches(const Term* terms, size_t num_terms, int64_t target, int& bu
 
 }  // namespace detail
 
-// Whether a byte belongs to both tensors; exact, but for layouts so exotic that the search is given up (then true).
+// Whether a byte belongs to both tensors, whose elements are of so many bytes; exact, but for layouts so exotic that
+// the search is given up (then true).
 inline bool share_memory(
-    const void* data_a, const Geometry& a, const void* data_b, const Geometry& b, int64_t itemsize) {
+    const void* data_a, const Geometry& a, int64_t bytes_a, const void* data_b, const Geometry& b, int64_t bytes_b) {
   // An element i of a and an element j of b meet where data_a + sum stride_a * i == data_b + sum stride_b * j, to
   // within an element. With size - 1 - j in the place of j all terms are positive.
   int64_t target = static_cast<int64_t>(reinterpret_cast<intptr_t>(data_b) - reinterpret_cast<intptr_t>(data_a));
-  std::vector<detail::Term> terms{{1, 2 * (itemsize - 1)}};
-  target += itemsize - 1;
+  std::vector<detail::Term> terms{{1, bytes_a - 1 + bytes_b - 1}};
+  target += bytes_b - 1;
   for (const Geometry* tensor : {&a, &b}) {
     for (int64_t d = 0; d < tensor->dim; ++d) {
-      const detail::Term term{tensor->strides[d] * itemsize, tensor->sizes[d] - 1};
+      const detail::Term term{tensor->strides[d] * (tensor == &a ? bytes_a : bytes_b), tensor->sizes[d] - 1};
       if (term.max < 0) {
         return false;
       }

@@ -42,6 +42,13 @@ inline bool same_layout(const Tensor& a, const Tensor& b) {
   return true;
 }
 
+// Whether a byte belongs to both.
+inline bool share_memory(const Tensor& a, const Tensor& b) {
+  return share_memory(
+      a.const_data_ptr(), geometry(a), static_cast<int64_t>(a.element_size()), b.const_data_ptr(), geometry(b),
+      static_cast<int64_t>(b.element_size()));
+}
+
 // `tensor` broadcast to the shape of `like` and laid out as it: a copy, unless it is so already.
 inline Tensor with_layout_of(const Tensor& like, const Tensor& tensor) {
   if (same_layout(tensor, like)) {

@@ -124,9 +124,23 @@ class NotationParser {
         std::any_of(result_.outputs.begin(), result_.outputs.end(), [](const Shape& shape) { return shape.like >= 0; });
     result_.elementwise = std::all_of(result_.inputs.begin(), result_.inputs.end(), whole) &&
                           std::all_of(result_.outputs.begin(), result_.outputs.end(), whole);
+    result_.broadcasts = !result_.outputs.empty() &&
+                         std::all_of(result_.inputs.begin(), result_.inputs.end(), [this](const Shape& shape) {
+                           return broadcasts(shape, result_.outputs[0]);
+                         });
   }
 
  private:
+  bool broadcasts(const Shape& input, const Shape& result) const {
+    const std::vector<Dim>& own = input.dims;
+    const std::vector<Dim>& to = result.like < 0 ? result.dims : result_.inputs[result.like].dims;
+    const auto fits = [](const Dim& a, const Dim& b) {
+      return a.symbol == Dim::kLiteral ? a.size == 1 || (b.symbol == a.symbol && b.size == a.size)
+                                       : a.symbol == Dim::kAnything || a.symbol == b.symbol;
+    };
+    return own.size() <= to.size() && std::equal(own.rbegin(), own.rend(), to.rbegin(), fits);
+  }
+
   [[noreturn]] static void fail(size_t position, std::string text) { throw NotationError{position, std::move(text)}; }
 
   void skip_spaces() {

@@ -24,7 +24,7 @@
 //            =weight then has
 // Of a list, Tensor[], every tensor has the shape; before the dtype, [64] says that there are at most so many. A
 // Tensor? that is None has none. What is written to, Tensor(a!), is of any layout in which no two elements share
-// memory.
+// memory, and shares none with another argument, but for one that is only read and is the very same.
 #pragma once
 
 #include <algorithm>
@@ -83,6 +83,7 @@ struct Notation {
   bool to_first = false;             // "..." is what it is of the first tensor, to which others broadcast
   int leader = -1;                   // the first tensor without a dtype of its own
   bool elementwise = false;          // no shape has single dimensions: outputs keep the layout of the inputs
+  bool broadcasts = false;           // every input broadcasts to the first result: its shape ends as that does
 
   std::string error;  // with the line and the place in it; empty where there is none
 };

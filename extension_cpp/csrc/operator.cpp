@@ -38,7 +38,7 @@ CheckedInputs::CheckedInputs(const Notation& notation, const detail::Given* give
   }
   for (size_t k = 0; k < count; ++k) {
     for (size_t i = 0; notation_.arguments[k].written && i < given_[k].count; ++i) {
-      check_non_overlapping(op(), label(k, i).c_str(), given_[k].tensors[i]);
+      check_memory(k, i);
     }
   }
 }
@@ -315,6 +315,26 @@ void CheckedInputs::refuse_shape(const Shape& shape, size_t k, size_t i, uint32_
   throw std::logic_error("unreachable");
 }
 
+void CheckedInputs::check_memory(size_t k, size_t i) const {
+  const Tensor& written = given_[k].tensors[i];
+  check_non_overlapping(op(), label(k, i).c_str(), written);
+  for (size_t j = 0; j < notation_.inputs.size(); ++j) {
+    for (size_t l = 0; l < given_[j].count; ++l) {
+      const Tensor& other = given_[j].tensors[l];
+      const bool both = notation_.arguments[j].written;
+      if ((j == k && l == i) || (both && std::pair(j, l) > std::pair(k, i)) || !share_memory(written, other)) {
+        continue;
+      }
+      const std::string must = ": " + label(k, i) + " must ";
+      check(!both, op(), must, "share no memory with ", label(j, l));
+      check(
+          written.const_data_ptr() == other.const_data_ptr() && dtype_of(written) == dtype_of(other) &&
+              same_layout(written, other),
+          op(), must, "be ", label(j, l), " itself or share no memory with it, but overlaps it in part");
+    }
+  }
+}
+
 std::string CheckedInputs::label(size_t k, size_t i) const {
   const TensorArgument& argument = notation_.arguments[k];
   return argument.list ? argument.name + "[" + std::to_string(i) + "]" : argument.name;
@@ -340,6 +360,13 @@ void CheckedInputs::refuse_line(size_t count) const {
   check(notation_.error.empty(), notation_.error);
   check(false, op(), ": check() got ", count, " arguments, but the shapes are of ", notation_.inputs.size());
   throw std::logic_error("unreachable");
+}
+
+void Operator::check_broadcasts() const {
+  extension_cpp::check(
+      notation_.broadcasts, notation_.name,
+      ": a formula takes tensors that broadcast to its result, which the shapes, ", shapes_ == nullptr ? "" : shapes_,
+      ", do not say");
 }
 
 Operator::Operator(const char* schema, const char* shapes) : schema_(schema), shapes_(shapes), next_(all_) {

@@ -104,6 +104,11 @@ class CheckedInputs {
   // `bound`: what was known before this tensor.
   [[noreturn]] void refuse_shape(const Shape& shape, size_t k, size_t i, uint32_t bound) const;
 
+  // ----- memory
+
+  // Of tensor i of argument k, which is written to.
+  void check_memory(size_t k, size_t i) const;
+
   // ----- names
 
   std::string label(size_t k, size_t i) const;
@@ -135,9 +140,12 @@ class Operator {
   const char* name() const { return notation_.name.c_str(); }
   const char* schema() const { return schema_; }
 
+  // Throws where inputs need not broadcast to the first result, as loops over elements have it.
+  void check_broadcasts() const;
+
   // Throws what is wrong with the tensors of a call: Tensor, std::optional<Tensor> or TensorList, in the order of the
   // schema. First the dtypes and devices of all of them, then their shapes, then whether what is written to overlaps
-  // itself.
+  // itself, or another argument without being just that. (Fake tensors have no memory: the last is known here alone.)
   template <class... Tensors>
   CheckedInputs check(const Tensors&... tensors) const {
     const detail::Given given[] = {detail::given(tensors)...};

@@ -251,6 +251,7 @@ auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
           const auto f = detail::make_formula<A, F>(arguments...);
           if (all_whole) {
             auto to = detail::make_tensors<kAlways>([&](size_t m) { return outputs[m]; });
+            detail::check_operands(op.name(), to, first, others...);
             backend::elementwise<T>(detail::FirstResults<A, kAlways, F<A>>{f}, to, first, others...);
           } else {
             const detail::FirstResults<A, M, F<A>> all{f};

@@ -1,6 +1,5 @@
 #include "cpu/elementwise.h"
 
-#include "checks.h"
 #include "cpu/lines.h"
 #include "few.h"
 #include "indexing.h"
@@ -433,11 +432,6 @@ class Call {
 }  // namespace
 
 void elementwise(RowLoop loop, const void* formula, const Operands& operands) {
-  const ScalarType dtype = operands.outputs[0].scalar_type();
-  for (size_t k = 0; k < operands.num_inputs; ++k) {
-    const ScalarType other = operands.inputs[k]->scalar_type();
-    check(other == dtype, "expected scalar type ", toString(dtype), " but found ", toString(other));
-  }
   const Layouts layouts(operands);
   if (!layouts.fits) {
     on_contiguous_copies(loop, formula, operands);

@@ -176,7 +176,6 @@ void elementwise(RowLoop loop, const void* formula, const Operands& operands);
 template <class T, size_t M, class F, class... Inputs>
 void elementwise(const F& f, std::array<Tensor, M>& outputs, const Inputs&... inputs) {
   using Loop = detail::RowLoopOf<T, F, std::make_index_sequence<M>, std::index_sequence_for<Inputs...>>;
-  static_cast<void>(outputs[0].template mutable_data_ptr<T>());  // throws where that is not the dtype
   const Tensor* const from[] = {&inputs...};
   detail::elementwise(Loop::run, &f, {sizeof(T), outputs.data(), M, from, sizeof...(inputs)});
 }
