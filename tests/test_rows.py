@@ -279,7 +279,7 @@ Tensor firsts(const Tensor& x, const Tensor& y) { return rowwise<Firsts>(kFirsts
 // The backward of x * w * sum(x), and of + b.
 const Operator kColumnSums{
     "column_sums(Tensor g, Tensor x, Tensor w, float a) -> (Tensor, Tensor, Tensor)",
-    "*rows n, *rows n, n -> *rows n, n, n"};
+    "*rows n, *rows n, n:wide -> *rows n, n:w, n"};
 
 template <class T>
 struct ColumnSums {
@@ -571,10 +571,13 @@ def test_rowwise_refuses_what_would_be_read_out_of_bounds(run):
 # Of few long rows the sums take a second pass.
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [*ROWS_OF_TENSORS, (3, 50000), (70, 20000)], ids=str)
-def test_rowwise_with_column_sums(run, shape: tuple[int, ...], dtype: torch.dtype):
+@pytest.mark.parametrize("is_wide", [False, True], ids=["", "wide"])
+def test_rowwise_with_column_sums(
+    run, shape: tuple[int, ...], dtype: torch.dtype, is_wide: bool
+) -> None:
     g, x = (torch.randn(2, *shape).mul(0.1) / max(1, shape[-1]) ** 0.5).to(dtype)
     x.abs_()  # what adds up to next to nothing has no digits to compare
-    w = torch.randn(shape[-1]).to(dtype)
+    w = torch.randn(shape[-1]).to(torch.float32 if is_wide and dtype.itemsize == 2 else dtype)
     grad, grad_w, grad_b = torch.ops.rows_test.column_sums(g, x, w, 2.5)
     g64, x64 = g.double(), x.double()
     total = x64.sum(-1, keepdim=True)
@@ -585,9 +588,10 @@ def test_rowwise_with_column_sums(run, shape: tuple[int, ...], dtype: torch.dtyp
         (g64 * x64 * total).sum_to_size(sizes),
         g64.sum_to_size(sizes),
     )
-    for result, right in zip((grad, grad_w, grad_b), expected, strict=True):
-        assert result.dtype == dtype
+    dtypes = dtype, w.dtype, dtype
+    for result, right, wanted in zip((grad, grad_w, grad_b), expected, dtypes, strict=True):
+        assert result.dtype == wanted
         largest = right.abs().max().item() if right.numel() else 1.0
-        error = max(torch.finfo(dtype).eps, 1e-5 if dtype != torch.float64 else 1e-12)
-        atol = error * largest + torch.finfo(dtype).tiny * torch.finfo(dtype).eps
+        error = max(torch.finfo(wanted).eps, 1e-5 if wanted != torch.float64 else 1e-12)
+        atol = error * largest + torch.finfo(wanted).tiny * torch.finfo(wanted).eps
         torch.testing.assert_close(result.double(), right, rtol=error, atol=atol)

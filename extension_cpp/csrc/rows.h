@@ -36,6 +36,7 @@
 #include "formula.h"
 #include "operator.h"
 #include "row_values.h"
+#include "sum_output.h"
 
 #ifdef __CUDACC__
 #include "cuda/columns.cuh"
@@ -211,7 +212,7 @@ struct WriteColumns {
 template <class T, class F, size_t K, size_t C>
 void launch_rows_of_any_length(
     const Tensor& like, const F& f, const std::array<const T*, K>& inputs, int64_t rows, int64_t cols,
-    const std::array<T*, C>& sums) {
+    const std::array<SumOutput<T>, C>& sums) {
   using A = acc_t<T>;
   using Values = typename F::RowValues;
   if (backend::launch_rows_and_column_sums<T>(like, FindAndWrite<F>{f}, inputs, rows, cols, sums)) {
@@ -270,7 +271,8 @@ auto rowwise(const Operator& op, const Arguments&... arguments) {
 }
 
 // The same for a functor that also adds to columns, of rows of any length. The operator returns C more tensors, [cols],
-// which are the sums: of what the functor adds to each. It says in two steps what happens to a row,
+// which are the sums: of what the functor adds to each, of the rows' dtype or of that in which they are summed, as the
+// gradient of a wide parameter is. It says in two steps what happens to a row,
 //
 //   using RowValues = Values<A, 2>;
 //
@@ -284,9 +286,8 @@ auto rowwise_with_column_sums(const Operator& op, const Arguments&... arguments)
                          const auto& members) {
     using T = typename decltype(tag)::type;
     const auto f = detail::make_row_functor<F<T>>(std::make_index_sequence<M>(), outputs, members);
-    std::array<T*, C> sums;
-    std::transform(
-        outputs.begin() + M, outputs.end(), sums.begin(), [](Tensor& sum) { return sum.mutable_data_ptr<T>(); });
+    std::array<SumOutput<T>, C> sums;
+    std::transform(outputs.begin() + M, outputs.end(), sums.begin(), [](Tensor& sum) { return SumOutput<T>::of(sum); });
     detail::launch_rows_of_any_length<T>(like, f, inputs, rows, cols, sums);
   };
   return detail::for_rows<M + C>(op, launch, arguments...);
