@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import builtins
 import contextlib
+import functools
 import importlib.util
 import inspect
 import io
@@ -263,18 +264,19 @@ def source_of(function: Callable[..., Any], file: Path) -> str:
         NotDerived: it uses what would not be there in another file.
     """
     text = file.read_text(encoding="utf-8")
-    tree = ast.parse(text)
+    bound = names_bound_by_each(text)
+    body = [*bound]
     scope = function.__globals__
     touching: dict[str, list[ast.stmt]] = {}
-    for node in tree.body:
-        for name in names_bound(node) | names_changed(node, scope):
+    for node in body:
+        for name in bound[node] | names_changed(node, scope):
             touching.setdefault(name, []).append(node)
     needed: set[str] = set()
     taken: set[ast.stmt] = set()
 
     def take(node: ast.stmt) -> None:
         taken.add(node)
-        for name in names_used(node) | names_bound(node):
+        for name in names_used(node) | bound[node]:
             need(name)
 
     def need(name: str) -> None:
@@ -287,17 +289,17 @@ def source_of(function: Callable[..., Any], file: Path) -> str:
                 "taken along into spec.py; define it above the function"
             )
         for node in touching.get(name, []):
-            for other in on_the_lines_of(node, tree.body):
+            for other in on_the_lines_of(node, body):
                 if other not in taken:
                     take(other)
 
     need(function.__name__)
-    for node in tree.body:
+    for node in body:
         for part in ast.walk(node) if node in taken else ():
             if isinstance(part, IMPORTS):
                 check_import(part, file)
-    kept = [node for node in tree.body if node in taken]
-    future = [node for node in tree.body if getattr(node, "module", None) == "__future__"]
+    kept = [node for node in body if node in taken]
+    future = [node for node in body if getattr(node, "module", None) == "__future__"]
     imports = [node for node in kept if isinstance(node, IMPORTS) and node not in future]
     head = "\n".join(map(ast.unparse, [*future, *imports]))
     rest = source(text, [node for node in kept if not isinstance(node, IMPORTS)])
@@ -347,6 +349,12 @@ def source(text: str, nodes: Sequence[ast.stmt]) -> str:
             found += apart + "\n".join(lines[first - 1 : last])
             end = last
     return found
+
+
+@functools.lru_cache(1)
+def names_bound_by_each(text: str) -> dict[ast.stmt, set[str]]:
+    """Those of each statement of a file, in their order."""
+    return {node: names_bound(node) for node in ast.parse(text).body}
 
 
 def names_bound(node: ast.stmt) -> set[str]:

@@ -674,6 +674,9 @@ def choice(name: str) -> Callable[..., Any]:
     return call
 
 
+FUNCTIONS_OF_MATH = {id(f) for n, f in vars(math).items() if callable(f) and not n.startswith("_")}
+
+
 @contextlib.contextmanager
 def math_of_numbers(module: ModuleType) -> Iterator[None]:
     """Has the functions of math, min and max take number arguments for what they are.
@@ -706,11 +709,10 @@ def math_of_numbers(module: ModuleType) -> Iterator[None]:
 
         return call
 
-    functions = [f for name, f in vars(math).items() if callable(f) and not name.startswith("_")]
     with contextlib.ExitStack() as stack:
         for place in (math, module):
             for name, value in list(vars(place).items()):
-                if any(value is function for function in functions):
+                if id(value) in FUNCTIONS_OF_MATH:
                     stack.enter_context(mock.patch.object(place, name, wrapped(value)))
         for name in CHOICES.keys() - vars(module).keys():
             stack.enter_context(mock.patch.object(module, name, choice(name), create=True))

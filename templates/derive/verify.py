@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import math
 import random
@@ -297,6 +298,7 @@ class Checked:
         columns = torch.tensor(rows, dtype=torch.float64)
         return {name: columns[:, k].clone() for k, name in enumerate(self.variant.tensors)}
 
+    @functools.cached_property
     def ranges(self) -> list[Range]:
         """Of each tensor, in which the definition and its gradients are finite, and not large.
 
@@ -364,7 +366,7 @@ class Checked:
 
     def check(self) -> list[Range]:
         """Checks everything; returns the ranges of the tensors in which it is defined."""
-        ranges = self.ranges()
+        ranges = self.ranges
         random = self.random(ranges)
         self.agree(random)
         self.agree(self.accepted(self.special()))
@@ -683,7 +685,7 @@ class CheckedRows(Checked):
         }
 
     def check(self) -> list[Range]:
-        ranges, fewest = self.ranges(), self.fewest_columns()
+        ranges, fewest = self.ranges, self.fewest_columns()
         for shape in ROWS:
             tensors = self.random(ranges, shape=shape)
             # Of fewer columns nothing but rounding is left, of terms that may be large.
@@ -717,7 +719,7 @@ class CheckedRows(Checked):
 
         A row of few numbers may by chance be one of equal numbers, nearly.
         """
-        tensors = self.random(ranges or self.ranges(), shape=(rows, columns))
+        tensors = self.random(ranges or self.ranges, shape=(rows, columns))
         rough, exact = (
             self.first_derivatives({n: t.to(dtype) for n, t in tensors.items()})
             for dtype in (torch.float32, torch.float64)
@@ -730,7 +732,7 @@ class CheckedRows(Checked):
         return self.is_accurate(MANY_COLUMNS, MANY_ROWS // 10, ranges)
 
     def is_defined(self, columns: int) -> bool:
-        tensors = self.random(self.ranges(), shape=(200, columns))
+        tensors = self.random(self.ranges, shape=(200, columns))
         try:
             rough, exact = (
                 self.all_derivatives({n: t.to(dtype) for n, t in tensors.items()})
@@ -837,35 +839,38 @@ def verify(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         own = numbers_of_its_own(definition)
-        every = [checked(definition, v, s, own) for v, s in cases(definition, variants)]
+        made: dict[tuple[Any, ...], list[Checked]] = {}
+
+        def every(numbers: dict[str, float]) -> list[Checked]:
+            """One for each variant and value of the switches, which know what they found out."""
+            key = tuple(numbers.items())
+            if key not in made:
+                made[key] = [
+                    checked(definition, variant, switches, numbers, nan_is_infinite)
+                    for variant, switches in cases(definition, variants)
+                ]
+            return made[key]
+
         # All are asked: of each the functions that it calls are kept.
-        shapes = [each.broadcasts() for each in every]
-        functions = frozenset().union(*(each.called for each in every))
-        columns = fewest_columns(definition, variants, own)
+        shapes = [each.broadcasts() for each in every(own)]
+        functions = frozenset().union(*(each.called for each in every(own)))
+        columns = fewest_columns(every(own))
         if len(definition.schema.settings) < 2:
             try:
-                found = [
-                    ranges(definition, variants, numbers, nan_is_infinite)
-                    for numbers in battery_numbers(definition)
-                ]
+                found = [ranges(every(numbers)) for numbers in battery_numbers(definition)]
                 if all(other == found[0] for other in found):
                     return Verified(all(shapes), found[0], None, *columns, functions)
             except Undefined:
                 pass
-        limits = ranges(definition, variants, own, nan_is_infinite)
-        return Verified(all(shapes), limits, own, *columns, functions)
+        return Verified(all(shapes), ranges(every(own)), own, *columns, functions)
 
 
-def fewest_columns(
-    definition: Definition, variants: Sequence[Variant], numbers: Mapping[str, float]
-) -> tuple[int, int]:
+def fewest_columns(every: Sequence[Checked]) -> tuple[int, int]:
     """Of a row, and of each of many rows."""
-    if not variants[0].is_of_rows:
-        return 0, 0
-    rows = [CheckedRows(definition, v, s, numbers) for v, s in cases(definition, variants)]
+    rows = [each for each in every if isinstance(each, CheckedRows)]
     return (
-        max(each.fewest_columns() for each in rows),
-        max(each.fewest_columns_of_many_rows() for each in rows),
+        max((each.fewest_columns() for each in rows), default=0),
+        max((each.fewest_columns_of_many_rows() for each in rows), default=0),
     )
 
 
@@ -878,17 +883,11 @@ def cases(
             yield variant, dict(zip(switches, values, strict=True))
 
 
-def ranges(
-    definition: Definition,
-    variants: Sequence[Variant],
-    numbers: Mapping[str, float],
-    nan_is_infinite: bool,
-) -> dict[str, Range]:
+def ranges(every: Sequence[Checked]) -> dict[str, Range]:
     """The range of each tensor in which all of the definition is defined, once it agrees."""
     found: dict[str, Range] = {}
-    for variant, switches in cases(definition, variants):
-        allowed = checked(definition, variant, switches, numbers, nan_is_infinite).check()
-        for name, (low, high) in zip(variant.tensors, allowed, strict=True):
+    for case in every:
+        for name, (low, high) in zip(case.variant.tensors, case.check(), strict=True):
             before = found.get(name, (low, high))
             found[name] = (max(low, before[0]), min(high, before[1]))
     return found
@@ -897,7 +896,7 @@ def ranges(
 def battery_numbers(definition: Definition) -> Iterator[dict[str, float]]:
     """The values with which the battery calls, as they follow from the schema (shapes.py)."""
     arguments = [a for a in definition.schema.settings if a.type != "bool"]
-    for other in (False, True):
+    for other in (False, True) if arguments else (False,):
         numbers: dict[str, float] = {}
         for a in arguments:
             default = None if a.default is None else float(a.default)
