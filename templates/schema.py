@@ -283,6 +283,8 @@ def parse(text: str) -> Schema:
         reason = " ".join(str(error).split())
         if "Non-default positional argument" in reason:
             reason = "an argument needs a default, as one before it has one"
+        if "INTERNAL ASSERT" in reason:  # of what a list holds
+            reason = "a list's default holds what is no element of its type"
         raise Refusal(f"torch cannot read the schema: {reason}") from None
     text = re.sub(r"^(\w+) \(", r"\1(", text)
     if "::" in parsed.name:
@@ -375,7 +377,7 @@ def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
     kind = getattr(builtins, name_of_kind, None) or getattr(torch, name_of_kind)
     is_list = isinstance(value, list)
     if not is_list:
-        value = _enumerators(base, kind).get(value, value)
+        value = _enumerators(base, kind).get((type(value), value), value)
     for item in value if is_list else [value]:
         if is_list != base.endswith("[]") or type(item) is not kind:
             raise Refusal(
@@ -389,13 +391,14 @@ def _default(name: str, type_: str, parsed: torch._C.Argument) -> str:
 
 
 @functools.cache
-def _enumerators(type_: str, kind: type) -> dict[object, object]:
-    """What can be a default by its name, by the number that the parser gives."""
-    found: dict[object, object] = {}
+def _enumerators(type_: str, kind: type) -> dict[tuple[type, object], object]:
+    """What can be a default by its name, by what the parser gives; 1 is not True."""
+    found: dict[tuple[type, object], object] = {}
     for value in (True, False) if kind is bool else vars(torch).values():
         if type(value) is kind:
             name = str(value).removeprefix("torch.")
             with contextlib.suppress(RuntimeError):
                 parsed = torch._C.parse_schema(f"f({type_} x={name}) -> ()")
-                found[parsed.arguments[0].default_value] = value
+                default = parsed.arguments[0].default_value
+                found[type(default), default] = value
     return found

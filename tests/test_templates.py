@@ -319,6 +319,13 @@ REFUSED = [
     ("f(Tensor x, int a=None) -> Tensor", "a: None is no default for the type 'int': calls would"),
     ("f(Tensor x, int a=1.5) -> Tensor", "a: 1.5 is no default for the type 'int': calls would"),
     ("f(Tensor x, bool a=2) -> Tensor", "a: 2 is no default for the type 'bool': calls would"),
+    ("f(Tensor x, bool a=1) -> Tensor", "a: 1 is no default for the type 'bool': calls would"),
+    ("f(Tensor x, bool? a=0.0) -> Tensor", "a: 0.0 is no default for the type 'bool?': calls"),
+    ("f(Tensor x, ScalarType a=True) -> Tensor", "a: True is no default for the type 'ScalarT"),
+    (
+        "f(Tensor x, int[2] a=True) -> Tensor",
+        "torch cannot read the schema: a list's default holds what is no element of its type",
+    ),
     ("f(Tensor x, ScalarType a=99) -> Tensor", "a: 99 is no default for the type 'ScalarType'"),
     ("f(Tensor x, int l) -> Tensor", "the argument's name 'l' looks like a digit"),
     ("ns::f(Tensor x) -> Tensor", "write the schema without a namespace"),
