@@ -26,6 +26,8 @@ def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
     options = parse_arguments(argv)
     changes = Changes(root)
     try:
+        if options.shapes is not None and not options.shapes.strip():
+            raise Refusal("--shapes says nothing: leave it out, or say the shape of every tensor")
         make = remove if options.remove is not None else derive if options.source else add
         changes, closing = make(Repository(root), options)
         plan = changes.show()

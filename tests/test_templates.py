@@ -425,6 +425,14 @@ def test_refused_schemas(text, message, checkout):
                 ),
             )
         ),
+        *(
+            (
+                [*what, "--shapes", line],
+                "--shapes says nothing: leave it out, or say the shape of every tensor",
+            )
+            for what in (["f(Tensor x) -> Tensor"], ["--from", "f.py:f"])
+            for line in ("", " ")
+        ),
         (["--remove", "nothing_of_that_name"], "there is no operator 'nothing_of_that_name'"),
     ],
 )
