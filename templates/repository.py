@@ -176,9 +176,16 @@ class Repository:
         if owner := self._owner(name, besides=name):
             raise Refusal(f"'{name}' is a part of the operator '{owner}': --remove {owner}")
         statements = self.import_statements(name)
-        # Of an operator whose sources are gone its backward may be left.
-        names = self._registered(folder) if folder.exists() else {f"{name}_backward"}
-        own = {n for n in (name, *names) if not self._owner(n, besides=name)}
+        names = {name, *self._registered(folder)}
+        # Of a backward that the sources have no more the line is left.
+        longer = tuple(f"{x.name}_" for x in self.operators.glob(f"{name}_*"))
+        backward = re.compile(rf"{name}(_\w+)?_backward")
+
+        def is_own(schema: str) -> bool:
+            own = schema.partition("(")[0]
+            made = backward.fullmatch(own) and not f"{own}_".startswith(longer)
+            return bool(own in names or made) and not self._owner(own, besides=name)
+
         if not folder.exists() and not any(statements.values()):
             raise Refusal(f"there is no operator '{name}'")
         changes = Changes(self.root, {folder: None} if folder.exists() else {})
@@ -188,7 +195,7 @@ class Repository:
                 text = text.replace(statement, "", 1)
             if found:
                 changes.texts[path] = text
-        self._expect(changes, lambda lines: [x for x in lines if x.partition("(")[0] not in own])
+        self._expect(changes, lambda lines: [x for x in lines if not is_own(x)])
         return changes
 
     def uses(self, name: str) -> list[str]:

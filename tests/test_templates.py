@@ -866,6 +866,21 @@ def test_an_operator_owns_what_its_sources_register(checkout):
     assert git(checkout, "status", "--porcelain") == ""
 
 
+def test_a_removal_takes_lines_that_the_sources_have_no_more(checkout):
+    """Not those of an operator whose name begins alike."""
+    new_op.main(["foo_bar(Tensor x) -> Tensor"], checkout)
+    expected = (checkout / "tests/test_schemas.py").read_text()
+    assert "\nfoo_bar_backward(" in expected
+    new_op.main(["foo(Tensor x) -> Tensor"], checkout)
+    for op in ("foo", "foo_bar"):
+        source = checkout / f"extension_cpp/operators/{op}/{op}.cpp"
+        source.write_text(source.read_text().replace("_backward", "_edited"))
+    new_op.main(["--remove", "foo"], checkout)
+    assert (checkout / "tests/test_schemas.py").read_text() == expected
+    new_op.main(["--remove", "foo_bar"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+
+
 def schemas():
     """Each with a mark: + for accepted, - for refused."""
     text = (Path(__file__).parent / "schemas.txt").read_text()
