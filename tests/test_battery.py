@@ -14,7 +14,9 @@ from extension_cpp import _loader, ops, testing
 from extension_cpp.battery.surroundings import poisoned
 from extension_cpp.battery.tolerance import tolerance
 
-SOUND = [sound.FusedOp, sound.ScaleInPlace, sound.Centre, sound.Round, sound.Pick]
+SOUND = [
+    *(sound.FusedOp, sound.ScaleInPlace, sound.Centre, sound.Round, sound.Pick, sound.Scale),
+]
 MUTANTS = [
     mutant
     for mutant in vars(broken).values()
@@ -139,6 +141,12 @@ def test_a_check_without_samples_fails():
     on_cuda = {"check_cuda_graph", "check_streams", "check_second_device"}
     # Of which the spec has some of its own.
     assert silent == for_others | on_cuda | {"check_bad_inputs"}
+
+
+@pytest.mark.parametrize("policy", ["float32", "promote"])
+def test_autocast_keeps_the_dtypes_that_a_line_says(policy):
+    mutant = type(f"Scale{policy.title()}", (sound.Scale,), {"autocast": policy})
+    testing.check(spec_of(mutant), checks=["check_autocast"])
 
 
 @pytest.mark.parametrize("shapes", [((300,),), ((100, 200),)])

@@ -13,6 +13,8 @@ from extension_cpp.battery.registry import register
 from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.tensors import as_leaves, gradients, random_like
 from extension_cpp.battery.tolerance import same_bits
+from extension_cpp.notation import DtypeRule
+from extension_cpp.shapes import sum_dtype
 
 
 @register()
@@ -45,26 +47,30 @@ def _check_autocast_of(
 ) -> None:
     given, cycle = list(case.tensors), itertools.cycle(dtypes)
     for i, t in enumerate(given):
-        if t.is_floating_point():
-            given[i] = t.detach().to(next(cycle)).requires_grad_(t.requires_grad)
-    mixed = len({t.dtype for t in given if t.is_floating_point()}) > 1
+        rule = _rule(case, i)
+        if t.is_floating_point() and rule is not DtypeRule.EXACT:
+            dtype = sum_dtype(dtypes[0]) if rule is DtypeRule.SUM else next(cycle)
+            given[i] = t.detach().to(dtype).requires_grad_(t.requires_grad)
+    policy = case.spec.autocast_on(case.device)
+    mixed = len({t.dtype for t in given if _is_cast(t)}) > 1
+    if mixed and policy == "promote":  # also where the line has some in float32
+        cast = torch.float32
     if mixed < (len(dtypes) > 1) or (cast is not None and any(case.written)):
         # One tensor cannot mix, and what is written to cannot be cast.
         return
     case = case.laid_out(f"under autocast to {lower}", given)
-    with torch.no_grad():
-        plain = [t.to(cast) if cast and t.is_floating_point() else t for t in given]
+    as_given = f"cast to {cast}" if cast else "as they are"
+    with torch.no_grad(), case.explain(f"forward of inputs {as_given}"):
+        plain = [t.to(cast) if cast and _is_cast(t) else t for t in given]
         expected = case(*plain)
     inputs = as_leaves(given)
     with case.explain("forward"), torch.autocast(case.device, dtype=lower):
         outputs = case(*inputs)
-    policy = f"policy {case.spec.autocast_on(case.device)!r}"
-    as_given = f"cast to {cast}" if cast else "as they are"
     for i, (output, e) in enumerate(zip(outputs, expected, strict=True)):
         if output.dtype != e.dtype:
-            case.fail(f"output {i} is {output.dtype}, {e.dtype} expected: {policy}")
+            case.fail(f"output {i} is {output.dtype}, {e.dtype} expected: policy {policy!r}")
         if not same_bits(output, e):
-            case.fail(f"output {i} is not that of inputs {as_given}: {policy}")
+            case.fail(f"output {i} is not that of inputs {as_given}: policy {policy!r}")
     pairs = [o for o in outputs if o.requires_grad]
     if not case.spec.differentiable or not pairs:
         return
@@ -74,3 +80,20 @@ def _check_autocast_of(
     for i, grad in zip(case.wanted, grads, strict=True):
         if grad.dtype != inputs[i].dtype:
             case.fail(f"the gradient of {case.names[i]} is {grad.dtype}", see="backward")
+
+
+def _is_cast(tensor: torch.Tensor) -> bool:
+    """Whether it is one of those that policies are about."""
+    return tensor.is_floating_point() and tensor.dtype != torch.float64
+
+
+def _rule(case: Case, i: int) -> DtypeRule:
+    """Which dtype tensor i has by the operator's line of shapes."""
+    line = case.spec.line
+    if line is None:
+        return DtypeRule.LEADER
+    names = [argument.name for argument in line.notation.arguments]
+    shape = line.notation.inputs[names.index(case.names[i].partition("[")[0])]
+    while shape.rule is DtypeRule.ARGUMENT:
+        shape = line.notation.inputs[shape.source]
+    return shape.rule

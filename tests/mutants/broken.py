@@ -10,7 +10,7 @@ from extension_cpp.checks import check_floating, check_min_dim
 from extension_cpp.layout import is_non_overlapping
 from extension_cpp.shapes import Operator
 from extension_cpp.testing import Traffic
-from mutants.sound import Centre, FusedOp, Pick, Round, ScaleInPlace, arithmetic, fresh
+from mutants.sound import Centre, FusedOp, Pick, Round, Scale, ScaleInPlace, arithmetic, fresh
 
 
 class WrongStrideInFake(FusedOp):
@@ -658,6 +658,14 @@ class OtherAutocast(FusedOp):
         self.register_autograd()
         self.register_vmap()
         registration.register_autocast(self.qualified("fused_op"), "float32")
+
+
+class AutocastOfWhatHasItsOwnDtype(Scale):
+    """With which no call runs under autocast."""
+
+    caught_by = "check_autocast"
+    says = "scale must be torch.float32, got torch.bfloat16"
+    autocast = "lower_precision"
 
 
 class ReferenceInFloat32(FusedOp):

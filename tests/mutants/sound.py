@@ -495,3 +495,43 @@ class Pick(Operator):
         )
         registration.register_vmap(self.qualified("pick"), self.vmap)
         registration.register_vmap(self.qualified("pick_backward"), self.vmap_backward)
+
+
+class Scale(Operator):
+    """`input * scale + offset` by rows, whose line says a dtype for each; without a derivative."""
+
+    name = "scale_rows"
+    schemas = ("scale_rows(Tensor input, Tensor scale, Tensor offset, Tensor other) -> Tensor",)
+    line = "*rows n, *rows:sum, *rows:float32, *rows:scale -> *rows n"
+    differentiable = False
+    devices = ("cpu",)
+
+    def __init__(self):
+        namespace = f"mutant_{type(self).__name__.lower()}"
+        self.shapes_of = Shapes(namespace, self.schemas[0], self.line)
+        self.scale_rows_fake = self.shapes_of.fake_kernel()
+        super().__init__()
+
+    def spec(self):
+        lines = {self.qualified(self.name): self.shapes_of}
+        return dataclasses.replace(super().spec(), lines=lines, samples=None)
+
+    def samples(self, make, shape):
+        """Those that follow from the line."""
+
+    def function(self, input, scale, offset, other):
+        return self.op("scale_rows")(input, scale, offset, other)
+
+    def reference(self, input, scale, offset, other):
+        return (input * (scale * other)[..., None] + offset[..., None]).to(input.dtype)
+
+    def scale_rows_kernel(self, *tensors):
+        self.shapes_of.check(*tensors)
+        wide = [t.to(arithmetic(tensors[0].dtype)) for t in tensors]
+        return fresh(tensors[0], self.reference(*wide))
+
+    def register(self):
+        registration.register_no_autograd(self.qualified(self.name))
+        registration.register_vmap(self.qualified(self.name), self.shapes_of.batching_rule())
+        if self.autocast:
+            registration.register_autocast(self.qualified(self.name), self.autocast)
