@@ -323,6 +323,21 @@ def test_times_are_shown_beside_each_other():
     assert "not timed: no GPU\n" in why
 
 
+def test_schemas_that_a_test_does_not_expect_are_said(tmp_path, monkeypatch):
+    assert tasks.changed_schemas() == ()
+    monkeypatch.setattr(tasks, "ROOT", tmp_path)
+    assert tasks.changed_schemas() == ()  # of a package without tests
+    expected = (ROOT / "tests" / "test_schemas.py").read_text()
+    edited = expected.replace("\nsquare(Tensor input)", "\nsquare(Tensor x)")
+    edited = edited.replace("\nrelu(", "\ngone() -> ()\nrelu(")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_schemas.py").write_text(edited)
+    assert tasks.changed_schemas() == ("gone", "square")
+    shown = text.conclusion(report_of([], schemas=("gone", "square")), verbose=False)
+    assert "tests/test_schemas.py expects other schemas of gone, square; those that" in shown
+    assert "test_schemas" not in text.conclusion(report_of([], schemas=()), verbose=False)
+
+
 def test_compilers_are_quoted_without_their_commands():
     output = f"""\
 [1/2] c++ -MMD -c {ROOT}/b.cpp -o b.o

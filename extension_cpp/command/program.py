@@ -162,7 +162,7 @@ def examine(
                 report["checks"].append(dataclasses.asdict(plan))
                 say(text.outcome(report["checks"][-1]))
                 return
-            report |= {"devices": plan.devices, "files": plan.files}
+            report |= {"devices": plan.devices, "files": plan.files, "schemas": plan.schemas}
             for outcome in workers.outcomes(plan):
                 report["checks"].append(dataclasses.asdict(outcome))
                 say(text.outcome(report["checks"][-1]))

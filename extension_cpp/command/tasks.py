@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
 import importlib
 import inspect
+import re
 import subprocess
 import sys
 import time
@@ -14,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch._dynamo  # noqa: F401  (checks need it: it is imported while the libraries are built)
+import torch._dynamo  # checks need it: it is imported while the libraries are built
 
 from extension_cpp import _loader
 from extension_cpp.battery.choices import default_dtype
@@ -102,12 +104,14 @@ class Plan:
         skipped: the checks that are not run.
         devices: those of this machine.
         files: the operator's sources.
+        schemas: the operators whose schemas are others than a test expects.
     """
 
     tasks: tuple[tuple[str, str], ...]
     skipped: tuple[Outcome, ...]
     devices: tuple[str, ...]
     files: tuple[str, ...]
+    schemas: tuple[str, ...]
 
 
 def names() -> list[str]:
@@ -253,3 +257,17 @@ def files(spec: OpSpec) -> tuple[str, ...]:
     kernels = [path for end in ("cpp", "cu") for path in sorted(folder.glob(f"*.{end}"))]
     found = [*kernels, folder / "ops.py", folder / "spec.py"]
     return tuple(str(shown_path(path)) for path in found if path.exists())
+
+
+def changed_schemas() -> tuple[str, ...]:
+    """The operators of this package whose schemas are others than tests/test_schemas.py expects."""
+    test = ROOT / "tests" / "test_schemas.py"
+    literal = r'"""\\\n(?:\w+\(.*\n)*"""'
+    found = re.search(literal, test.read_text()) if test.exists() else None
+    if found is None:
+        return ()
+    prefix = f"{_loader.NAMESPACE}::"
+    schemas = [s for s in torch._C._jit_get_all_schemas() if s.name.startswith(prefix)]
+    there = {str(schema).removeprefix(prefix) for schema in schemas}
+    changed = there ^ {*ast.literal_eval(found[0]).splitlines()}
+    return tuple(sorted({schema.partition("(")[0] for schema in changed}))

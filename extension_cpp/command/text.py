@@ -99,6 +99,11 @@ def verdict(report: dict[str, Any], failed: list[dict[str, Any]]) -> list[str]:
     for reason in ("no GPU is visible", "hypothesis is not installed"):
         if names := listed(report["checks"], reason):
             lines.append(f"not run, {reason}: {names}")
+    if changed := report.get("schemas"):
+        lines.append(
+            f"tests/test_schemas.py expects other schemas of {', '.join(changed)}; those that are "
+            "there are accepted by EXPECTTEST_ACCEPT=1 make test TESTS=tests/test_schemas.py"
+        )
     if failed:
         if report.get("files"):
             lines.append(f"sources: {' '.join(report['files'])}")

@@ -22,6 +22,7 @@ from extension_cpp.command.tasks import (
     Plan,
     Request,
     UsageError,
+    changed_schemas,
     explained,
     files,
     load,
@@ -58,6 +59,7 @@ def serve(connection: Connection, request: Request, log: Any) -> None:
                 tuple(skipped),
                 tuple(devices()),
                 files(spec),
+                changed_schemas(),
             )
         )
     except UsageError as error:
