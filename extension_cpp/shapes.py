@@ -396,7 +396,7 @@ class Operator:
         if star is None:
             raise NotImplementedError(
                 f"{self.name}: no batching rule follows from its shapes, {self.line}: {reason}. "
-                "register_vmap wants a function"
+                "register_vmap wants a function, as with_columns of batching.py makes for columns"
             )
         return functools.partial(self._vmap, star)
 
@@ -516,7 +516,8 @@ class Operator:
                     raise NotImplementedError(
                         f"{self.name}: {self.label(k, i)} is batched, and no batching rule for "
                         f"that follows from the shapes, {self.line}: there is no {star} in its "
-                        "shape. register_vmap wants a function"
+                        "shape. register_vmap wants a function, as with_columns of batching.py "
+                        "makes for columns"
                     )
                 if k in self.written and dim is None:
                     raise RuntimeError(

@@ -456,7 +456,7 @@ def test_a_line_without_a_batching_rule(line: str, reason: str):
         op.batching_rule()
     assert str(error.value) == (
         f"f: no batching rule follows from its shapes, {line}: {reason}. register_vmap wants a "
-        "function"
+        "function, as with_columns of batching.py makes for columns"
     )
 
 
