@@ -95,7 +95,7 @@ class Cpp(Places):
                 members, lambda match: match[0] + flags + "\n" * (not match[0]), text, count=1
             )
         text = self.with_checks(text)
-        has_optional_first = self.schema.tensors[0] is not self.main
+        has_optional_first = self.schema.tensors[0].type != "Tensor"
         if has_optional_first and f"{self.check};" not in text:  # for which the main one stands in
             text = re.sub(rf"(?=return \w+<{self.camel}\b)", f"{self.check};\n  ", text)
         for function, header in (("all_of", "algorithm"), ("accumulate", "numeric")):

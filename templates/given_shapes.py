@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kinds import LIST, Kind, Options, defined_in, sides
@@ -23,6 +23,42 @@ ROW, PER_ROW, ANY = "*rows n", "*rows", "*shape"
 
 def notation() -> dict[str, Any]:
     return defined_in("notation.py")
+
+
+def with_dtypes(schema: Schema, options: Options) -> tuple[Schema, Options]:
+    """The schema, with what the line that was given says of dtypes, and the options: without
+    derivatives where nothing is left to have one.
+
+    Raises:
+        Refusal: the library would refuse the line when it is loaded.
+    """
+    if options.shapes is None:
+        return schema, options
+    try:
+        given = notation()["parse_notation"](schema.text, options.shapes)
+    except notation()["NotationError"] as error:
+        raise Refusal(str(error)) from None
+    integers = {
+        a.name for a, s in zip(schema.tensors, given.inputs, strict=True) if _is_integer(given, s)
+    }
+    arguments = [replace(a, integer=a.name in integers) for a in schema.arguments]
+    schema = replace(schema, arguments=arguments)
+    if schema.main.integer or any(_is_integer(given, shape) for shape in given.outputs[:1]):
+        options = replace(options, no_grad=True)
+    return schema, options
+
+
+def _is_integer(given: Any, shape: Any) -> bool:
+    """Whether a tensor holds integers or bool."""
+    dtype = with_own_dtype(given, shape).dtype
+    return dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
+
+
+def with_own_dtype(given: Any, shape: Any) -> Any:
+    """The shape from which the dtype of a tensor follows, which may be that of another."""
+    while shape.rule.value == "argument":
+        shape = given.inputs[shape.source]
+    return shape
 
 
 @dataclass(frozen=True)
@@ -138,10 +174,7 @@ def check_line(kind: Kind, schema: Schema, options: Options) -> None:
     """
     line = options.shapes or shapes(kind, schema)
     parse, error_type = notation()["parse_notation"], notation()["NotationError"]
-    try:
-        given = parse(schema.text, line)
-    except error_type as error:
-        raise Refusal(str(error)) from None
+    given = parse(schema.text, line)
     asked = f'--shapes "{line}": '
     written = [shape for shape, a in zip(given.inputs, schema.tensors, strict=True) if a.mutated]
     what = "the result" if given.outputs else "what is written"

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cpp import Cpp
 from formatting import format_text
-from given_shapes import check_line, documented, notation
+from given_shapes import check_line, documented, notation, with_dtypes
 from kinds import KINDS, PACKAGE, TEMPLATES, Kind, Options, returned
 from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, shapes
@@ -28,6 +28,7 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
     at hand.
     """
     check_fits(kind, schema)
+    schema, options = with_dtypes(schema, options)
     check_shapes(KINDS[kind], schema, options)
     own = KINDS[kind].schema
     as_it_is = Options(backward="operator" if options.own_backward else "torch")

@@ -67,7 +67,9 @@ class Python(Places):
         found = dict(zip(self.others, grads, strict=True)) | {self.main: f"grad_{self.main.name}"}
         for position, a in enumerate(self.positional):
             needed = f"ctx.needs_input_grad[{position}]"
-            if a.type == LIST:
+            if a.integer:
+                found[a] = "None"
+            elif a.type == LIST:
                 found[a] = f"[{found[a]} if needed else None for j, needed in enumerate({needed})]"
             elif a in self.others:
                 # Where there are several results it may be None, of which there is no part.

@@ -204,6 +204,7 @@ class Argument:
     Attributes:
         type: as the schema spells it, without size and alias: `int[]?`.
         default: Python source, or None where there is none.
+        integer: a tensor of integers or bool, as a line of shapes says, which has no gradient.
     """
 
     name: str
@@ -211,6 +212,7 @@ class Argument:
     default: str | None
     kwarg_only: bool
     mutated: bool
+    integer: bool = False
 
     @property
     def info(self) -> Type:
@@ -249,9 +251,9 @@ class Schema:
 
     @property
     def main(self) -> Argument:
-        """The first that is written to, else the first tensor that is always there."""
+        """The first that is written to, else the first floating tensor that is always there."""
         plain = [a for a in self.arguments if a.type == "Tensor"]
-        return next((a for a in plain if a.mutated), plain[0])
+        return min(plain, key=lambda a: (not a.mutated, a.integer))
 
     @property
     def tensors(self) -> list[Argument]:

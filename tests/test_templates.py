@@ -670,17 +670,15 @@ Raises:
         ),
         """\
 Args:
-    index: of shape `(..., k)` and any layout, on CPU; int64.
-    x: of shape `(..., k, n)`; float64, float32, float16 or bfloat16; on the device of
-        `index`.
+    x: of shape `(..., k, n)` and any layout, on CPU; float64, float32, float16 or bfloat16.
+    index: of shape `(..., k)`, int64, on the device of `x`.
     w: of shape `(n,)`; the dtype of `x`, or float32 where that is a half type; on the
-        device of `index`, or None.
-    rest: at most 8 tensors of shape `(..., n)`, with the dtype of `x`, on the device of
-        `index`.
+        device of `x`, or None.
+    rest: at most 8 tensors of shape `(..., n)`, dtype and device of `x`.
     sums: of shape `(...)`; float64 where `x` is float64, else float32; on the device of
-        `index`.
-    mask: of shape `(..., k, n)`, any dtype, on the device of `index`.
-    z: of shape `(..., n)`, dtype and device of `index`.
+        `x`.
+    mask: of shape `(..., k, n)`, any dtype, on the device of `x`.
+    z: of shape `(..., n)`, with the dtype of `index`, on the device of `x`.
     a: a number.
 
 Returns:
@@ -734,6 +732,42 @@ def test_no_article_stands_before_an_argument(case):
     for file, text in generate(*case).items():
         comments = " ".join(re.findall(r"(?m)(?://|#)(?!include)(.*)$", text))
         assert not re.search(rf"(?i)\ban? +(?:{'|'.join(tensors)})\b", comments), file
+
+
+def returned(*case):
+    """What _backward returns for each argument; nothing where there is none."""
+    functions = ast.parse(generate(*case)["ops.py"]).body
+    found = [node for node in functions if getattr(node, "name", "") == "_backward"]
+    return [ast.unparse(value) for node in found for value in node.body[-1].value.elts]
+
+
+def test_integers_and_bool_have_no_gradient(checkout):
+    masked = ["masked(Tensor x, Tensor mask) -> Tensor", "--shapes", "*s, *s{} -> *s"]
+    plain, with_mask = ([each.format(dtype) for each in masked] for dtype in ("", ":bool"))
+    assert returned(*plain) == ["grad_x", "grad_output if ctx.needs_input_grad[1] else None"]
+    assert returned(*with_mask) == ["grad_x", "None"]
+    lists = ["lists(Tensor x, Tensor[] ids) -> Tensor", "--shapes", "*s, *s:int64 -> *s"]
+    assert returned(*lists) == ["grad_x", "None"]
+    # The template's derivative is that of the first which has one.
+    text, line = "scaled(Tensor weight, Tensor scale) -> Tensor", "*n k:int8, *n -> *n k"
+    assert returned(text, "--shapes", line) == ["None", "grad_scale"]
+    backward = "scaled_backward(Tensor grad_output, Tensor scale) -> Tensor"
+    assert f'"{backward}", "*n k, *n -> *n"' in generate(text, "--shapes", line)["scaled.cpp"]
+    new_op.main([text, "--shapes", line], checkout)
+    assert f"\n{backward}\n" in (checkout / "tests/test_schemas.py").read_text()
+    new_op.main(["--remove", "scaled"], checkout)
+    assert git(checkout, "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize(
+    "line", ["*s:int64, *s:x -> *s:int8", "*s:y, *s:uint8 -> *s:x", "*s, *s -> *s:bool"]
+)
+@pytest.mark.parametrize("options", [[], ["--backward", "torch"]])
+def test_where_nothing_has_a_gradient_there_is_no_backward(line, options):
+    files = generate("f(Tensor x, Tensor y) -> Tensor", "--shapes", line, *options)
+    assert not any("backward" in text for text in files.values())
+    assert 'registration.register_no_autograd("extension_cpp::f")' in files["ops.py"]
+    assert "differentiable=False" in files["spec.py"]
 
 
 def test_shapes_can_be_given():

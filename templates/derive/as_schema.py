@@ -11,6 +11,7 @@ import re
 import textwrap
 
 from formatting import format_text
+from given_shapes import with_dtypes
 from instantiate import drop_paragraphs, instantiate
 from kinds import KINDS, Options
 
@@ -38,7 +39,7 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
             f"--from with --template {kind}: what the template returns besides its result no "
             "definition says; start from the schema"
         )
-    schema = definition.schema
+    schema, options = with_dtypes(definition.schema, options)
     files = instantiate(kind, schema, dataclasses.replace(options, backward="torch"))
     imported = f"from extension_cpp.operators.{schema.name}.definition import {schema.name}"
     ops, spec = files["ops.py"], files["spec.py"]
