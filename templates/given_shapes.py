@@ -258,6 +258,47 @@ def works_as_it_is(kind: Kind, schema: Schema, options: Options) -> bool:
     )
 
 
+def made(schema: Schema, line: str) -> tuple[str, dict[str, str]]:
+    """Of samples whose first tensor has `shape`, as Python: a condition, empty where every shape
+    will do that has a dimension, and each tensor.
+    """
+    given = notation()["parse_notation"](schema.text, line)
+    first = given.inputs[0]
+    count, star = len(first.dims), first.star
+    conditions = []
+    if star is None or first.single > 1:
+        conditions.append(f"len(shape) {'==' if star is None else '>='} {first.single}")
+    sizes: dict[str, str] = {}  # what the names stand for
+    for d, dim in enumerate(first.dims):
+        size = f"shape[{d if star is None or d < star else d - count}]"
+        if d == star:
+            size = f"*shape[{d or ''}:{d + 1 - count or ''}]" if count > 1 else "*shape"
+        same = str(dim.size) if dim.size is not None else sizes.get(dim.symbol, size)
+        if same != size:
+            conditions.append(f"{size} == {same}")
+        elif not dim.is_anything:
+            sizes[dim.symbol] = size
+
+    def source(shape: Any) -> str:
+        other = ("2, 3" if dim.is_star else str(dim.size or 3) for dim in shape.dims)
+        parts = [sizes.get(dim.symbol, x) for dim, x in zip(shape.dims, other, strict=True)]
+        text = ", ".join(parts)
+        text = f"({text}{',' * (len(parts) == 1 and ',' not in text)})"
+        if shape.dims == first.dims:
+            text = "shape"
+        elif len(parts) == 1 and parts[0].startswith("*"):
+            text = parts[0][1:]
+        own = with_own_dtype(given, shape)
+        dtypes = {"exact": f", dtype={own.dtype}", "sum": ", dtype=sum_dtype(make.dtype)"}
+        return f"make({text}{dtypes.get(own.rule.value, '')})"
+
+    tensors = {}
+    for a, shape in zip(schema.tensors, given.inputs, strict=True):
+        one = source(shape)
+        tensors[a.name] = f"[{one}, {one}]" if a.type == LIST else one
+    return " and ".join(conditions), tensors
+
+
 # ----- what the docstring says
 
 WIDTH = 96

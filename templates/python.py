@@ -7,9 +7,17 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 
+from given_shapes import made
 from kinds import LIST
 from places import Places
 from schema import Argument
+
+# Those that samples may need.
+IMPORTS = """\
+import torch
+from extension_cpp.shapes import sum_dtype
+from extension_cpp.testing import Sample
+"""
 
 
 class Python(Places):
@@ -108,7 +116,7 @@ class Spec(Python):
         if len(set(types)) < len(types) or not {*types} <= {"int", "float", "bool"}:
             words.append("samples=samples")
             text += "# EDIT: calls whose first tensor has this shape.\ndef samples(make, shape):\n"
-            text += "".join(f"    yield {line}\n" for line in self.samples) + "\n\n"
+            text += self.samples
         if len(self.options.devices) == 1:
             words.append(f'devices=("{self.options.devices[0]}",)')
         if self.schema.mutates or self.options.no_grad:
@@ -116,7 +124,8 @@ class Spec(Python):
         return f"{text}spec = OpSpec({', '.join(words)}"
 
     @property
-    def samples(self) -> list[str]:
+    def samples(self) -> str:
+        """The body of the function."""
         arguments = self.schema.arguments
         series: defaultdict[str, count[int]] = defaultdict(count)
         values = {}
@@ -124,6 +133,10 @@ class Spec(Python):
             # Distinct within each type; int and int? share a series.
             n = next(series[a.type.rstrip("?").replace("SymInt", "int")])
             values[a.name] = a.info.values[n % len(a.info.values)]
+        condition = ""
+        if self.options.shapes is not None:
+            condition, tensors = made(self.schema, self.options.shapes)
+            values |= tensors
         # Of switches there are two values only: so many calls that each pair differs somewhere.
         switches = [a.name for a in arguments if a.type == "bool"]
         lines = []
@@ -134,10 +147,12 @@ class Spec(Python):
         bare = {a.name: values[a.name] for a in arguments if a.default is None}
         bare |= {a.name: "None" for a in arguments if a.name in bare and a.type.endswith("?")}
         bare |= {a.name: "[]" for a in arguments if a.name in bare and a.type == LIST}
-        return list(dict.fromkeys([*lines, self.python_call("Sample", bare)]))
+        lines = [f"yield {x}\n" for x in dict.fromkeys([*lines, self.python_call("Sample", bare)])]
+        lines = [f"if {condition}:\n", *(f"    {x}" for x in lines)] if condition else lines
+        return "".join(f"    {x}" for x in lines) + "\n\n"
 
     def complete(self, file: str, text: str) -> str:
         """Has the reference write what the operator writes besides, and imports what is used."""
         writes = "".join(f"\n    {a.name}.copy_({self.main.name})" for a in self.also_written)
         text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
-        return "import torch\nfrom extension_cpp.testing import Sample\n" + text
+        return f"{IMPORTS}{text}"

@@ -32,6 +32,9 @@ import places
 import repository
 import schema
 
+from extension_cpp.shapes import Operator, sum_dtype
+from extension_cpp.testing import Make, Sample
+
 
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
@@ -768,6 +771,62 @@ def test_where_nothing_has_a_gradient_there_is_no_backward(line, options):
     assert not any("backward" in text for text in files.values())
     assert 'registration.register_no_autograd("extension_cpp::f")' in files["ops.py"]
     assert "differentiable=False" in files["spec.py"]
+
+
+def samples(*case):
+    functions = ast.parse(generate(*case)["spec.py"]).body
+    (found,) = [node for node in functions if getattr(node, "name", "") == "samples"]
+    return found
+
+
+SAMPLED = [
+    [
+        "adam(Tensor(a!) p, Tensor grad, Tensor(b!) m, Tensor(c!) v, float lr, float beta) -> ()",
+        *("--shapes", "*s, *s, *s:sum, *s:sum ->"),
+    ],
+    [
+        "f(Tensor x, Tensor i, Tensor? m, Tensor[] r, Tensor w, str a) -> Tensor",
+        *("--template", "kernel", "--backward", "torch", "--shapes"),
+        "*b k 3, *b k:int64, *b:bool, k [4]:wide, *c 2 n:i -> *b k",
+    ],
+    [
+        "g(Tensor x, Tensor y, Tensor z, Tensor u, str a) -> Tensor",
+        *("--no-grad", "--shapes", "n *r n, *r, (), ... -> *r"),
+    ],
+]
+
+
+def test_samples_are_as_the_line_says():
+    assert_expected_inline(
+        "\n".join(ast.unparse(samples(*case)) for case in SAMPLED) + "\n",
+        """\
+def samples(make, shape):
+    yield Sample(make(shape), make(shape), make(shape, dtype=sum_dtype(make.dtype)), make(shape, dtype=sum_dtype(make.dtype)), 0.3, 0.5)
+def samples(make, shape):
+    if len(shape) >= 2 and shape[-1] == 3:
+        yield Sample(make(shape), make((*shape[:-2], shape[-2]), dtype=torch.int64), make(shape[:-2], dtype=torch.bool), [make((shape[-2],)), make((shape[-2],))], make((2, 3, 2, 3), dtype=torch.int64), 'ab')
+        yield Sample(make(shape), make((*shape[:-2], shape[-2]), dtype=torch.int64), None, [], make((2, 3, 2, 3), dtype=torch.int64), 'ab')
+def samples(make, shape):
+    if len(shape) >= 2 and shape[-1] == shape[0]:
+        yield Sample(make(shape), make(shape[1:-1]), make(()), make((2, 3)), 'ab')
+""",
+    )
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("case", SAMPLED, ids=name)
+def test_samples_are_what_the_line_takes(case, dtype):
+    scope = {"torch": torch, "sum_dtype": sum_dtype, "Sample": Sample}
+    exec(compile(ast.Module([samples(*case)], []), "spec.py", "exec"), scope)
+    line = Operator("nowhere", case[0], case[-1])
+    made = [
+        sample
+        for shape in ((5,), (3, 3), (2, 4, 3), (3, 2, 4, 3))
+        for sample in scope["samples"](Make(dtype=dtype), shape)
+    ]
+    assert len(made) >= 2
+    for sample in made:
+        line.check(*sample.args, **sample.kwargs)
 
 
 def test_shapes_can_be_given():
