@@ -342,6 +342,14 @@ def test_overlap_of_two(library, itemsizes):
     assert min(both) > 100
 
 
+@pytest.mark.parametrize(("offset", "shared"), [(4, False), (8, True)])
+def test_overlap_of_overlapping_frames_and_what_lies_between(library, offset, shared):
+    """Of two interleaved channels, float32; an element of the frames may be one of many."""
+    frames, channel = ([200, 400], [320, 2]), ([40000], [2])
+    itemsizes = map(ctypes.c_int64, (offset, 4, 4))
+    assert library.shared(*itemsizes, *geometry(*frames), *geometry(*channel)) == shared
+
+
 @pytest.mark.parametrize(
     ("numel", "expected"),
     [

@@ -119,6 +119,26 @@ def test_what_no_formula_is_for(formulas: Any, name: str, inputs: list[Tensor], 
     assert str(error.value) == f"{name}: a formula {message}"
 
 
+def test_sums_of_what_does_not_broadcast(formulas: Any):
+    with pytest.raises(RuntimeError) as error:
+        formulas.row_sums(ONES, ONES, ONES[0])
+    assert str(error.value) == (
+        "row_sums: a formula takes tensors that broadcast to its first, which the shapes, "
+        "*rows n, *rows n, *rows -> *rows n, *rows, do not say"
+    )
+    _, of_columns = formulas.sums(ONES, ONES, ONES[0])
+    assert torch.equal(of_columns, 4 * ONES[0])
+    for scale in (torch.ones(3), torch.ones(5, 4), torch.ones(2, 4, 4)):
+        with pytest.raises(RuntimeError, match=r"^sums: a formula takes tensors that broadcast to"):
+            formulas.sums(ONES, ONES, scale)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_one_number_beside_a_tensor_of_any_shape(formulas: Any, shape: tuple[int, ...]):
+    x = torch.randn(shape)
+    assert torch.equal(formulas.one_weight(x, torch.tensor([2.0])), 2 * x)
+
+
 def test_a_formula_of_complex_numbers(formulas: Any):
     with pytest.raises(RuntimeError, match=r"^conjugate: the result of a formula must be torch\."):
         formulas.conjugate(ONES.to(torch.complex64))
@@ -154,5 +174,5 @@ def test_what_is_written_and_what_shares_its_memory(formulas: Any):
         formulas.move(memory[1:11], memory[:10], x)
     with pytest.raises(RuntimeError, match=r"^elementwise_into: a formula gives results of"):
         formulas.move(x, memory[:10], memory[10:11])
-    with pytest.raises(RuntimeError, match=r"takes tensors that broadcast to its result, \(10,\)"):
+    with pytest.raises(RuntimeError, match=r"takes tensors that broadcast to \(10,\)"):
         formulas.move(x.expand(2, 10), memory[:10], memory[10:])

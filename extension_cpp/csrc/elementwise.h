@@ -21,28 +21,31 @@
 #include "cpu/elementwise.h"
 #endif
 
+#include <algorithm>
+#include <array>
+
 namespace extension_cpp {
 
 namespace detail {
 
-// Loops take and give elements of one dtype. They go by the shape of a result, which others have and inputs broadcast
-// to: by any other they would read and write what is not there.
-inline void check_operand(const char* op, const Tensor& result, const Tensor& operand, bool broadcasts) {
-  check(
-      dtype_of(operand) == dtype_of(result), op, ": a formula takes and gives one dtype, got ", dtype_of(result),
-      " and ", dtype_of(operand));
-  const IntArrayRef sizes = operand.sizes();
-  const IntArrayRef wanted = result.sizes();
-  bool fits = broadcasts ? sizes.size() <= wanted.size() : sizes.size() == wanted.size();
+// Loops go by one shape, which others have or broadcast to: by any other they would read and write what is not there.
+inline void check_fits(const char* op, IntArrayRef whole, IntArrayRef sizes, bool broadcasts) {
+  bool fits = broadcasts || sizes.size() == whole.size();
   for (size_t d = 1; fits && d <= sizes.size(); ++d) {  // from the last dimension
     const int64_t size = sizes[sizes.size() - d];
-    fits = size == wanted[wanted.size() - d] || (broadcasts && size == 1);
+    fits = (d <= whole.size() && size == whole[whole.size() - d]) || (broadcasts && size == 1);
   }
   check(
-      fits, op,
-      broadcasts ? ": a formula takes tensors that broadcast to its result, "
-                 : ": a formula gives results of one shape, ",
-      wanted, ", got ", sizes);
+      fits, op, ": a formula ", broadcasts ? "takes tensors that broadcast to " : "gives results of one shape, ", whole,
+      ", got ", sizes);
+}
+
+// And they take and give elements of one dtype.
+inline void check_operand(const char* op, const Tensor& whole, const Tensor& operand, bool broadcasts) {
+  check(
+      dtype_of(operand) == dtype_of(whole), op, ": a formula takes and gives one dtype, got ", dtype_of(whole), " and ",
+      dtype_of(operand));
+  check_fits(op, whole.sizes(), operand.sizes(), broadcasts);
 }
 
 template <size_t M, class... Inputs>
@@ -121,17 +124,15 @@ void elementwise_into(std::array<Tensor, M>& outputs, const Arguments&... argume
       detail::tensors_in(arguments...));
   const DeviceGuard guard(outputs[0]);
   // Loops write to one layout.
+  const bool alike = std::all_of(
+      outputs.begin(), outputs.end(), [&](const Tensor& output) { return same_layout(output, outputs[0]); });
   std::array<Tensor, M> to = outputs;
-  for (size_t m = 1; m < M; ++m) {
-    if (!same_layout(outputs[m], outputs[0])) {
-      to[m] = empty_with_strides(outputs[m], outputs[0].sizes(), outputs[0].strides());
-    }
+  for (size_t m = 0; m < M && !alike; ++m) {
+    to[m] = new_elementwise(outputs[0].sizes(), outputs[0]);
   }
   detail::compute_elementwise<F>(to, arguments...);
-  for (size_t m = 1; m < M; ++m) {
-    if (!same_layout(outputs[m], outputs[0])) {
-      copy_into(outputs[m], to[m]);
-    }
+  for (size_t m = 0; m < M && !alike; ++m) {
+    copy_into(outputs[m], to[m]);
   }
 }
 

@@ -172,6 +172,14 @@ inline bool share_memory(
   }
   std::sort(
       terms.begin(), terms.end(), [](const detail::Term& x, const detail::Term& y) { return x.stride > y.stride; });
+  // All but the bytes within an element go by multiples.
+  int64_t step = 0;
+  for (const detail::Term& term : terms) {
+    step = term.stride == 1 ? step : std::gcd(step, term.stride);
+  }
+  if (step > 0 && target % step > terms.back().max) {
+    return false;
+  }
   int budget = 10000;
   return detail::reaches(terms.data(), terms.size(), target, budget);
 }

@@ -42,6 +42,17 @@ inline bool same_layout(const Tensor& a, const Tensor& b) {
   return true;
 }
 
+// From the first byte of a tensor to behind its last.
+inline std::pair<const char*, const char*> bytes_of(const Tensor& tensor) {
+  const Geometry layout = geometry(tensor);
+  int64_t count = 1;
+  for (int64_t d = 0; d < layout.dim; ++d) {
+    count = layout.sizes[d] == 0 || count == 0 ? 0 : count + (layout.sizes[d] - 1) * layout.strides[d];
+  }
+  const auto* const begin = static_cast<const char*>(tensor.const_data_ptr());
+  return {begin, begin + count * static_cast<int64_t>(tensor.element_size())};
+}
+
 // Whether a byte belongs to both.
 inline bool share_memory(const Tensor& a, const Tensor& b) {
   return share_memory(

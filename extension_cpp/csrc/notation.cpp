@@ -124,21 +124,27 @@ class NotationParser {
         std::any_of(result_.outputs.begin(), result_.outputs.end(), [](const Shape& shape) { return shape.like >= 0; });
     result_.elementwise = std::all_of(result_.inputs.begin(), result_.inputs.end(), whole) &&
                           std::all_of(result_.outputs.begin(), result_.outputs.end(), whole);
-    result_.broadcasts = !result_.outputs.empty() &&
-                         std::all_of(result_.inputs.begin(), result_.inputs.end(), [this](const Shape& shape) {
-                           return broadcasts(shape, result_.outputs[0]);
-                         });
+    const auto all_broadcast = [this](const std::vector<Shape>& shapes, const Shape& to) {
+      return std::all_of(shapes.begin(), shapes.end(), [&](const Shape& shape) { return broadcasts(shape, to); });
+    };
+    result_.broadcasts = !result_.outputs.empty() && all_broadcast(result_.inputs, result_.outputs[0]);
+    result_.broadcasts_to_first = !result_.inputs.empty() && all_broadcast(result_.inputs, result_.inputs[0]) &&
+                                  all_broadcast(result_.outputs, result_.inputs[0]);
   }
 
  private:
-  bool broadcasts(const Shape& input, const Shape& result) const {
-    const std::vector<Dim>& own = input.dims;
-    const std::vector<Dim>& to = result.like < 0 ? result.dims : result_.inputs[result.like].dims;
+  const std::vector<Dim>& dims_of(const Shape& shape) const {
+    return shape.like < 0 ? shape.dims : result_.inputs[shape.like].dims;
+  }
+
+  bool broadcasts(const Shape& from, const Shape& to) const {
+    const std::vector<Dim>& own = dims_of(from);
+    const std::vector<Dim>& wanted = dims_of(to);
     const auto fits = [](const Dim& a, const Dim& b) {
       return a.symbol == Dim::kLiteral ? a.size == 1 || (b.symbol == a.symbol && b.size == a.size)
                                        : a.symbol == Dim::kAnything || a.symbol == b.symbol;
     };
-    return own.size() <= to.size() && std::equal(own.rbegin(), own.rend(), to.rbegin(), fits);
+    return own.size() <= wanted.size() && std::equal(own.rbegin(), own.rend(), wanted.rbegin(), fits);
   }
 
   [[noreturn]] static void fail(size_t position, std::string text) { throw NotationError{position, std::move(text)}; }

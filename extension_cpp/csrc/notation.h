@@ -84,6 +84,7 @@ struct Notation {
   int leader = -1;                   // the first tensor without a dtype of its own
   bool elementwise = false;          // no shape has single dimensions: outputs keep the layout of the inputs
   bool broadcasts = false;           // every input broadcasts to the first result: its shape ends as that does
+  bool broadcasts_to_first = false;  // so does every input, and every result, to the first input
 
   std::string error;  // with the line and the place in it; empty where there is none
 };

@@ -1,6 +1,8 @@
 #include "operator.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace extension_cpp {
 namespace {
@@ -36,11 +38,7 @@ CheckedInputs::CheckedInputs(const Notation& notation, const detail::Given* give
       check_shape_of(shape, k, i);
     }
   }
-  for (size_t k = 0; k < count; ++k) {
-    for (size_t i = 0; notation_.arguments[k].written && i < given_[k].count; ++i) {
-      check_memory(k, i);
-    }
-  }
+  check_memory();
 }
 
 Sizes CheckedInputs::sizes(size_t output) const {
@@ -315,24 +313,58 @@ void CheckedInputs::refuse_shape(const Shape& shape, size_t k, size_t i, uint32_
   throw std::logic_error("unreachable");
 }
 
-void CheckedInputs::check_memory(size_t k, size_t i) const {
-  const Tensor& written = given_[k].tensors[i];
-  check_non_overlapping(op(), label(k, i).c_str(), written);
-  for (size_t j = 0; j < notation_.inputs.size(); ++j) {
-    for (size_t l = 0; l < given_[j].count; ++l) {
-      const Tensor& other = given_[j].tensors[l];
-      const bool both = notation_.arguments[j].written;
-      if ((j == k && l == i) || (both && std::pair(j, l) > std::pair(k, i)) || !share_memory(written, other)) {
-        continue;
-      }
-      const std::string must = ": " + label(k, i) + " must ";
-      check(!both, op(), must, "share no memory with ", label(j, l));
-      check(
-          written.const_data_ptr() == other.const_data_ptr() && dtype_of(written) == dtype_of(other) &&
-              same_layout(written, other),
-          op(), must, "be ", label(j, l), " itself or share no memory with it, but overlaps it in part");
+void CheckedInputs::check_memory() const {
+  bool some = false;
+  for (size_t k = 0; k < notation_.inputs.size(); ++k) {
+    for (size_t i = 0; notation_.arguments[k].written && i < given_[k].count; ++i) {
+      check_non_overlapping(op(), label(k, i).c_str(), given_[k].tensors[i]);
+      some = true;
     }
   }
+  if (!some) {
+    return;
+  }
+  // In the order of memory, where what may overlap is side by side, however many there are.
+  struct Place {
+    std::pair<const char*, const char*> bytes;
+    Which which;
+  };
+  std::vector<Place> places;
+  for (size_t k = 0; k < notation_.inputs.size(); ++k) {
+    for (size_t i = 0; i < given_[k].count; ++i) {
+      places.push_back({bytes_of(given_[k].tensors[i]), {k, i}});
+    }
+  }
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) { return a.bytes < b.bytes; });
+  const auto is_written = [&](const Place& place) { return notation_.arguments[place.which.first].written; };
+  std::vector<std::pair<Which, Which>> pairs;
+  for (auto a = places.begin(); a != places.end(); ++a) {
+    for (auto b = a + 1; b != places.end() && b->bytes.first < a->bytes.second; ++b) {
+      const bool both = is_written(*a) && is_written(*b);
+      if (is_written(*a) || is_written(*b)) {
+        const bool a_first = both ? b->which < a->which : is_written(*a);
+        pairs.emplace_back(a_first ? a->which : b->which, a_first ? b->which : a->which);
+      }
+    }
+  }
+  std::sort(pairs.begin(), pairs.end());  // the first by the schema is told
+  for (const auto& [written, other] : pairs) {
+    check_apart(written, other);
+  }
+}
+
+void CheckedInputs::check_apart(Which written, Which other) const {
+  const Tensor& to = tensor(written);
+  const Tensor& from = tensor(other);
+  if (!share_memory(to, from)) {
+    return;
+  }
+  const std::string must = ": " + label(written.first, written.second) + " must ";
+  const std::string name = label(other.first, other.second);
+  check(!notation_.arguments[other.first].written, op(), must, "share no memory with ", name);
+  check(
+      to.const_data_ptr() == from.const_data_ptr() && dtype_of(to) == dtype_of(from) && same_layout(to, from), op(),
+      must, "be ", name, " itself or share no memory with it, but overlaps it in part");
 }
 
 std::string CheckedInputs::label(size_t k, size_t i) const {
@@ -362,11 +394,11 @@ void CheckedInputs::refuse_line(size_t count) const {
   throw std::logic_error("unreachable");
 }
 
-void Operator::check_broadcasts() const {
+void Operator::check_broadcasts(bool to_first) const {
   extension_cpp::check(
-      notation_.broadcasts, notation_.name,
-      ": a formula takes tensors that broadcast to its result, which the shapes, ", shapes_ == nullptr ? "" : shapes_,
-      ", do not say");
+      to_first ? notation_.broadcasts_to_first : notation_.broadcasts, notation_.name,
+      ": a formula takes tensors that broadcast to its ", to_first ? "first" : "result", ", which the shapes, ",
+      shapes_ == nullptr ? "" : shapes_, ", do not say");
 }
 
 Operator::Operator(const char* schema, const char* shapes) : schema_(schema), shapes_(shapes), next_(all_) {

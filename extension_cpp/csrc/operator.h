@@ -106,8 +106,15 @@ class CheckedInputs {
 
   // ----- memory
 
-  // Of tensor i of argument k, which is written to.
-  void check_memory(size_t k, size_t i) const;
+  // Tensor i of argument k.
+  using Which = std::pair<size_t, size_t>;
+
+  const Tensor& tensor(Which which) const { return given_[which.first].tensors[which.second]; }
+
+  // Of what is written to.
+  void check_memory() const;
+
+  void check_apart(Which written, Which other) const;
 
   // ----- names
 
@@ -140,8 +147,9 @@ class Operator {
   const char* name() const { return notation_.name.c_str(); }
   const char* schema() const { return schema_; }
 
-  // Throws where inputs need not broadcast to the first result, as loops over elements have it.
-  void check_broadcasts() const;
+  // Throws where, by the line of shapes, tensors need not broadcast as loops over elements have it: inputs to the first
+  // result, or all to the first input.
+  void check_broadcasts(bool to_first = false) const;
 
   // Throws what is wrong with the tensors of a call: Tensor, std::optional<Tensor> or TensorList, in the order of the
   // schema. First the dtypes and devices of all of them, then their shapes, then whether what is written to overlaps

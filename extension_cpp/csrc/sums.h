@@ -239,10 +239,15 @@ auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
       [&](const Tensor& first, const auto&... others) {
         const DeviceGuard guard(first);
         auto outputs = detail::make_tensors<M>([&](size_t m) { return checked.new_output(m); });
+        op.check_broadcasts(true);
+        (detail::check_operand(op.name(), first, others, true), ...);
         detail::SummedResults<M> results{outputs, {}};
         bool all_whole = true;
         for (size_t m = 0; m < M; ++m) {
           results.wanted[m] = checked.has_output(m);
+          if (results.wanted[m]) {
+            detail::check_fits(op.name(), first.sizes(), outputs[m].sizes(), true);
+          }
           all_whole = all_whole && (m < kAlways ? results.has_shape_of(first, m) : !results.wanted[m]);
         }
         dispatch_floating(first.scalar_type(), [&](auto tag) {
@@ -251,7 +256,6 @@ auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
           const auto f = detail::make_formula<A, F>(arguments...);
           if (all_whole) {
             auto to = detail::make_tensors<kAlways>([&](size_t m) { return outputs[m]; });
-            detail::check_operands(op.name(), to, first, others...);
             backend::elementwise<T>(detail::FirstResults<A, kAlways, F<A>>{f}, to, first, others...);
           } else {
             const detail::FirstResults<A, M, F<A>> all{f};

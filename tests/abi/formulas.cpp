@@ -1,10 +1,15 @@
 // Formulas whose tensors are not what their loops take, and what writes several results to tensors that are there;
 // tests/test_several_results.py calls them.
+#include "cpu/columns.cpp"
 #include "cpu/convert.cpp"
+#include "cpu/elements.cpp"
 #include "cpu/elementwise.cpp"
+#include "cpu/partials.cpp"
 #include "elementwise.h"
 #include "notation.cpp"
 #include "operator.cpp"
+#include "sum_dims.cpp"
+#include "sums.h"
 
 namespace {
 
@@ -17,6 +22,10 @@ const Operator kMask{"mask(Tensor x) -> (Tensor, Tensor)", "*shape -> *shape, *s
 const Operator kFirst{"first(Tensor x) -> (Tensor, Tensor)", "*rows n -> *rows n, n"};
 const Operator kMasked{"masked(Tensor x, Tensor mask) -> Tensor", "*shape, *shape:bool -> *shape"};
 const Operator kScaleRows{"scale_rows(Tensor x, Tensor scale) -> Tensor", "*rows n, *rows -> *rows n"};
+const Operator kOneWeight{"one_weight(Tensor x, Tensor weight) -> Tensor", "*shape, 1 -> *shape"};
+const Operator kRowSums{
+    "row_sums(Tensor x, Tensor y, Tensor scale) -> (Tensor, Tensor)", "*rows n, *rows n, *rows -> *rows n, *rows"};
+const Operator kSums{"sums(Tensor x, Tensor y, Tensor scale) -> (Tensor, Tensor)", "..., ..., *_ -> =x, =scale"};
 const Operator kConjugate{"conjugate(Tensor x) -> Tensor", "*shape:complex64 -> *shape:complex64"};
 const Operator kMove{"move(Tensor x, Tensor(a!) to, Tensor(b!) from) -> ()", "..., ..., ... ->"};
 
@@ -28,6 +37,11 @@ struct Mask {
 template <class A>
 struct Product {
   A operator()(A x, A y) const { return x * y; }
+};
+
+template <class A>
+struct Products {
+  Values<A, 2> operator()(A x, A y, A scale) const { return {x * scale, x * y}; }
 };
 
 template <class A>
@@ -46,10 +60,19 @@ void move(const Tensor& x, Tensor& to, Tensor& from) {
   extension_cpp::elementwise_into<Move>(outputs, x, to, from);
 }
 
+std::tuple<Tensor, Tensor> row_sums(const Tensor& x, const Tensor& y, const Tensor& scale) {
+  return extension_cpp::elementwise_with_sums<Products, 2>(kRowSums, x, y, scale);
+}
+
+std::tuple<Tensor, Tensor> sums(const Tensor& x, const Tensor& y, const Tensor& scale) {
+  return extension_cpp::elementwise_with_sums<Products, 2>(kSums, x, y, scale);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(extension_cpp_formulas, m) {
-  for (const Operator* op : {&kMask, &kFirst, &kMasked, &kScaleRows, &kConjugate, &kMove}) {
+  for (const Operator* op :
+       {&kMask, &kFirst, &kMasked, &kOneWeight, &kRowSums, &kSums, &kScaleRows, &kConjugate, &kMove}) {
     m.def(op->schema());
   }
 }
@@ -59,6 +82,9 @@ TORCH_LIBRARY_IMPL(extension_cpp_formulas, CPU, m) {
   m.impl("first", TORCH_BOX((elementwise_kernel<kFirst, Mask>)));
   m.impl("masked", TORCH_BOX((elementwise_kernel<kMasked, Product>)));
   m.impl("scale_rows", TORCH_BOX((elementwise_kernel<kScaleRows, Product>)));
+  m.impl("one_weight", TORCH_BOX((elementwise_kernel<kOneWeight, Product>)));
+  m.impl("row_sums", TORCH_BOX(&row_sums));
+  m.impl("sums", TORCH_BOX(&sums));
   m.impl("conjugate", TORCH_BOX((elementwise_kernel<kConjugate, Same>)));
   m.impl("move", TORCH_BOX(&move));
 }
