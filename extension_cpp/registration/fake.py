@@ -46,6 +46,8 @@ def register_fake(op: str | OpOverload, /, *rest: Any) -> None:
 
 def _with_lowering(op: OpOverload, kernel: Callable[..., Any]) -> Callable[..., Any]:
     """The same kernel, by which inductor, whose traces call it first, gets to know the operator."""
+    if op._schema.is_mutable:  # it has no outputs
+        return kernel
     lowering = StableStrides(op)
 
     @functools.wraps(kernel)

@@ -7,6 +7,7 @@ import itertools
 import sys
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
@@ -16,25 +17,34 @@ from torch.utils import _pytree as pytree
 from extension_cpp.registration.signature import Signature
 
 
-class StableStrides:
+class _Lowering:
+    """How inductor lowers an operator, of which it is told when that is traced."""
+
+    def __init__(self, op: OpOverload) -> None:
+        self._op = op
+        self._installed = False
+
+    def install(self) -> None:
+        """Tells inductor, if it is there: it is loaded before torch.compile traces anything."""
+        inductor = sys.modules.get("torch._inductor.lowering")
+        if not self._installed and inductor is not None:
+            self._installed = True
+            self._install(inductor)
+
+    def _install(self, inductor: Any) -> None:
+        raise NotImplementedError
+
+
+class StableStrides(_Lowering):
     """How inductor lowers an operator where sizes depend on data, as that of ``x[mask]`` does.
 
     Its code is for the strides that the fake kernel names, which are those at almost any size. But
     a size that turns out to be 1 may change them: layouts that differ in where this dimension is
     are one then, and an elementwise kernel keeps the layout on which its inputs agree. Where that
-    can be, the kernel is given contiguous inputs, of which it makes contiguous outputs.
+    might be, the kernel is given contiguous inputs, of which it makes contiguous outputs.
     """
 
-    def __init__(self, op: OpOverload) -> None:
-        self._op = op
-        self._installed = op._schema.is_mutable
-
-    def install(self) -> None:
-        """Tells inductor, if it is there: it is loaded before torch.compile traces anything."""
-        inductor = sys.modules.get("torch._inductor.lowering")
-        if self._installed or inductor is None:
-            return
-        self._installed = True
+    def _install(self, inductor: Any) -> None:
         if self._op in inductor.lowerings:
             return
         from torch._inductor.virtualized import V
@@ -56,24 +66,53 @@ class StableStrides:
 
 
 def _strides_may_depend_on_data(node: Node) -> bool:
-    """Whether sizes depend on data, and the dimensions of an input are in another order.
+    """Whether sizes depend on data, and outputs might have other strides where one of them is 1.
 
-    Where those of all inputs lie one within the other, as in contiguous tensors or in parts of
-    such, or are expanded, outputs are contiguous at any size.
+    Not where the dimensions of each input lie one within the other, as those of contiguous tensors
+    and of parts of such, or are expanded: outputs are contiguous then. Nor where all are dense in
+    one layout. An input of fewer dimensions than others has no say.
     """
     # Imported where it is needed: it brings sympy, and half a second.
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     values = map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))
     tensors = [value for value in pytree.tree_leaves(values) if isinstance(value, Tensor)]
     if not any(map(free_unbacked_symbols, tensors)):
         return False
-    of_tensors = ([n for n in t.stride() if not statically_known_true(n == 0)] for t in tensors)
-    neighbours = itertools.chain.from_iterable(map(itertools.pairwise, of_tensors))
-    return not all(statically_known_true(outer >= inner) for outer, inner in neighbours)
+    most = max(tensor.dim() for tensor in tensors)
+    tensors = [tensor for tensor in tensors if tensor.dim() == most]
+    if all(map(_lies_in_order, tensors)):
+        return False
+    return not (_is_dense(tensors[0]) and all(_lies_as(tensors[0], t) for t in tensors))
 
 
-class Lowering:
+def _lies_in_order(tensor: Tensor) -> bool:
+    strides = [stride for stride in tensor.stride() if not _is_true(stride == 0)]
+    return all(_is_true(outer >= inner) for outer, inner in itertools.pairwise(strides))
+
+
+def _lies_as(tensor: Tensor, other: Tensor) -> bool:
+    pairs = zip((*tensor.shape, *tensor.stride()), (*other.shape, *other.stride()), strict=True)
+    return all(_is_true(a == b) for a, b in pairs)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    left = list(range(tensor.dim()))
+    expected: Any = 1
+    while inner := [dim for dim in left if _is_true(tensor.stride(dim) == expected)]:
+        left.remove(inner[0])
+        expected = expected * torch.sym_max(1, tensor.shape[inner[0]])  # as in strides
+    return not left
+
+
+def _is_true(condition: Any) -> bool:
+    """Whether a comparison of sizes holds whatever data they depend on."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(condition)
+
+
+class LoweringOfWrites(_Lowering):
     """How inductor, the default backend of torch.compile, lowers an operator that mutates.
 
     By itself it gets three things wrong, with operators of ``torch.library.custom_op`` too. It
@@ -85,16 +124,10 @@ class Lowering:
     """
 
     def __init__(self, op: OpOverload, signature: Signature) -> None:
-        self._op = op
+        super().__init__(op)
         self._signature = signature
-        self._installed = False
 
-    def install(self) -> None:
-        """Tells inductor, if it is there: it is loaded before torch.compile traces anything."""
-        inductor = sys.modules.get("torch._inductor.lowering")
-        if self._installed or inductor is None:
-            return
-        self._installed = True
+    def _install(self, inductor: Any) -> None:
         from torch._inductor.virtualized import V
 
         fallback = inductor.fallback_handler(self._op, add_to_fallback_set=False)

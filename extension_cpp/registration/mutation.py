@@ -26,7 +26,7 @@ from extension_cpp.registration.direct import call_directly
 from extension_cpp.registration.dispatch import implement, lookup
 from extension_cpp.registration.forward_mode import any_tangent
 from extension_cpp.registration.function import autograd_function
-from extension_cpp.registration.inductor import Lowering
+from extension_cpp.registration.inductor import LoweringOfWrites
 from extension_cpp.registration.no_autograd import refuse, sizes_of
 from extension_cpp.registration.signature import Signature, is_differentiable, tensors_in
 
@@ -65,7 +65,7 @@ def register_mutation(op: str | OpOverload) -> None:
     message = f"{no_derivative}. Detach its inputs or call it under torch.no_grad()"
     # torch.no_grad() turns off reverse mode alone.
     forward_message = f"{no_derivative}. Detach its inputs"
-    lowering = Lowering(overload, signature)
+    lowering = LoweringOfWrites(overload, signature)
 
     def forward(ctx: Any, written: Tensor, *inputs: Any) -> Tensor:
         ctx.set_materialize_grads(False)
