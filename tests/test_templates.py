@@ -723,7 +723,8 @@ Args:
 Not differentiable: a derivative through what it wrote raises an error.
 
 Raises:
-    RuntimeError: a dtype, device or shape other than the above.
+    RuntimeError: a dtype, device or shape other than the above, or memory that is shared
+        with another argument in part.
 """,
     )
 

@@ -20,7 +20,8 @@ def my_op(input: Tensor, other: Tensor, alpha: float = 1.0) -> None:
     Not differentiable: a derivative through what it wrote raises an error.
 
     Raises:
-        RuntimeError: a dtype, device or shape other than the above.
+        RuntimeError: a dtype, device or shape other than the above, or memory that is shared
+            with another argument in part.
     """
     checks.check_number("my_op", "alpha", alpha)
     _ops.my_op(input, other, alpha)
