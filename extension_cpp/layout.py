@@ -27,7 +27,8 @@ def same_shape(a: Sequence[int], b: Sequence[int]) -> bool:
     return len(a) == len(b) and all(known(m == n) for m, n in zip(a, b, strict=True))
 
 
-def _depends_on_data(tensor: Tensor) -> bool:
+def depends_on_data(tensor: Tensor) -> bool:
+    """Whether sizes or strides do, which are then known at run time alone."""
     symbols = [value for value in (*tensor.shape, *tensor.stride()) if not isinstance(value, int)]
     if not symbols:
         return False
@@ -84,8 +85,8 @@ def new_elementwise(shape: Sequence[int], first: Tensor, *others: Tensor) -> Ten
 def _dense_order(tensor: Tensor) -> list[int] | None:
     """The dimensions, outermost in memory first; None where the elements do not lie densely."""
     dims = list(range(tensor.dim()))
-    depends_on_data = _depends_on_data(tensor)
-    if not depends_on_data and tensor.is_contiguous():
+    of_data = depends_on_data(tensor)
+    if not of_data and tensor.is_contiguous():
         return dims
     # From the innermost, by equality alone: which of two strides is larger may depend on data.
     rest = [d for d in dims if not is_one(tensor.shape[d])]
@@ -98,7 +99,7 @@ def _dense_order(tensor: Tensor) -> list[int] | None:
         inner = [d for d in rest if known(strides[d] == clamped) or known(strides[d] == size)]
         if not inner:
             # Were it dense after all, the kernel would keep its order.
-            if depends_on_data and (len(rest) > 1 or [*rest, *order] != sorted([*rest, *order])):
+            if of_data and (len(rest) > 1 or [*rest, *order] != sorted([*rest, *order])):
                 for d in rest:
                     _check_differs(strides[d], size)
             return None
@@ -136,7 +137,7 @@ def is_non_overlapping(tensor: Tensor) -> bool:
 
     Where data decides, this leaves it to the kernel.
     """
-    if _depends_on_data(tensor) or tensor.is_contiguous():
+    if depends_on_data(tensor) or tensor.is_contiguous():
         return True
     last = 0  # the largest offset that the dimensions so far reach
     dims = (d for d in range(tensor.dim()) if not is_one(tensor.shape[d]))

@@ -123,6 +123,12 @@ class Notation:
         """Whether no shape has single dimensions: outputs then keep the layout of the inputs."""
         return not any(shape.single for shape in (*self.inputs, *self.outputs))
 
+    def dtype_source(self, shape: Shape) -> Shape:
+        """The shape that says a tensor's dtype, which may be that of another argument."""
+        while shape.rule is DtypeRule.ARGUMENT:
+            shape = self.inputs[shape.source]
+        return shape
+
 
 def parse_notation(schema: torch.FunctionSchema | str, line: str) -> Notation:
     """Reads a line of shapes.

@@ -704,9 +704,8 @@ class Operator:
 
         def tensors(k: int) -> Any:
             nonlocal leader_dtype
-            shape = like = self.notation.inputs[k]
-            while like.rule is DtypeRule.ARGUMENT:
-                like = self.notation.inputs[like.source]
+            shape = self.notation.inputs[k]
+            like = self.notation.dtype_source(shape)
             dtype = leader_dtype
             if like.rule is DtypeRule.EXACT:
                 dtype = like.dtype

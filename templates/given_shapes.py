@@ -50,15 +50,8 @@ def with_dtypes(schema: Schema, options: Options) -> tuple[Schema, Options]:
 
 def _is_integer(given: Any, shape: Any) -> bool:
     """Whether a tensor holds integers or bool."""
-    dtype = with_own_dtype(given, shape).dtype
+    dtype = given.dtype_source(shape).dtype
     return dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
-
-
-def with_own_dtype(given: Any, shape: Any) -> Any:
-    """The shape from which the dtype of a tensor follows, which may be that of another."""
-    while shape.rule.value == "argument":
-        shape = given.inputs[shape.source]
-    return shape
 
 
 @dataclass(frozen=True)
@@ -288,7 +281,7 @@ def made(schema: Schema, line: str) -> tuple[str, dict[str, str]]:
             text = "shape"
         elif len(parts) == 1 and parts[0].startswith("*"):
             text = parts[0][1:]
-        own = with_own_dtype(given, shape)
+        own = given.dtype_source(shape)
         dtypes = {"exact": f", dtype={own.dtype}", "sum": ", dtype=sum_dtype(make.dtype)"}
         return f"make({text}{dtypes.get(own.rule.value, '')})"
 

@@ -25,10 +25,8 @@ from schema import Refusal, Schema
 
 def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
     """Returns the files of the new operator's folder, by name, formatted where the formatters are
-    at hand.
+    at hand. Schema and options are as fitted() returns them.
     """
-    check_fits(kind, schema)
-    schema, options = with_dtypes(schema, options)
     check_shapes(KINDS[kind], schema, options)
     own = KINDS[kind].schema
     as_it_is = Options(backward="operator" if options.own_backward else "torch")
@@ -45,6 +43,16 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
     files["ops.py"] = documented(files["ops.py"], schema, options)
     files = {name: format_text(name, text) for name, text in files.items()}
     return by_backend(files, schema.name, options)
+
+
+def fitted(kind: str, schema: Schema, options: Options) -> tuple[Schema, Options]:
+    """The schema and the options for the template, with what the line of shapes says of dtypes.
+
+    Raises:
+        Refusal: the template is not for the schema, or the line says nothing.
+    """
+    check_fits(kind, schema)
+    return with_dtypes(schema, options)
 
 
 def check_fits(kind: str, schema: Schema) -> None:

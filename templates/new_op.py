@@ -14,8 +14,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from given_shapes import with_dtypes, works_as_it_is
-from instantiate import check_fits, instantiate
+from given_shapes import works_as_it_is
+from instantiate import fitted, instantiate
 from kinds import KINDS, TEMPLATES, Options
 from places import backward_schema
 from repository import Changes, Repository
@@ -103,8 +103,7 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
     """The changes, and what to say when they are made."""
     schema = parse(options.schema)
     kind = options.template or default_kind(schema, options.cuda is not None)
-    check_fits(kind, schema)
-    schema, options = with_dtypes(schema, options)
+    schema, options = fitted(kind, schema, options)
     schemas = [schema.text]
     if options.own_backward and not schema.mutates:
         schemas.append(backward_schema(KINDS[kind], schema))

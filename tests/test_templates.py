@@ -47,7 +47,7 @@ def generate(text, *options):
     arguments = new_op.parse_arguments([text, *options])
     parsed = schema.parse(text)
     kind = arguments.template or new_op.default_kind(parsed, own_kernel=False)
-    return instantiate.instantiate(kind, parsed, arguments)
+    return instantiate.instantiate(kind, *instantiate.fitted(kind, parsed, arguments))
 
 
 def refusal(root, *arguments):

@@ -94,6 +94,4 @@ def _rule(case: Case, i: int) -> DtypeRule:
         return DtypeRule.LEADER
     names = [argument.name for argument in line.notation.arguments]
     shape = line.notation.inputs[names.index(case.names[i].partition("[")[0])]
-    while shape.rule is DtypeRule.ARGUMENT:
-        shape = line.notation.inputs[shape.source]
-    return shape.rule
+    return line.notation.dtype_source(shape).rule

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
+from extension_cpp.layout import depends_on_data
 from extension_cpp.registration.signature import Signature
 
 
@@ -72,12 +73,9 @@ def _strides_may_depend_on_data(node: Node) -> bool:
     and of parts of such, or are expanded: outputs are contiguous then. Nor where all are dense in
     one layout. An input of fewer dimensions than others has no say.
     """
-    # Imported where it is needed: it brings sympy, and half a second.
-    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
-
     values = map_arg((node.args, node.kwargs), lambda argument: argument.meta.get("val"))
     tensors = [value for value in pytree.tree_leaves(values) if isinstance(value, Tensor)]
-    if not any(map(free_unbacked_symbols, tensors)):
+    if not any(map(depends_on_data, tensors)):
         return False
     most = max(tensor.dim() for tensor in tensors)
     tensors = [tensor for tensor in tensors if tensor.dim() == most]
@@ -106,7 +104,8 @@ def _is_dense(tensor: Tensor) -> bool:
 
 
 def _is_true(condition: Any) -> bool:
-    """Whether a comparison of sizes holds whatever data they depend on."""
+    """Whether a comparison of sizes holds whatever they are: no guard may come of it any more."""
+    # Imported where it is needed: it brings sympy, and half a second.
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return statically_known_true(condition)

@@ -11,8 +11,7 @@ import re
 import textwrap
 
 from formatting import format_text
-from given_shapes import with_dtypes
-from instantiate import drop_paragraphs, instantiate
+from instantiate import drop_paragraphs, fitted, instantiate
 from kinds import KINDS, Options
 
 from .definition import Definition, summary
@@ -39,7 +38,7 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
             f"--from with --template {kind}: what the template returns besides its result no "
             "definition says; start from the schema"
         )
-    schema, options = with_dtypes(definition.schema, options)
+    schema, options = fitted(kind, definition.schema, options)
     files = instantiate(kind, schema, dataclasses.replace(options, backward="torch"))
     imported = f"from extension_cpp.operators.{schema.name}.definition import {schema.name}"
     ops, spec = files["ops.py"], files["spec.py"]
