@@ -26,10 +26,13 @@ class Cpp(Places):
         line = self.options.shapes or shapes(self.kind, self.schema)
         taken = [f"A {a.name}" for a in self.schema.tensors]
         into = f"elementwise_into<{self.camel}>({main}, {self.operands})"
+        result = ["output"] * (outputs > 0)
         count = f", {outputs}" if outputs > 1 else ""
         maybe = {"Tensor?": " + (has_{a.name} ? {a.name}{weight} : A(0))", LIST: ""}
         parameter = ", const std::optional<Tensor>& {a.name}"
-        pointer = "const T* __restrict__ {a.name},  // [rows, cols], or null\n"
+        # What is written may be an argument twice.
+        restrict = "" if self.schema.mutates else "__restrict__ "
+        pointer = f"const T* {restrict}{{a.name}},  // [rows, cols], or null\n"
         pointers = "const Pointers<T> {a.name},  // [rows, cols] each\n"
         inline = [
             self.declaration("", self.schema.text, line),
@@ -41,12 +44,12 @@ class Cpp(Places):
             "".join(f", {parameter}" for parameter in taken) + ")",
             f"<{self.camel}{count}>(k{self.camel}, {self.operands})",
             self.each(settings, ", {a.number}") + ")",
-            ";\n".join([into, *(f"copy_into({a.name}, {main})" for a in self.also_written)]),
+            self.writing(into),
             self.check,
             "".join(f", {a.info.field.replace('A', 'acc_t<T>')} {a.name}" for a in settings),
             self.each(self.others, parameter, {LIST: ", TensorList {a.name}"}),
             self.each(self.others, ", data_of<T>(contiguous_{a.name})"),
-            self.launch(main, *(a.name for a in self.others), "output"),
+            self.writing(self.launch(main, *(a.name for a in self.others), *result)),
             self.launch("grad_output", *("{}" for _ in self.others), f"grad_{main}"),
         ]
         blocks = [
@@ -74,6 +77,12 @@ class Cpp(Places):
     @property
     def check(self) -> str:
         return f"k{self.camel}.check({', '.join(a.name for a in self.schema.tensors)})"
+
+    def writing(self, call: str) -> str:
+        """A call that writes to the main tensor: the others that are written to get the same."""
+        return ";\n".join(
+            [call, *(f"copy_into({a.name}, {self.main.name})" for a in self.also_written)]
+        )
 
     def launch(self, *tensors: str) -> str:
         arguments = [*tensors, *(a.name for a in self.schema.settings)]

@@ -127,7 +127,7 @@ def _unmet(
             for k, (dims, template) in enumerate(zip(results, own, strict=True))
             if not is_met(dims, template)
         },
-        kind.name in ("scan", "kernel") and all(dim.is_star for dim in base_dims),
+        (kind.lists or kind.name == "scan") and all(dim.is_star for dim in base_dims),
     )
 
 

@@ -78,7 +78,10 @@ def returned(schema: Schema) -> str:
 
 KINDS = {
     name: Kind(name)
-    for name in ("elementwise", "rowwise", "reduction", "scan", "multi_output", "kernel", "inplace")
+    for name in (
+        *("elementwise", "rowwise", "reduction", "scan", "multi_output", "kernel"),
+        *("inplace", "inplace_kernel"),
+    )
 }
 
 

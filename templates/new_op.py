@@ -159,7 +159,8 @@ def next_steps(repository: Repository, name: str, options: Options, works: bool 
 
 def default_kind(schema: Schema, own_kernel: bool) -> str:
     """The simplest that takes the schema; for a kernel of one's own the one with raw pointers."""
-    preferred = ["kernel"] * own_kernel + ["elementwise", "inplace", "multi_output", "kernel"]
+    kernels = ["kernel", "inplace_kernel"]
+    preferred = kernels * own_kernel + ["elementwise", "inplace", "multi_output"] + kernels
     return next((kind for kind in preferred if KINDS[kind].accepts(schema)), "elementwise")
 
 

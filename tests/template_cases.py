@@ -9,6 +9,7 @@ KINDS = [
     ["m(Tensor x, Tensor y) -> (Tensor, Tensor)", "--template", "multi_output"],
     ["k(Tensor x, Tensor y) -> Tensor", "--template", "kernel"],
     ["i(Tensor(a!) x, Tensor y) -> ()", "--template", "inplace"],
+    ["w(Tensor(a!) x, Tensor y) -> ()", "--template", "inplace_kernel"],
 ]
 
 # The same under names as long as they may be, which break other lines.
@@ -19,7 +20,10 @@ LONG_NAMES = [
         for kind in ("elementwise", "rowwise", "reduction", "scan", "kernel")
     ),
     [f"{LONG[:-1]}m(Tensor x, float alpha=1.0) -> (Tensor, Tensor)", "--template", "multi_output"],
-    [f"{LONG[:-1]}i(Tensor(a!) x, float alpha=1.0) -> ()", "--template", "inplace"],
+    *(
+        [f"{LONG[: -len(kind)]}{kind}(Tensor(a!) x, float alpha=1.0) -> ()", "--template", kind]
+        for kind in ("inplace", "inplace_kernel")
+    ),
 ]
 
 # Every shape of schema.
@@ -51,6 +55,7 @@ SCHEMAS = [
     ["torch_rows(Tensor x, Tensor? rows) -> (Tensor, Tensor)", "--backward", "torch"],
     ["torch_sum(Tensor x, float a) -> Tensor", "--template", "reduction", "--backward", "torch"],
     ["writes(Tensor(a!) x, float scale, Tensor? y, Tensor(b!) z, Tensor(c!) w, *, int n=1) -> ()"],
+    ["writes_lists(Tensor? y, Tensor(a!) x, Tensor[] rest, Tensor(b!) z, float a) -> ()"],
     ["no_cuda(Tensor x, float a) -> Tensor", "--no-cuda", "--backward", "torch"],
     ["no_cpu(Tensor x, float a) -> Tensor", "--no-cpu"],
     ["no_grad(Tensor x, int n) -> (Tensor, Tensor, Tensor, Tensor)", "--no-grad"],
@@ -61,7 +66,7 @@ _CPP = "int errno, int EOF, int NULL, float NAN, float INFINITY, float M_PI, int
 _OWN = (
     "float tag, float row, float rows, float col, float cols, float sums, float means, float mean, "
     "float averages, float average, float A, float T, float i, float j, float f, float value, "
-    "float term, float padded"
+    "float term, float padded, int pair, int pairs, float end, int ends, float results, int half"
 )
 _PYTHON = (
     "int to_front, float checks, float info, float in_dims, float grad, float grad_output, "
@@ -85,7 +90,13 @@ NAMES = [
         for kind in ("elementwise", "rowwise", "reduction", "scan", "kernel")
     ),
     [f"own_several(Tensor grad_mean, Tensor output, {_OWN}) -> (Tensor, Tensor, Tensor)"],
-    [f"own_written(Tensor(a!) output, Tensor tag_, {_OWN}) -> ()"],
+    *(
+        [
+            f"own_{kind}(Tensor(a!) output, Tensor tag_, Tensor contiguous_output, {_OWN}) -> ()",
+            *("--template", kind),
+        ]
+        for kind in ("inplace", "inplace_kernel")
+    ),
     [f"own_torch(Tensor grad_output, Tensor grad_input, {_OWN}) -> Tensor", "--backward", "torch"],
     [f"python_names(Tensor output, Tensor new_elementwise, {_PYTHON}) -> Tensor"],
     [f"python_rows(Tensor inputs, {_PYTHON}) -> Tensor", "--template", "rowwise"],
@@ -114,7 +125,13 @@ OTHER_SHAPES = [
         "other_several(Tensor x, Tensor y) -> (Tensor, Tensor)",
         *("--shapes", f"{_LINE}, *rows m k:sum"),
     ],
-    ["other_written(Tensor(a!) x, Tensor y) -> ()", "--shapes", "*rows m, *rows m k ->"],
+    *(
+        [
+            f"other_{kind}(Tensor(a!) x, Tensor y) -> ()",
+            *("--template", kind, "--shapes", "*rows m, *rows m k ->"),
+        ]
+        for kind in ("inplace", "inplace_kernel")
+    ),
     [
         "other_lists(Tensor? y, Tensor x, Tensor[] rest, *, float a=2.0) -> Tensor",
         *("--shapes", "*rows m k:x, *rows m, *rows m k -> *rows m", "--backward", "torch"),

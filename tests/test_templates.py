@@ -253,12 +253,12 @@ spec.py
 
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_gradients_have_one_entry_per_argument(kind):
-    outputs = "()" if kind == "inplace" else "Tensor"
-    outputs = "(Tensor, Tensor)" if kind == "multi_output" else outputs
-    main = "Tensor(a!) x" if kind == "inplace" else "Tensor x"
+    writes = kinds.KINDS[kind].schema.mutates
+    outputs = "()" if writes else "(Tensor, Tensor)" if kind == "multi_output" else "Tensor"
+    main = "Tensor(a!) x" if writes else "Tensor x"
     text = f"f(float a, {main}, int[] b, Tensor y, Tensor? z=None, *, bool c=True) -> {outputs}"
     ops = generate(text, "--template", kind)["ops.py"]
-    if kind == "inplace":
+    if writes:
         assert "_backward" not in ops
         return
     backward = ops[ops.index("def _backward(") :]
@@ -411,22 +411,21 @@ def test_refused_schemas(text, message, checkout):
         (
             ["f(Tensor(a!) x) -> ()", "--template", "kernel"],
             "the template 'kernel' is for operators that return one new tensor, which f is not; "
-            "for its schema there is: inplace",
+            "for its schema there are: inplace, inplace_kernel",
+        ),
+        (
+            ["f(Tensor(a!) x, Tensor[] y) -> ()", "--template", "inplace"],
+            "the template 'inplace' is for operators that take a fixed number of tensors and write "
+            "to an argument, Tensor(a!), and return nothing, which f is not; for its schema there "
+            "is: inplace_kernel",
         ),
         *(
             (
-                [f"f({arguments}) -> {results}", *template],
-                f"no template is for operators that take a list of tensors and {returned}, as f "
-                "does: make each tensor of the list an argument of its own",
+                ["f(Tensor x, Tensor[] y) -> (Tensor, Tensor)", *template],
+                "no template is for operators that take a list of tensors and return several new "
+                "tensors, as f does: make each tensor of the list an argument of its own",
             )
             for template in ([], ["--template", "kernel"])
-            for arguments, results, returned in (
-                ("Tensor x, Tensor[] y", "(Tensor, Tensor)", "return several new tensors"),
-                (
-                    *("Tensor(a!) x, Tensor[] y", "()"),
-                    "write to an argument, Tensor(a!), and return nothing",
-                ),
-            )
         ),
         *(
             (
@@ -579,8 +578,11 @@ other_kernel: its kernel is the template's, for tensors of one shape
 other_several: its formula is the template's, for tensors of one shape and a number for each row
   equal_sizes(y.sizes(), x.sizes()) && equal_sizes(checked.sizes(), x.sizes()) && x.dim() > 0 && equal_sizes(checked.sizes(1), x.sizes().slice(0, x.dim() - 1))
   equal_sizes(x.sizes(), grad_output.sizes()) && grad_output.dim() > 0 && equal_sizes(mean.sizes(), grad_output.sizes().slice(0, grad_output.dim() - 1)) && equal_sizes(checked.sizes(), grad_output.sizes())
-other_written: its formula is the template's, for tensors of one shape
+other_inplace: its formula is the template's, for tensors of one shape
   equal_sizes(y.sizes(), x.sizes())
+other_inplace_kernel: its kernel is the template's, for tensors of one shape
+  y.numel() == x.numel()
+  y.numel() == x.numel()
 other_lists: its kernel is the template's, for tensors of one shape
   (!y.has_value() || y->numel() == x.numel()) && std::all_of(rest.begin(), rest.end(), [&](const Tensor& each) { return each.numel() == x.numel(); })
   (!y.has_value() || y->numel() == x.numel()) && std::all_of(rest.begin(), rest.end(), [&](const Tensor& each) { return each.numel() == x.numel(); })
@@ -597,6 +599,14 @@ def test_a_template_that_needs_a_last_dimension_checks_that_there_is_one(kind):
     found = guards(*case)
     assert {condition for condition, _ in found} == {"x.dim() > 0", "grad_output.dim() > 0"}
     assert all(said.endswith("of one shape, which has a last dimension") for _, said in found)
+
+
+def test_so_does_one_that_writes_to_an_argument():
+    case = ["f(Tensor(a!) x) -> ()", "--template", "inplace_kernel", "--shapes", "*shape ->"]
+    message = (
+        "f: its kernel is the template's, for tensors of one shape, which has a last dimension"
+    )
+    assert guards(*case) == [("x.dim() > 0", message)] * 2  # of two backends
 
 
 @pytest.mark.parametrize("options", [["--backward", "torch"], ["--no-grad"]])

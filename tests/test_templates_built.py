@@ -234,6 +234,7 @@ def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
 def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
     root = under_git(copy_repository(tmp_path))
     wanted = ("gelu_gate", "all_defaults", "tensor_lists", "row_names", "writes", "d", "no_cpu")
+    wanted += ("writes_lists",)
     source = tmp_path / "mine.cu"
     source.write_text("__global__ void scale(float* x, float a) { x[threadIdx.x] *= a; }\n")
     own = ["own_kernel(Tensor x, float a) -> Tensor", "--cuda", str(source), "--no-grad"]
