@@ -507,7 +507,7 @@ def test_what_a_row_keeps_is_made_of_its_elements(define):
 
 
 def test_what_one_pass_wants_is_not_kept(define):
-    text = assemble(read(define(TENSOR + "torch.log_softmax(x, -1)"))).files["f.cpp"]
+    text = assemble(read(define(TENSOR + "2 * torch.log_softmax(x, -1)"))).files["f.cpp"]
     forward, backward = text.split("struct FBackward")
     assert "row.sum([=](A x) { return math::exp(x - max); })" in forward
     assert "row.keep" not in forward
@@ -1138,6 +1138,8 @@ def test_a_gradient_is_none_where_a_switch_leaves_nothing_of_it(body, condition,
         ("torch.tanh(x) + y", ["x"]),
         # A softmax, where nothing else of the inputs is needed.
         ("torch.softmax(x + y, -1)", ["output"]),
+        ("torch.log_softmax(x - y, -1)", ["output"]),
+        ("torch.log_softmax(x, -1) + y", ["x"]),
         ("torch.softmax(x, -1) + y", ["x"]),
         ("torch.softmax(x * y, -1)", ["x", "y"]),
     ],

@@ -12,15 +12,17 @@ OUTPUT = "output"
 def on_output(output: Node, gradients: Sequence[Node]) -> tuple[Node, ...] | None:
     """The gradients of the output's value in place of the inputs', where that is as exact.
 
-    It is where they do no more than look on which side of its kink a relu is. Of a softmax they
-    are as exact as PyTorch's of a softmax in the tensor's dtype, which are of its output, too, and
-    two passes over the row are saved.
+    It is where they do no more than look on which side of its kink a relu is. Of a softmax, and of
+    its logarithm, they are as exact as PyTorch's in the tensor's dtype, which are of the output,
+    too, and passes over the row are saved.
     """
     value = make("tensor", value=OUTPUT)
     if output.op == "relu":
         by = {make("le", output.args[0], const(0)): make("le", value, const(0))}
     elif output.op == "softmax":
         by = {output: value}
+    elif output.op == "log_softmax":
+        by = {make("softmax", output.args[0]): make("exp", value)}
     else:
         return None
     found = replaced(gradients, by)
