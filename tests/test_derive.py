@@ -2403,11 +2403,11 @@ def test_a_schema_alone_without_derivatives(define, checkout):
     new_op.main(["--remove", "gram"], checkout)
 
 
-def test_a_result_without_a_batch(define, checkout, capsys):
-    options = ["--template", "kernel", "--shapes", "n, n -> ()"]
-    with pytest.raises(SystemExit):
-        new_op.main(["--from", define(GRAM, "gram"), *options], checkout)
-    assert "the result has no dimensions for a batch" in capsys.readouterr().err
+def test_a_result_without_a_batch(define):
+    definition = read(define(GRAM, "gram"), "n, n -> ()")
+    ops = with_template(definition, "kernel", Options(shapes=definition.shapes))["ops.py"]
+    rule = 'register_vmap("extension_cpp::gram", by_example("extension_cpp::gram"))'
+    assert rule in ops
 
 
 @pytest.mark.parametrize(
@@ -3194,6 +3194,31 @@ registration.register_vmap(
 )
 """,
     )
+
+
+@pytest.mark.parametrize(
+    "scaled",
+    [
+        "d * torch.rsqrt((d * d).mean(-1, keepdim=True) + 0.1)",
+        "d / torch.sqrt(d.square().mean(-1, keepdim=True) + 0.1)",
+        "d / ((d**2).mean(-1, keepdim=True) + 0.1).sqrt()",
+        "d / torch.sqrt(x.var(-1, keepdim=True, correction=0) + 0.1)",
+        "F.layer_norm(x, x.shape[-1:])",
+    ],
+)
+def test_deviations_take_two_passes(scaled, define):
+    """The mean, then all other sums: deviations add up to 0, and a row's factor stands outside."""
+    source = "def f(x: Tensor) -> Tensor:\n    d = x - x.mean(-1, keepdim=True)\n"
+    text = assemble(read(define(source + f"    return {scaled}"))).files["f.cpp"]
+    _, backward = text.split("struct FBackward")
+    assert backward.count("row.sum(") == 2
+    assert "Values<A, 3>" in backward
+
+
+def test_a_norm_is_divided_by_after_the_pass(define):
+    text = assemble(read(define(TENSOR + "F.normalize(x, dim=-1)"))).files["f.cpp"]
+    _, backward = text.split("struct FBackward")
+    assert backward.count("row.sum(") == 1
 
 
 def test_the_layer_norm_of_pytorch_is_no_reference():

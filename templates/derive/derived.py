@@ -16,6 +16,7 @@ from .definition import RESULT, Definition, in_a_line
 from .differentiate import gradients
 from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
 from .refusal import NotDerived, line_of_error, taken
+from .rows_operations import with_variances
 from .saved import OUTPUT, on_output, saved_tensors
 from .trace import Traced, trace
 from .variant import Result, Variant, looks_at_rows, with_numbers
@@ -35,9 +36,9 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
 
     Args:
         definition: of what.
-        factored: whether sums of gradients have what is common to their terms outside. That is
-            shorter; but of a sum in which an infinity meets a zero it may be right where PyTorch
-            has NaN.
+        factored: whether sums of gradients have what is common to their terms outside, and what
+            adds up to 0 is left out. That is shorter; but of a sum in which an infinity meets a
+            zero it may be right where PyTorch has NaN.
 
     Raises:
         NotDerived: it cannot be derived.
@@ -151,8 +152,11 @@ def derive_variant(
         results = [dataclasses.replace(own, name=other.name) for own, other in pairs]
     given_gradients = [result.leaf for result in results]
     arguments = [make("column" if n in columns else "tensor", value=n) for n in tensors]
-    added = add if factored else plus
-    found = each(lambda leaf: tuple(gradients(leaf, given_gradients, arguments, added)), forward)
+    added, of = (add, with_variances) if factored else (plus, tuple)
+    names = {of([node])[0]: name for node, name in names.items()} | names
+    found = each(
+        lambda leaf: tuple(gradients(of(leaf), given_gradients, arguments, added)), forward
+    )
     sums = [
         k
         for k, name in enumerate(tensors)

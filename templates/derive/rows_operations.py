@@ -6,11 +6,15 @@ rows_text.py prints. The rest is lowered to them.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
-from .graph import Node, cols, const, in_order, is_const, make, rewritten, row_sum, where
+from .graph import COLUMN, Node, cols, const, in_order, is_const, make, rewritten, row_sum, where
 from .operations import WHOLE, Form, define
+
+# What goes through a row.
+PASSES = ("row_sum", "row_max")
 
 
 def method(call: str) -> Form:
@@ -35,12 +39,54 @@ def mean_under_softmax(x: Node) -> Node | None:
     return None
 
 
+def apart_from_the_row(x: Node) -> Node | None:
+    """sum(a / r), of a gradient and a row's own r, as sum(a) / r: where r takes passes of its own,
+    sum(a) joins them.
+    """
+    above: list[Node] = []
+    below: list[Node] = []
+
+    def elements(node: Node) -> Node:
+        if node.op not in ("mul", "div"):
+            return node
+        a, b = node.args
+        if not b.extent & COLUMN:
+            (above if node.op == "mul" else below).append(b)
+            return elements(a)
+        if node.op == "mul" and not a.extent & COLUMN:
+            above.append(a)
+            return elements(b)
+        return make(node.op, elements(a), elements(b) if node.op == "mul" else b)
+
+    rest = elements(x) if x.is_gradient else x
+    if passes_before(rest) >= passes_before(x):
+        return None
+    found = make("row_sum", rest)
+    for factor in above:
+        found = make("mul", found, factor)
+    for divisor in below:
+        found = make("div", found, divisor)
+    return found
+
+
+@functools.cache
+def passes_before(x: Node) -> int:
+    """How many passes over a row come before this is known."""
+    return max((passes_before(arg) + (arg.op in PASSES) for arg in x.args), default=0)
+
+
 def summed_together(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """Lowered expressions with their sums in fewer passes, for what only elements are made of.
 
     Of a row without elements it is 0 / 0 where a sum is 0.
     """
-    return rewritten(nodes, lambda op, args: mean_under_softmax(*args) if op == "row_sum" else None)
+
+    def rule(op: str, args: tuple[Node, ...]) -> Node | None:
+        if op != "row_sum":
+            return None
+        return mean_under_softmax(*args) or apart_from_the_row(*args)
+
+    return rewritten(nodes, rule)
 
 
 define("row_sum", method(f"sum({KEPT})"), None, lambda g, out, x: (g,), word="sum")
@@ -129,6 +175,26 @@ def var(x: Node, correction: Node) -> Node:
     if not is_const(correction, 0):
         divisor = where(make("lt", divisor, const(0)), 0, divisor)
     return make("row_sum", make("mul", deviation, deviation)) / divisor
+
+
+def with_variances(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """Means of squared deviations from the mean as variances.
+
+    What the author wrote has a derivative by way of the mean, too: a sum of all deviations, which
+    is 0, and would take a pass over the row.
+    """
+
+    def rule(op: str, args: tuple[Node, ...]) -> Node | None:
+        if op != "mean" or args[0].op not in ("mul", "pow"):
+            return None
+        deviation, other = args[0].args
+        is_square = other is deviation if args[0].op == "mul" else is_const(other, 2)
+        if not is_square or deviation.op != "sub":
+            return None
+        x, mean = deviation.args
+        return make("var", x, const(0)) if mean is make("mean", x) else None
+
+    return rewritten(nodes, rule)
 
 
 def var_derivative(g: Node, out: Node, x: Node, correction: Node) -> tuple[Node, None]:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Container, Mapping, Sequence
 
 from .cpp_text import Cpp, divisors
-from .graph import COLUMN, GRADIENT, Node, in_order
+from .graph import COLUMN, GRADIENT, Node, in_order, inputs_of
 from .of_numbers import Formula
 from .operations import OPERATIONS
 from .printing import Printer
+from .rows_operations import PASSES
 
-PASSES = ("row_sum", "row_max")
 # That are instructions, or nearly.
 CHEAP = ("std::fabs", "std::sqrt", "std::is", "std::signbit", "std::numeric_limits")
 # That one call of row.sum takes.
@@ -38,7 +38,10 @@ def levels(results: Sequence[Node]) -> dict[Node, int]:
         latest = min(waiting, default=max(level.values()) + 1) - 1
         others = [level[other] for other in sums if other is not node]
         later = [k for k in others if level[node] < k <= latest]
-        if later and level[node] not in others:
+        # A pass that is there anyway is as well if it reads what this sum is of, and no more.
+        reads = inputs_of([node])
+        beside = [other for other in sums if other is not node and level[other] == level[node]]
+        if later and not reads <= inputs_of(beside):
             level[node] = min(later)
     # What is made of such a sum waits for it.
     for node in nodes:
