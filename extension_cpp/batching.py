@@ -38,6 +38,26 @@ def first_example(in_dims: Sequence[int | None], *args: Any) -> tuple[Any, ...]:
     )
 
 
+def by_example(op: str) -> Callable[..., tuple[Any, Any]]:
+    """The batching rule of any operator that has a line of shapes, for `register_vmap`.
+
+    It is what follows from the line where that is possible. Else the operator is called once for
+    each example: where a tensor is batched that has no dimensions for it in the line, or where no
+    tensor has. What is written to has to be batched.
+
+    Args:
+        op: `"namespace::name"`.
+    """
+
+    def rule(info: Any, in_dims: Sequence[Any], *args: Any, **keyword_only: Any) -> tuple[Any, Any]:
+        try:
+            return batching_rule(op)(info, in_dims, *args, **keyword_only)
+        except NotImplementedError:
+            return operator(op).call_each(info, in_dims, *args, **keyword_only)
+
+    return rule
+
+
 def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """The batching rule of an operator with parameters, or sums, for columns, for `register_vmap`.
 

@@ -39,6 +39,13 @@ def fake_kernel(op: str) -> Callable[..., Any]:
     return operator(op).fake_kernel()
 
 
+# Where no batching rule follows from the shapes.
+WANTED = (
+    "register_vmap wants a function, as by_example of batching.py makes, which calls the operator "
+    "for each example, or with_columns for columns"
+)
+
+
 def batching_rule(op: str) -> Callable[..., tuple[Any, Any]]:
     """The batching rule of an operator, for ``register_vmap``.
 
@@ -396,7 +403,7 @@ class Operator:
         if star is None:
             raise NotImplementedError(
                 f"{self.name}: no batching rule follows from its shapes, {self.line}: {reason}. "
-                "register_vmap wants a function, as with_columns of batching.py makes for columns"
+                f"{WANTED}"
             )
         return functools.partial(self._vmap, star)
 
@@ -426,13 +433,7 @@ class Operator:
             if values[position] is not None:
                 is_list = self.notation.arguments[k].is_list
                 values[position] = tensors[k] if is_list else tensors[k][0]
-        arguments = self.schema.arguments
-        keywords = {
-            argument.name: value
-            for argument, value in zip(arguments, values, strict=True)
-            if argument.kwarg_only
-        }
-        outputs = self.overload(*values[: len(values) - len(keywords)], **keywords)
+        outputs = self._call(values)
         if not self.notation.outputs:
             return None, None
         if self.notation.to_first:
@@ -442,6 +443,53 @@ class Operator:
             for shape in self.notation.outputs
         )
         return outputs, out_dims[0] if len(out_dims) == 1 else out_dims
+
+    def call_each(
+        self, info: Any, in_dims: Sequence[Any], /, *args: Any, **kwargs: Any
+    ) -> tuple[Any, Any]:
+        """A batching rule that calls the operator once for each example."""
+        values = self.values(args, kwargs)
+        tensors = self.tensors(args, kwargs)
+        dims = self._dims(in_dims, tensors)
+        checked = self._check_examples(tensors, dims)
+        for k in self.written:
+            if None in dims[k]:
+                raise self._not_batched(k, dims[k].index(None))
+        results = []
+        for n in range(info.batch_size):
+            for k, position in enumerate(self.tensor_positions):
+                if values[position] is not None:
+                    pairs = zip(tensors[k], dims[k], strict=True)
+                    each = [t if dim is None else t.select(dim, n) for t, dim in pairs]
+                    values[position] = each if self.notation.arguments[k].is_list else each[0]
+            outputs = self._call(values)
+            results.append((outputs,) if isinstance(outputs, Tensor) else outputs)
+        if not self.notation.outputs:
+            return None, None
+        first = next(tensor for each in tensors for tensor in each)
+        stacked = [
+            torch.stack([each[m] for each in results])
+            if results
+            else first.new_empty((0, *sizes), dtype=dtype)
+            for m, (sizes, dtype) in enumerate(self.output_shapes(checked))
+        ]
+        return _as_returned(stacked), 0 if len(stacked) == 1 else (0,) * len(stacked)
+
+    def _call(self, values: Sequence[Any]) -> Any:
+        """Calls the operator with a value for each of its arguments, in their order."""
+        arguments = self.schema.arguments
+        keywords = {
+            argument.name: value
+            for argument, value in zip(arguments, values, strict=True)
+            if argument.kwarg_only
+        }
+        return self.overload(*values[: len(values) - len(keywords)], **keywords)
+
+    def _not_batched(self, k: int, i: int) -> RuntimeError:
+        return RuntimeError(
+            f"{self.name}: {self.label(k, i)} must be batched under vmap where another input is: "
+            "what is written for every example does not fit into it"
+        )
 
     def _without_padding(self, checked: Inputs, batch_size: int, outputs: Any) -> Any:
         """The outputs, without the dimensions of size 1 that :meth:`_join` gave their arguments."""
@@ -516,14 +564,10 @@ class Operator:
                     raise NotImplementedError(
                         f"{self.name}: {self.label(k, i)} is batched, and no batching rule for "
                         f"that follows from the shapes, {self.line}: there is no {star} in its "
-                        "shape. register_vmap wants a function, as with_columns of batching.py "
-                        "makes for columns"
+                        f"shape. {WANTED}"
                     )
                 if k in self.written and dim is None:
-                    raise RuntimeError(
-                        f"{self.name}: {self.label(k, i)} must be batched under vmap where another "
-                        "input is: what is written for every example does not fit into it"
-                    )
+                    raise self._not_batched(k, i)
         # Where all have the batch at the same place among these dimensions, it stays there: the
         # kernels find the inputs as they lie in memory.
         offsets = {None if dim is None else dim - begin for _, _, begin, _, dim in joined}

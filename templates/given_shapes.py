@@ -167,21 +167,7 @@ def check_line(kind: Kind, schema: Schema, options: Options) -> None:
     """
     line = options.shapes or shapes(kind, schema)
     parse, error_type = notation()["parse_notation"], notation()["NotationError"]
-    given = parse(schema.text, line)
-    asked = f'--shapes "{line}": '
-    written = [shape for shape, a in zip(given.inputs, schema.tensors, strict=True) if a.mutated]
-    what = "the result" if given.outputs else "what is written"
-    stars = [_star(given, shape) for shape in given.outputs or written]
-    if None in stars:
-        raise Refusal(
-            f"{asked}{what} has no dimensions for a batch; give it and a tensor *rows, which may "
-            f"be none{_with_a_batch(schema, line)}"
-        )
-    if len({*stars}) > 1:
-        raise Refusal(
-            f"{asked}the results have different dimensions for a batch, {', '.join(stars)}; give "
-            "all of them the same"
-        )
+    parse(schema.text, line)
     if not options.own_backward or schema.mutates:
         return
     own = backward_shapes(kind, schema, line)
@@ -192,37 +178,51 @@ def check_line(kind: Kind, schema: Schema, options: Options) -> None:
         for name, shape in zip(kind.backward_takes, inputs, strict=True)
     ]
     try:
-        backward = parse(backward_schema(kind, schema), own)
-        if _star(backward, backward.outputs[0]) is not None:
-            return
-        reason = "that has no dimensions for a batch"
+        parse(backward_schema(kind, schema), own)
+        return
     except error_type as error:
         reason = str(error).splitlines()[0].partition(": ")[2]
     raise Refusal(
-        f"{asked}the template's backward operator would take {' and '.join(takes)}, and return the "
+        f'--shapes "{line}": the template\'s backward operator would take '
+        f"{' and '.join(takes)}, and return the "
         f'gradient of {schema.main.name} ("{result}"): {reason}. Add --backward torch, for a '
         "backward made of PyTorch calls, or --no-grad"
     )
 
 
-def _with_a_batch(schema: Schema, line: str) -> str:
-    """The line whose results begin with any number of dimensions, where they began with one."""
-    first = re.match(r"\s*([A-Za-z]\w*)", line.partition("->")[2] or line)
-    if first is None:
-        return ""
-    starred = re.sub(rf"(?<![\w*:=]){first[1]}(?!\w)", f"*{first[1]}", line)
-    try:
-        given = notation()["parse_notation"](schema.text, starred)
-    except notation()["NotationError"]:
-        return ""
-    has_batch = all(_star(given, shape) for shape in given.outputs)
-    return f', as in "{starred}"' if has_batch else ""
+def batched(text: str, kind: Kind, schema: Schema, options: Options) -> str:
+    """An ops.py with a batching rule for each operator for which none follows from its line."""
+    if options.shapes is None:
+        return text
+    lines = {schema.name: (schema.text, options.shapes)}
+    own = backward_schema(kind, schema)
+    lines[f"{schema.name}_backward"] = (own, backward_shapes(kind, schema, options.shapes))
+
+    def register(found: re.Match[str]) -> str:
+        rules = []
+        names = re.findall(r"::(\w+)", found[1])
+        for name in names:
+            op = f'"extension_cpp::{name}"'
+            rule = "" if joins_a_batch(*lines[name]) else f", by_example({op})"
+            rules.append(f"registration.register_vmap({op}{rule})")
+        return "\n".join(rules) if any("by_example" in rule for rule in rules) else found[0]
+
+    text = re.sub(r"registration\.register_vmap\(([^()]*)\)", register, text)
+    if "by_example" in text:
+        imported = "from extension_cpp.batching import by_example\n"
+        text = re.sub(r"(?<=\n)from extension_cpp import .*\n", rf"\g<0>{imported}", text, count=1)
+    return text
 
 
-def _star(given: Any, shape: Any) -> str | None:
-    """What of a shape a batch joins."""
-    dims = _dims(given, shape)
-    return next((dim.symbol for dim in dims if dim.is_star and not dim.is_anything), None)
+def joins_a_batch(schema: str, line: str) -> bool:
+    """Whether a batch of any of the tensors can be joined to dimensions that all of them have."""
+    given = notation()["parse_notation"](schema, line)
+    tensors = [
+        *given.inputs,
+        *(given.inputs[s.like] if s.like is not None else s for s in given.outputs),
+    ]
+    stars = {shape.star_symbol for shape in tensors}
+    return len(stars) == 1 and not stars & {None, "*_"}
 
 
 def works_as_it_is(kind: Kind, schema: Schema, options: Options) -> bool:

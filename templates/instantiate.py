@@ -15,7 +15,7 @@ from pathlib import Path
 
 from cpp import Cpp
 from formatting import format_text
-from given_shapes import check_line, documented, notation, with_dtypes
+from given_shapes import batched, check_line, documented, notation, with_dtypes
 from kinds import KINDS, PACKAGE, TEMPLATES, Kind, Options, returned
 from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, shapes
@@ -40,7 +40,9 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
         files[path.name.replace("my_op", schema.name)] = new.complete(path.name, text)
     shared = "\n".join(path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h"))
     files = spell(files, arguments, operator, declared(shared))
-    files["ops.py"] = documented(files["ops.py"], schema, options)
+    files["ops.py"] = batched(
+        documented(files["ops.py"], schema, options), KINDS[kind], schema, options
+    )
     files = {name: format_text(name, text) for name, text in files.items()}
     return by_backend(files, schema.name, options)
 

@@ -110,7 +110,8 @@ def add(repository: Repository, options: Options) -> tuple[Changes, str]:
     repository.check_free(schemas)
     files = instantiate(kind, schema, options)
     works = works_as_it_is(KINDS[kind], schema, options)
-    closing = next_steps(repository, schema.name, options, works)
+    has_gradients = not (options.no_grad or schema.mutates)
+    closing = next_steps(repository, schema.name, options, works, has_gradients)
     return repository.add(schema.name, files, schemas), closing
 
 
@@ -133,7 +134,13 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
     return repository.add(name, files, schemas), next_steps(repository, name, options)
 
 
-def next_steps(repository: Repository, name: str, options: Options, works: bool = True) -> str:
+def next_steps(
+    repository: Repository,
+    name: str,
+    options: Options,
+    works: bool = True,
+    has_gradients: bool = True,
+) -> str:
     """What to say when an operator is made, which passes its tests as it is or does not."""
     if options.dry_run:
         return ""
@@ -142,7 +149,7 @@ def next_steps(repository: Repository, name: str, options: Options, works: bool 
     if not options.source and works:
         what += "It works as it is:"
     elif not options.source:
-        gradients = "" if options.no_grad else " and the gradients in ops.py"
+        gradients = " and the gradients in ops.py" if has_gradients else ""
         what += (
             "It does not work as it is: what it computes is the template's, for other shapes or "
             "dtypes than those given. Edit the kernel or formula first, then the reference in "

@@ -167,6 +167,8 @@ CPP_KEYWORDS = words(
 )
 # Of functions in torch and in registration/ that pass an operator's keyword arguments on as theirs.
 NOT_BY_KEYWORD = {"self", "keyset", "info", "in_dims", "interpreter", "vmap_function", "op"}
+# Of auto_functionalized in torch, which passes all arguments of operators that write by keyword.
+NOT_WHERE_WRITTEN = {"mode", "dispatch_key"}
 # The longest for which every generated line stays within 100 columns.
 MAX_NAME = 45
 
@@ -310,8 +312,14 @@ def parse(text: str) -> Schema:
             "dtype. Make the first tensor of a list, or an optional one, an argument of its own"
         )
     names = [a.name for a in arguments]
+    writes = any(a.mutated for a in arguments)
     for k, argument in enumerate(arguments):
         name = argument.name
+        if writes and name in NOT_WHERE_WRITTEN:
+            raise Refusal(
+                f"an operator that writes to an argument has none called '{name}': torch.compile "
+                "passes its own argument of that name beside them; choose another name"
+            )
         if names.count(name) > 1:
             raise Refusal(f"two arguments are called '{name}'")
         needed = argument.default is None and not argument.kwarg_only
@@ -353,6 +361,13 @@ def _argument(parsed: torch._C.Argument) -> Argument:
         instead = INSTEAD.get(type_.removesuffix("?"), f"one of: {', '.join(TYPES)}")
         instead = instead.format("?" if type_.endswith("?") else "")
         raise Refusal(f"{name}: the type '{type_}' is not supported; use {instead}")
+    if alias is not None and alias.is_write and type_ in ("Tensor?", "Tensor[]"):
+        instead = (
+            "what is written to is always there: make an operator for each case"
+            if type_ == "Tensor?"
+            else "of what is written to, each tensor is an argument of its own"
+        )
+        raise Refusal(f"{name}: '{type_}' is only read: {instead}")
     if alias is not None and not (alias.is_write and type_ == "Tensor"):
         raise Refusal(
             f"{name}: the only alias there is is Tensor(a!), a tensor that is written to. Of a "

@@ -56,6 +56,8 @@ SCHEMAS = [
     ["torch_sum(Tensor x, float a) -> Tensor", "--template", "reduction", "--backward", "torch"],
     ["writes(Tensor(a!) x, float scale, Tensor? y, Tensor(b!) z, Tensor(c!) w, *, int n=1) -> ()"],
     ["writes_lists(Tensor? y, Tensor(a!) x, Tensor[] rest, Tensor(b!) z, float a) -> ()"],
+    # Of which no batching rule follows.
+    ["plain(Tensor x, Tensor y) -> Tensor", "--shapes", "n m, n m -> n m"],
     ["no_cuda(Tensor x, float a) -> Tensor", "--no-cuda", "--backward", "torch"],
     ["no_cpu(Tensor x, float a) -> Tensor", "--no-cpu"],
     ["no_grad(Tensor x, int n) -> (Tensor, Tensor, Tensor, Tensor)", "--no-grad"],

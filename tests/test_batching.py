@@ -1,11 +1,13 @@
 """Batching rules: an example of a batch is checked as it would be alone, also of an empty batch."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from extension_cpp import ops
+from extension_cpp.batching import by_example
 
 f32, i32, f64 = torch.float32, torch.int32, torch.float64
 operators = torch.ops.extension_cpp
@@ -96,6 +98,20 @@ def test_what_is_written_to_may_be_an_empty_batch():
     out = torch.ones(0, 3)
     torch.vmap(lambda a, out: (ops.myadd_out(a, a, out), a)[1])(torch.ones(0, 3), out)
     assert out._version == 1
+
+
+def test_by_example_where_no_rule_follows_from_the_shapes():
+    """Where one does, the operator is called once."""
+    weights = torch.randn(3, 4)
+    rule = by_example("extension_cpp::fused_layer_norm")
+    info = SimpleNamespace(batch_size=3)
+    for batched in (torch.randn(2, 4), torch.randn(2, 3, 4)):
+        dims = (None if batched.dim() == 2 else 1, 0, None, None)
+        (output, *_), out_dims = rule(info, dims, batched, weights, None, 1e-5)
+        expected = torch.vmap(ops.fused_layer_norm, dims[:2])(batched, weights)
+        torch.testing.assert_close(output.movedim(out_dims[0], 0), expected)
+    (output, *_), out_dims = rule(info, (1, None, None, None), batched, None, None, 1e-5)
+    assert (output.shape, out_dims[0]) == ((2, 3, 4), 1)
 
 
 @pytest.mark.parametrize("op", [operators.square, operators.square_backward])

@@ -2414,7 +2414,8 @@ def test_a_result_without_a_batch(define):
     ("kind", "source", "message"),
     [
         ("multi_output", GRAM, "what the template returns besides its result no definition says"),
-        ("inplace", GRAM, "what the template returns besides its result no definition says"),
+        ("inplace", GRAM, "no definition says what is written to; start from the schema"),
+        ("inplace_kernel", GRAM, "no definition says what is written to; start from the schema"),
         (
             "kernel",
             "def gram(x: Tensor) -> tuple[Tensor, Tensor]:\n    return x, x",

@@ -456,8 +456,78 @@ def test_a_line_without_a_batching_rule(line: str, reason: str):
         op.batching_rule()
     assert str(error.value) == (
         f"f: no batching rule follows from its shapes, {line}: {reason}. register_vmap wants a "
-        "function, as with_columns of batching.py makes for columns"
+        "function, as by_example of batching.py makes, which calls the operator for each example, "
+        "or with_columns for columns"
     )
+
+
+def apart(x, weight, weights, bias=None, *, scale=1.0):
+    y = sum(x @ each for each in (weight, *weights)) * scale
+    return y if bias is None else y + bias, y.sum()
+
+
+def by_examples(schema: str, line: str, kernel: Callable[..., Any]) -> Operator:
+    """An operator that is called for each example where no batching rule follows."""
+    op = Operator("shapes_of_python", schema, line)
+    name = f"{op.namespace}::{op.name}"
+    torch.library.define(name, schema[schema.index("(") :])
+    torch.library.impl(name, "CompositeExplicitAutograd", kernel)
+    register_vmap(name, op.call_each)
+    return op
+
+
+@pytest.fixture(scope="module")
+def op_apart() -> Operator:
+    arguments = "Tensor x, Tensor w, Tensor[] ws, Tensor? b=None, *, float scale=1.0"
+    schema = f"apart({arguments}) -> (Tensor, Tensor)"
+    return by_examples(schema, "n, n m, n m, m -> m, ()", apart)
+
+
+@pytest.mark.parametrize("in_dims", [(0, [0, 2], 0), (None, [None, 1], None), (1, [0, 2], None)])
+def test_called_for_each_example_as_a_loop(op_apart: Operator, in_dims):
+    torch.manual_seed(0)
+
+    def of(shape, dim):
+        return torch.randn(shape if dim is None else (*shape[:dim], 5, *shape[dim:]))
+
+    x, bias = of((2,), in_dims[0]), of((3,), in_dims[2])
+    weights = [of((2, 3), dim) for dim in in_dims[1]]
+
+    def call(x, weights, bias):
+        return op_apart.overload(x, weights[0], weights[1:], bias, scale=2.0)
+
+    actual = torch.vmap(call, in_dims)(x, weights, bias)
+    for n in range(5):
+        pairs = [(x, in_dims[0]), (bias, in_dims[2]), *zip(weights, in_dims[1], strict=True)]
+        own, bias_of, *rest = (t if dim is None else t.select(dim, n) for t, dim in pairs)
+        expected = apart(own, rest[0], rest[1:], bias_of, scale=2.0)
+        torch.testing.assert_close((actual[0][n], actual[1][n]), expected)
+
+
+def test_an_empty_batch_of_examples(op_apart: Operator):
+    x, weight = torch.ones(0, 2, dtype=torch.float64), torch.ones(2, 3, dtype=torch.float64)
+    call = torch.vmap(op_apart.overload, (0, None, [None], None))
+    y, total = call(x, weight, [weight], None)
+    assert (y.shape, total.shape, y.dtype) == ((0, 3), (0,), torch.float64)
+    with pytest.raises(RuntimeError, match=r"apart: w must have shape \(4, m\), got \(2, 3\)"):
+        call(torch.ones(0, 4).double(), weight, [weight], None)
+
+
+def test_what_is_written_for_each_example():
+    def put(table, index, value):
+        table[index] = value
+
+    op = by_examples("put(Tensor(a!) t, Tensor i, Tensor v) -> ()", "s d, n:int64, n d ->", put)
+    table, index = torch.zeros(4, 2, 3), torch.tensor([[1], [0], [3]])
+    # The batch is the table's last dimension.
+    torch.vmap(lambda *a: (op.overload(*a), a[2])[1], (2, 0, None))(table, index, torch.ones(1, 2))
+    assert [table[:, :, n].sum(1).tolist() for n in range(3)] == [
+        [0, 2, 0, 0],
+        [2, 0, 0, 0],
+        [0, 0, 0, 2],
+    ]
+    with pytest.raises(RuntimeError, match="put: t must be batched under vmap where another"):
+        torch.vmap(lambda i: (op.overload(torch.zeros(4, 2), i, torch.ones(1, 2)), i)[1])(index)
 
 
 def test_a_batched_input_without_a_star(batched: dict[str, tuple[Operator, Callable[..., Any]]]):

@@ -295,6 +295,19 @@ REFUSED = [
     ("_f(Tensor x) -> Tensor", "the operator's name '_f': a name starts with a letter"),
     ("f(Tensor x, Tensor x) -> Tensor", "two arguments are called 'x'"),
     ("f(Tensor x, int n=3, int[] k) -> Tensor", "k needs a default, as an argument before it has"),
+    (
+        "f(Tensor(a!) x, str mode) -> ()",
+        "an operator that writes to an argument has none called 'mode': torch.compile passes",
+    ),
+    ("f(Tensor x, str mode) -> Tensor", None),
+    (
+        "f(Tensor(a!)? x, Tensor y) -> ()",
+        "x: 'Tensor?' is only read: what is written to is always there",
+    ),
+    (
+        "f(Tensor(a!)[] x, Tensor y) -> ()",
+        "x: 'Tensor[]' is only read: of what is written to, each tensor is an argument of its own",
+    ),
     ("f(Tensor x, int torch) -> Tensor", "the argument's name 'torch' is used by the generated"),
     ("f(Tensor x, str len='a') -> Tensor", "the argument's name 'len' is used by the generated"),
     (
@@ -345,7 +358,7 @@ REFUSED = [
     ("f(Tensor x, Tensor w=None) -> Tensor", "a Tensor has no default: use 'Tensor? w=None'"),
     ("f(Tensor x, *, Tensor y) -> Tensor", "y is a tensor that can only be passed by keyword"),
     ("f(Tensor(a) x) -> Tensor", "x: the only alias there is is Tensor(a!), a tensor that is"),
-    ("f(Tensor(a!)[] x) -> ()", "x: the only alias there is is Tensor(a!), a tensor that is"),
+    ("f(Tensor(a!)[] x) -> ()", "x: 'Tensor[]' is only read: of what is written to, each"),
     ("f(Tensor(a!) x) -> Tensor(a!)", "the result is not supported: an operator returns new"),
     ("f(Tensor x) -> ()", "the result is not supported: an operator returns new tensors"),
     ("f(Tensor x) -> Tensor[]", "the result is not supported: an operator returns new tensors"),
@@ -469,29 +482,6 @@ EMBED = "embed(Tensor table, Tensor index, *, int padding_idx=-1) -> Tensor"
 @pytest.mark.parametrize(
     ("request_", "message"),
     [
-        (
-            [
-                *(EMBED, "--template", "kernel", "--backward", "torch"),
-                *("--shapes", "v n, b l:int64 -> b n"),
-            ],
-            '--shapes "v n, b l:int64 -> b n": the result has no dimensions for a batch; give it '
-            'and a tensor *rows, which may be none, as in "v n, *b l:int64 -> *b n"',
-        ),
-        (
-            ["f(Tensor x, Tensor y) -> Tensor", "--template", "kernel", "--shapes", "n, n -> ()"],
-            '--shapes "n, n -> ()": the result has no dimensions for a batch; give it and a tensor '
-            "*rows, which may be none",
-        ),
-        (
-            ["f(Tensor(a!) x, Tensor y) -> ()", "--shapes", "n m, *rows ->"],
-            '--shapes "n m, *rows ->": what is written has no dimensions for a batch; give it and '
-            'a tensor *rows, which may be none, as in "*n m, *rows ->"',
-        ),
-        (
-            ["f(Tensor x, Tensor y) -> (Tensor, Tensor)", "--shapes", "*a n, *b -> *a n, *b"],
-            '--shapes "*a n, *b -> *a n, *b": the results have different dimensions for a batch, '
-            "*a, *b; give all of them the same",
-        ),
         # Of the backward operator, whose line follows.
         (
             [EMBED, "--template", "kernel", "--shapes", "v n, *b l:int64 -> *b n"],
@@ -500,18 +490,40 @@ EMBED = "embed(Tensor table, Tensor index, *, int padding_idx=-1) -> Tensor"
             "no shape of an argument. Add --backward torch, for a backward made of PyTorch calls, "
             "or --no-grad",
         ),
-        (
-            ["f(Tensor w, Tensor x) -> Tensor", "--shapes", "n, *rows n -> *rows n"],
-            '--shapes "n, *rows n -> *rows n": the template\'s backward operator would take the '
-            'gradient of the result ("*rows n") and w ("n"), and return the gradient of w ("n"): '
-            "that has no dimensions for a batch. Add --backward torch, for a backward made of "
-            "PyTorch calls, or --no-grad",
-        ),
     ],
 )
-def test_refused_shapes_of_batches_and_gradients(request_, message, checkout):
+def test_refused_shapes_of_gradients(request_, message, checkout):
     """With which the package could not be imported any more."""
     assert refusal(checkout, *request_) == message
+
+
+@pytest.mark.parametrize(
+    ("request_", "by_example"),
+    [
+        (["f(Tensor x, Tensor y) -> Tensor", "--shapes", "*rows n, *rows n -> *rows n"], []),
+        (["f(Tensor x, Tensor y) -> Tensor", "--shapes", "..., ... -> ..."], []),
+        # Nothing that a batch could be joined to; or not in every tensor; or several.
+        (["f(Tensor x, Tensor y) -> Tensor", "--shapes", "n, n -> ()"], ["f", "f_backward"]),
+        (["f(Tensor(a!) x, Tensor y) -> ()", "--shapes", "n m, *rows ->"], ["f"]),
+        (
+            ["f(Tensor w, Tensor x) -> Tensor", "--shapes", "n, *rows n -> *rows n"],
+            ["f", "f_backward"],
+        ),
+        (
+            ["f(Tensor x, Tensor w) -> Tensor", "--shapes", "*rows n, n -> *rows n"],
+            ["f"],
+        ),
+        (
+            ["f(Tensor x, Tensor y) -> (Tensor, Tensor)", "--shapes", "*a n, *b -> *a n, *b"],
+            ["f", "f_backward"],
+        ),
+        ([EMBED, "--no-grad", "--shapes", "v n, b l:int64 -> b n"], ["embed"]),
+    ],
+)
+def test_a_batching_rule_where_none_follows_from_the_shapes(request_, by_example):
+    ops = generate(*request_)["ops.py"]
+    assert re.findall(r'by_example\("extension_cpp::(\w+)"\)', ops) == by_example
+    assert ("import by_example" in ops) == bool(by_example)
 
 
 @pytest.mark.parametrize("options", [["--backward", "torch"], ["--no-grad"]])

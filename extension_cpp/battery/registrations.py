@@ -30,7 +30,7 @@ def check_namespace(namespace: str) -> None:
     names = [n for n in torch._C._dispatch_get_all_op_names() if n.startswith(f"{namespace}::")]
     if not names:
         raise CheckError(f"no operator is defined in the namespace {namespace}")
-    bare = [name for name in names if not _has_kernel(name, "Autograd")]
+    bare = [name for name in names if not has_kernel(name, "Autograd")]
     if bare:
         raise CheckError(
             f"no Autograd kernel for {', '.join(bare)}: gradients would be lost in silence. "
@@ -38,7 +38,7 @@ def check_namespace(namespace: str) -> None:
         )
 
 
-def _has_kernel(name: str, key: str) -> bool:
+def has_kernel(name: str, key: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
 
 
@@ -59,7 +59,7 @@ def check_registrations(spec: OpSpec, device: str) -> None:
     dtype = default_dtype(spec)
     for op in {case.op for case in op_cases(spec, device, dtype, main_shape(spec))}:
         name = op._schema.name
-        if not _has_kernel(name, device.upper()):
+        if not has_kernel(name, device.upper()):
             fail(spec, f"{name} has no {device.upper()} kernel", see="kernel", device=device)
         if not has_fake_kernel(op):
             fail(
@@ -67,7 +67,7 @@ def check_registrations(spec: OpSpec, device: str) -> None:
                 f"{name} has no fake kernel: nothing could be compiled or exported",
                 detail=_REGISTER_FAKE,
             )
-        if not _has_kernel(name, "Autograd"):
+        if not has_kernel(name, "Autograd"):
             fail(
                 spec,
                 f"{name} has no Autograd kernel: gradients would be lost in silence",

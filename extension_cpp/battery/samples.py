@@ -31,6 +31,22 @@ DEFAULT_SHAPES: tuple[tuple[int, ...], ...] = (
 )
 
 
+def default_shapes(rank: int | None) -> tuple[tuple[int, ...], ...]:
+    """The default shapes; for a rank those in so many dimensions: some joined to one, or added."""
+    if rank is None:
+        return DEFAULT_SHAPES
+    found: list[tuple[int, ...]] = []
+    for shape in DEFAULT_SHAPES:
+        more = rank - len(shape)
+        if rank == 0:
+            found.append(())
+        elif more >= 0:
+            found.append((2 if math.prod(shape) < 1000 else 1,) * more + shape)
+        else:
+            found.append((math.prod(shape[: 1 - more]), *shape[1 - more :]))
+    return tuple(dict.fromkeys(found))
+
+
 @dataclasses.dataclass(frozen=True, init=False)
 class Sample:
     """One call of an operator: ``Sample(x, bias, scale=2.0)``."""

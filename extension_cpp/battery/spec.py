@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from extension_cpp.battery import follows
-from extension_cpp.battery.samples import DEFAULT_SHAPES, BadInput, Make, Sample, Traffic
+from extension_cpp.battery.samples import BadInput, Make, Sample, Traffic, default_shapes
 from extension_cpp.battery.traffic import measured_traffic
 from extension_cpp.shapes import Operator, operators
 
@@ -39,7 +39,8 @@ class OpSpec:
             (every tensor in turn of another dtype or shape, or None) are added, with the line's messages.
         traffic: bytes moved by an ideal kernel, forward and backward. By default those of the inputs and outputs;
             of the outputs' gradients, of what is saved for backward and of the inputs' gradients.
-        shapes: that take every path of the kernels, empty and odd ones included.
+        shapes: that take every path of the kernels, empty and odd ones included. By default those of `DEFAULT_SHAPES`,
+            in as many dimensions as the first tensor has in the operator's line of shapes.
         op_reference: the reference of the operator itself, where it returns more than the public function.
         dtypes: that the operator takes.
         tolerances: dtype under test to (rtol, atol), overriding the defaults of the battery. Say why beside it.
@@ -61,7 +62,7 @@ class OpSpec:
     samples: Callable[[Make, tuple[int, ...]], Iterable[Sample]] = None  # type: ignore[assignment]
     bad_inputs: Callable[[Make], Iterable[BadInput]] = None  # type: ignore[assignment]
     traffic: Callable[[Sample], Traffic] = None  # type: ignore[assignment]
-    shapes: tuple[tuple[int, ...], ...] = DEFAULT_SHAPES
+    shapes: tuple[tuple[int, ...], ...] = None  # type: ignore[assignment]
     op_reference: Callable[..., Any] | None = None
     dtypes: tuple[torch.dtype, ...] = (
         torch.float64,
@@ -91,6 +92,10 @@ class OpSpec:
                     "there, or give it as function="
                 )
             object.__setattr__(self, "function", getattr(ops, self.name))
+        if self.shapes is None:
+            first = self.line.notation.inputs[0] if self.line is not None else None
+            rank = None if first is None or first.star is not None else first.single
+            object.__setattr__(self, "shapes", default_shapes(rank))
         if self.samples is None or isinstance(self.samples, _Follows):
             if self.line is None:
                 raise ValueError(

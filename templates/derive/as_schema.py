@@ -33,6 +33,11 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
         NotDerived: the template is one of several results, or of none.
         Refusal: the template does not take the schema.
     """
+    if KINDS[kind].schema.mutates:
+        raise NotDerived(
+            f"--from with --template {kind}: no definition says what is written to; start from the "
+            "schema, Tensor(a!)"
+        )
     if KINDS[kind].schema.outputs != 1:
         raise NotDerived(
             f"--from with --template {kind}: what the template returns besides its result no "

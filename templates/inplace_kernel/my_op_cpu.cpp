@@ -7,7 +7,9 @@
 namespace extension_cpp::my_op {
 
 // EDIT: the kernel. This one adds each element of a row to the one as far from the row's other end. What is written is
-// read as well, and other tensors may be the one that is written: both elements are read before either is written.
+// read as well, and other tensors may be the one that is written: both elements are read before either is written, and
+// neither is anything to another call of the function, for these run in no order and side by side. (Where a kernel
+// cannot do so, it reads a copy: new_empty() and copy_into() of torch_abi.h.)
 template <class T>
 void my_op_kernel(
     T* input,        // [rows, cols], read and written
@@ -33,7 +35,8 @@ void my_op_kernel(
   });
 }
 
-// EDIT: what the kernel is called with.
+// EDIT: what the kernel is called with. What it writes to lies in any layout: of each such tensor there is a contiguous
+// one, itself or a copy, and what it was copied from gets the result.
 void launch_my_op(Tensor& input, const std::optional<Tensor>& other, double alpha) {
   Tensor contiguous_input = as_contiguous(input);
   const auto contiguous_other = as_contiguous(other);

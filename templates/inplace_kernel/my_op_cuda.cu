@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kThreads) my_op_kernel(
   }
 }
 
-// EDIT: what the kernel is called with.
+// EDIT: what the kernel is called with. What it writes to lies in any layout: of each such tensor there is a contiguous
+// one, itself or a copy, and what it was copied from gets the result.
 void launch_my_op(Tensor& input, const std::optional<Tensor>& other, double alpha) {
   const DeviceGuard guard(input);
   if (input.numel() == 0) {
