@@ -13,6 +13,7 @@ from process_state import changes, process_state, unchanged_process
 from extension_cpp import _loader, ops, testing
 from extension_cpp.battery.surroundings import poisoned
 from extension_cpp.battery.tolerance import tolerance
+from extension_cpp.shapes import Operator
 
 SOUND = [
     *(sound.FusedOp, sound.ScaleInPlace, sound.Centre, sound.Round, sound.Pick, sound.Scale),
@@ -154,6 +155,27 @@ def test_shapes_of_which_none_is_small(shapes):
     """Nor takes vectorised paths: layouts are those of what there is."""
     spec = dataclasses.replace(spec_of(sound.FusedOp), shapes=shapes)
     testing.check(spec, devices=["cpu"], checks=["check_layouts"])
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [("*rows n", {1, 2, 3, 4}), ("n", {1}), ("m n", {2}), ("a b c d e", {5}), ("()", {0})],
+)
+def test_shapes_have_the_rank_that_the_line_says(line, ranks):
+    op = Operator("nowhere", "f(Tensor x) -> Tensor", f"{line} -> {line}")
+    spec = testing.OpSpec(
+        name="f",
+        namespace="nowhere",
+        function=torch.relu,
+        reference=torch.relu,
+        lines={"nowhere::f": op},
+    )
+    assert {len(shape) for shape in spec.shapes} == ranks
+    sizes = [torch.Size(shape).numel() for shape in spec.shapes]
+    if ranks != {0}:
+        assert 0 in sizes
+        assert max(sizes) >= 100_000
+    assert dataclasses.replace(spec, shapes=((3,),)).shapes == ((3,),)
 
 
 def test_strides_that_the_public_function_minds_show_in_every_sample():
