@@ -11,6 +11,7 @@ from mutants import broken, sound
 from process_state import changes, process_state, unchanged_process
 
 from extension_cpp import _loader, ops, testing
+from extension_cpp.battery.choices import main_shape
 from extension_cpp.battery.surroundings import poisoned
 from extension_cpp.battery.tolerance import tolerance
 from extension_cpp.shapes import Operator
@@ -176,6 +177,14 @@ def test_shapes_have_the_rank_that_the_line_says(line, ranks):
         assert 0 in sizes
         assert max(sizes) >= 100_000
     assert dataclasses.replace(spec, shapes=((3,),)).shapes == ((3,),)
+
+
+def test_shapes_of_which_none_has_few_dimensions():
+    """Checks that would take fewer take the fewest there are."""
+    shapes = ((0, 2, 3), (2, 3, 1), (2, 3, 4), (2, 2, 3, 4), (2, 3, 2, 2, 3))
+    spec = dataclasses.replace(spec_of(sound.FusedOp), shapes=shapes)
+    assert [main_shape(spec, dim) for dim in (2, 3, 4, 5)] == [shapes[2], *shapes[2:]]
+    testing.check(spec, devices=["cpu"], checks=["check_vmap"])
 
 
 def test_strides_that_the_public_function_minds_show_in_every_sample():

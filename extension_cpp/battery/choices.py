@@ -28,8 +28,13 @@ def layout_dtypes(spec: OpSpec) -> list[torch.dtype]:
 
 
 def main_shape(spec: OpSpec, max_dim: int = 4) -> Shape:
-    """For costly checks: small, of the highest rank up to `max_dim`, no size below two if any."""
-    usable = [shape for shape in spec.shapes if len(shape) <= max_dim and math.prod(shape) > 0]
+    """For costly checks: small, of the highest rank up to `max_dim`, no size below two if any.
+
+    Where every shape has more dimensions, of the lowest rank.
+    """
+    usable = [shape for shape in spec.shapes if math.prod(shape) > 0]
+    max_dim = max(max_dim, min(map(len, usable)))
+    usable = [shape for shape in usable if len(shape) <= max_dim]
     usable = [shape for shape in usable if all(size > 1 for size in shape)] or usable
     dim = max(map(len, usable))
     return min((shape for shape in usable if len(shape) == dim), key=math.prod)
