@@ -187,6 +187,15 @@ def test_shapes_of_which_none_has_few_dimensions():
     testing.check(spec, devices=["cpu"], checks=["check_vmap"])
 
 
+def test_sizes_that_happen_to_be_equal_are_two():
+    """Of a sample, under check_dynamic: four rows, and in the first shape as many columns."""
+    spec = dataclasses.replace(
+        spec_of(sound.FusedOp),
+        samples=lambda make, shape: [testing.Sample(make((4, shape[-1])), make(shape[-1:]))],
+    )
+    testing.check(spec, devices=["cpu"], checks=["check_dynamic"])
+
+
 def test_strides_that_the_public_function_minds_show_in_every_sample():
     """Of a tensor that the first sample does not give."""
     (spec,) = (spec for spec in testing.find_specs() if spec.name == "linear_scan")
