@@ -133,10 +133,8 @@ class LoweringOfWrites(_Lowering):
 
         def lower(*args: Any, **kwargs: Any) -> Any:
             inputs, keyword_only = self._signature.fill_defaults(args, kwargs)
-            written = {
-                id(tensor): tensor
-                for tensor in self._signature.written_values(inputs, keyword_only)
-            }
+            values = pytree.tree_leaves(self._signature.written_values(inputs, keyword_only))
+            written = {id(value): value for value in values if value is not None}
             for tensor in written.values():
                 tensor.realize()
             buffers = {tensor.get_name() for tensor in written.values()}

@@ -237,6 +237,36 @@ def test_mutation_under_inductor(program: Any, grad_mode: Any, dynamic: bool) ->
     torch.testing.assert_close(out, expected_out)
 
 
+def test_mutation_of_lists_under_inductor() -> None:
+    """Of which an element is read before the write, and in it."""
+
+    def kernel(xs: list[Tensor], ys: list[Tensor], out: Tensor | None = None) -> None:
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            for x, y in zip(xs, ys, strict=True):
+                x.add_(y)
+            if out is not None:
+                out.copy_(xs[0])
+
+    name = define(
+        "add_each(Tensor(a!)[] xs, Tensor[] ys, Tensor(b!)? out=None) -> ()",
+        kernel,
+        lambda *_, **__: None,
+    )
+    register_mutation(name)
+
+    def program(x: Tensor, y: Tensor, z: Tensor, given: bool) -> Any:
+        d = x - y
+        ops.add_each([x, y], [d * 0.5, y], z if given else None)
+        return d * d, x * 2, y.sin()
+
+    for given in (True, False):
+        results = []
+        for run in (program, torch.compile(program, fullgraph=True)):
+            tensors = inputs((4, 3), (4, 3), (4, 3))
+            results.append((*run(*tensors, given), *tensors))
+        torch.testing.assert_close(*results)
+
+
 def whole(x: Tensor) -> Tensor:
     return x
 
