@@ -196,6 +196,33 @@ def test_sizes_that_happen_to_be_equal_are_two():
     testing.check(spec, devices=["cpu"], checks=["check_dynamic"])
 
 
+@pytest.mark.parametrize(
+    ("raises", "differentiable", "place"),
+    [
+        ("fused_op_kernel", False, "the kernel in "),
+        ("fused_op_kernel", True, "the kernel in "),
+        ("fused_op_backward_kernel", True, "the derivative formula in "),
+    ],
+)
+def test_what_raises_is_what_to_look_at(raises, differentiable, place, monkeypatch):
+    spec = dataclasses.replace(spec_of(Raising), differentiable=differentiable)
+    monkeypatch.setattr(Raising, "raising", raises)
+    with pytest.raises(testing.CheckError, match=f"raised(.|\n)*\n  look at: {place}"):
+        testing.check(spec, devices=["cpu"], checks=["check_side_effects"])
+
+
+class Raising(sound.FusedOp):
+    raising = ""
+
+    def fused_op_kernel(self, *args):
+        assert self.raising != "fused_op_kernel"
+        return super().fused_op_kernel(*args)
+
+    def fused_op_backward_kernel(self, *args):
+        assert self.raising != "fused_op_backward_kernel"
+        return super().fused_op_backward_kernel(*args)
+
+
 def test_strides_that_the_public_function_minds_show_in_every_sample():
     """Of a tensor that the first sample does not give."""
     (spec,) = (spec for spec in testing.find_specs() if spec.name == "linear_scan")

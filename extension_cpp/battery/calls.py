@@ -107,10 +107,11 @@ def op_cases(spec: OpSpec, device: str, dtype: torch.dtype, shape: Shape) -> lis
     recorder = Recorder(spec.namespace)
     for case in cases(spec, device, dtype, shape):
         inputs = as_leaves(case.tensors)
-        with recorder, case.explain("forward, backward or double backward", see="backward"):
+        with recorder, case.explain("forward", see="kernel"):
             outputs = [o for o in case(*inputs) if o.requires_grad]
-            if not outputs or not spec.differentiable:
-                continue
+        if not outputs or not spec.differentiable:
+            continue
+        with recorder, case.explain("backward or double backward", see="backward"):
             inputs = [t for t in inputs if t.requires_grad]
             cotangents = [c.requires_grad_() for c in random_like(outputs)]
             grads = gradients(outputs, inputs, cotangents, create_graph=True)
