@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from cases import Shapes, plan
+from cases import Shapes, own, plan
 from contenders import OURS
 from limits import Memory
 from run import parse, time_cell
@@ -50,4 +50,11 @@ def times(spec: OpSpec, device: str, quick: bool = False) -> dict[str, Any]:
                     "failed": row.failed,
                 }
             )
-    return {"rows": rows, "why": "" if rows else f"no sample of shape {shape}"}
+    return {"rows": rows, "why": "" if rows else f"no sample of shape {shape}{_yet(spec)}"}
+
+
+def _yet(spec: OpSpec) -> str:
+    """Where samples of another shape come from."""
+    if hasattr(own(spec), "cases"):
+        return ": cases() of its benchmark.py yields none"
+    return ": cases(make, shape) of a benchmark.py beside spec.py may yield one of any other"

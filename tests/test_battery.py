@@ -139,6 +139,7 @@ def test_a_check_without_samples_fails():
         except testing.CheckError as error:
             messages.append(str(error))
     assert all("samples() yields nothing for (" in message for message in messages)
+    assert all("shapes= of OpSpec" in message for message in messages)
     for_others = {"check_missing_backend", "check_mutation", "check_no_gradient"}
     on_cuda = {"check_cuda_graph", "check_streams", "check_second_device"}
     # Of which the spec has some of its own.

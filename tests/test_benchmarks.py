@@ -1123,3 +1123,19 @@ def test_a_glance_at_one_operator(quick, monkeypatch):
         assert all(row["us"].keys() == names for row in found["rows"]), spec
     only_cuda = dataclasses.replace(SPECS[0], devices=("cuda",))
     assert glance.times(only_cuda, "cpu") == {"rows": [], "why": "it does not run on cpu"}
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("mymul", "cases(make, shape) of a benchmark.py beside spec.py may yield one of any other"),
+        ("affine", "cases() of its benchmark.py yields none"),
+    ],
+)
+def test_a_glance_without_samples_says_where_they_come_from(name, says, monkeypatch):
+    (spec,) = (spec for spec in SPECS if spec.name == name)
+    spec = dataclasses.replace(spec, samples=lambda make, shape: ())
+    if cases.own(spec):
+        monkeypatch.setattr(cases.own(spec), "cases", lambda make, shape: ())
+    expected = f"no sample of shape (1024, 2048): {says}"
+    assert glance.times(spec, "cpu", quick=True) == {"rows": [], "why": expected}

@@ -65,6 +65,7 @@ def register(
                     fail(
                         spec,
                         f"{run.__name__} checks nothing: samples() yields nothing for {shapes}",
+                        detail="Shapes that it takes are given by shapes= of OpSpec.",
                         see="spec",
                     )
 

@@ -40,7 +40,12 @@ def check_forward(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
                 case.agree()
             count += 1
     if not count:
-        fail(spec, "samples() yields nothing for any of the spec's shapes", see="spec")
+        fail(
+            spec,
+            "samples() yields nothing for any of the spec's shapes",
+            detail="Shapes that it takes are given by shapes= of OpSpec.",
+            see="spec",
+        )
     # The public function's outputs have the dtypes of the reference on the same inputs.
     for sample in samples(spec, device, dtype, main_shape(spec), requires_grad=False):
         case = public_case(spec, device, dtype, sample)
