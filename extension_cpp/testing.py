@@ -52,7 +52,7 @@ from extension_cpp.battery.registrations import (
 )
 from extension_cpp.battery.registry import CHECKS, default_checks
 from extension_cpp.battery.samples import DEFAULT_SHAPES, BadInput, Make, Sample, Traffic
-from extension_cpp.battery.side_effects import check_side_effects
+from extension_cpp.battery.side_effects import check_argument_twice, check_side_effects
 from extension_cpp.battery.signature import check_signature
 from extension_cpp.battery.spec import OpSpec, devices, find_specs
 from extension_cpp.battery.transforms import (
@@ -82,6 +82,7 @@ __all__ = [
     "Sample",
     "Traffic",
     "check",
+    "check_argument_twice",
     "check_autocast",
     "check_backward",
     "check_bad_inputs",

@@ -140,7 +140,9 @@ def test_a_check_without_samples_fails():
             messages.append(str(error))
     assert all("samples() yields nothing for (" in message for message in messages)
     assert all("shapes= of OpSpec" in message for message in messages)
-    for_others = {"check_missing_backend", "check_mutation", "check_no_gradient"}
+    for_others = {
+        *("check_argument_twice", "check_missing_backend", "check_mutation", "check_no_gradient"),
+    }
     on_cuda = {"check_cuda_graph", "check_streams", "check_second_device"}
     # Of which the spec has some of its own.
     assert silent == for_others | on_cuda | {"check_bad_inputs"}
@@ -178,6 +180,16 @@ def test_shapes_have_the_rank_that_the_line_says(line, ranks):
         assert 0 in sizes
         assert max(sizes) >= 100_000
     assert dataclasses.replace(spec, shapes=((3,),)).shapes == ((3,),)
+
+
+def test_lists_are_gone_through_one_by_one():
+    """Where `ys[1]` is `xs[0]`, what is read has been written to by then."""
+    testing.check(spec_of(sound.AddEach), checks=["check_argument_twice"])
+
+
+def test_one_tensor_for_two_arguments_has_values_that_both_take():
+    """Numbers that are an index as well lie within it."""
+    testing.check(spec_of(sound.Renumber), checks=["check_argument_twice"])
 
 
 def test_shapes_of_which_none_has_few_dimensions():

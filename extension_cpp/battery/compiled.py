@@ -14,7 +14,7 @@ from extension_cpp.battery.calls import cases, samples
 from extension_cpp.battery.case import Case, op_case, public_case
 from extension_cpp.battery.choices import default_dtype, main_shape, tiny_shapes
 from extension_cpp.battery.layouts import ONE_OF_EACH_KIND
-from extension_cpp.battery.registry import register
+from extension_cpp.battery.registry import mutates, register
 from extension_cpp.battery.samples import Sample
 from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.surroundings import fresh_compiler
@@ -123,7 +123,7 @@ def _constants(sample: Sample) -> list[Any]:
     return [value for value in flat((sample.args, sample.kwargs)) if not isinstance(value, Tensor)]
 
 
-@register(applies=lambda spec, device: device in spec.devices and spec.mutates)
+@register(applies=mutates)
 def check_mutation(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
     """What is read before a write keeps its value under inductor, in the backward too.
 

@@ -42,6 +42,10 @@ def differentiable(spec: OpSpec, device: str) -> bool:
     return device in spec.devices and spec.differentiable
 
 
+def mutates(spec: OpSpec, device: str) -> bool:
+    return device in spec.devices and spec.mutates
+
+
 def on_cuda(spec: OpSpec, device: str) -> bool:
     return device == "cuda" and device in spec.devices
 

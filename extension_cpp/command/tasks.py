@@ -47,6 +47,7 @@ QUICK = (
     "traffic",
     "determinism",
     "side_effects",
+    "argument_twice",
     "no_gradient",
     "missing_backend",
     "signature",

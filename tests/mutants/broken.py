@@ -10,7 +10,17 @@ from extension_cpp.checks import check_floating, check_min_dim
 from extension_cpp.layout import is_non_overlapping
 from extension_cpp.shapes import Operator
 from extension_cpp.testing import Traffic
-from mutants.sound import Centre, FusedOp, Pick, Round, Scale, ScaleInPlace, arithmetic, fresh
+from mutants.sound import (
+    AddEach,
+    Centre,
+    FusedOp,
+    Pick,
+    Round,
+    Scale,
+    ScaleInPlace,
+    arithmetic,
+    fresh,
+)
 
 
 class WrongStrideInFake(FusedOp):
@@ -575,6 +585,40 @@ class VersionNotBumped(ScaleInPlace):
 
     def register(self):
         registration.register_vmap(self.qualified("scale_in_place"), self.vmap)
+
+
+class ReadsWhatItWrote(ScaleInPlace):
+    """In two passes: one after the other reads what is written."""
+
+    caught_by = "check_argument_twice"
+    says = "the result where weight is out itself, as of a copy, differs"
+
+    def scale_in_place_kernel(self, out, factors, weight=None, *, negate=False):
+        super().scale_in_place_kernel(out, factors, negate=negate)
+        if weight is not None:
+            super().scale_in_place_kernel(out, [weight])
+
+
+class ReadsWhatItWroteOfAList(ScaleInPlace):
+    caught_by = "check_argument_twice"
+    says = "the result where factors[1] is out itself"
+
+    def scale_in_place_kernel(self, out, factors, weight=None, *, negate=False):
+        before = out.clone()
+        super().scale_in_place_kernel(out, factors[:1], weight, negate=negate)
+        for factor in factors[1:]:
+            super().scale_in_place_kernel(before, [factor], weight, negate=negate)
+            out.add_(before)
+
+
+class ReadsWhatItWroteInItsPlace(AddEach):
+    caught_by = "check_argument_twice"
+    says = "the result where ys[0] is xs[0] itself"
+
+    def add_each_kernel(self, xs, ys):
+        for x, y in zip(xs, ys, strict=True):
+            x.add_(y, alpha=0.5)
+            x.add_(y, alpha=0.5)
 
 
 class PlainMutation(ScaleInPlace):

@@ -302,6 +302,61 @@ class ScaleInPlace(Operator):
         registration.register_vmap(self.qualified("scale_in_place"), self.vmap)
 
 
+class AddEach(Operator):
+    """Adds to each tensor of a list that in its place of another, one after the other."""
+
+    name = "add_each"
+    schemas = ("add_each(Tensor(a!)[] xs, Tensor[] ys) -> ()",)
+    differentiable = False
+
+    def function(self, xs, ys):
+        return self.op("add_each")(xs, ys)
+
+    def reference(self, xs, ys):
+        for x, y in zip(xs, ys, strict=True):
+            x.add_(y)
+
+    def samples(self, make, shape):
+        yield Sample([make(shape), make(shape)], [make(shape), make(shape)])
+
+    def add_each_kernel(self, xs, ys):
+        self.reference(xs, ys)
+
+    def add_each_fake(self, xs, ys):
+        pass
+
+    def register(self):
+        registration.register_mutation(self.qualified("add_each"))
+
+
+class Renumber(Operator):
+    """Replaces numbers by those at the places that an index says."""
+
+    name = "renumber"
+    schemas = ("renumber(Tensor(a!) numbers, Tensor index) -> ()",)
+    differentiable = False
+
+    def function(self, numbers, index):
+        return self.op("renumber")(numbers, index)
+
+    def reference(self, numbers, index):
+        numbers.copy_(numbers[index])
+
+    def samples(self, make, shape):
+        if shape[-1]:
+            index = make(shape[-1:], dtype=torch.int64, high=shape[-1])
+            yield Sample(make(shape[-1:], dtype=torch.int64, low=5, high=100), index)
+
+    def renumber_kernel(self, numbers, index):
+        self.reference(numbers, index)
+
+    def renumber_fake(self, numbers, index):
+        pass
+
+    def register(self):
+        registration.register_mutation(self.qualified("renumber"))
+
+
 class Centre(Operator):
     """`input - mean`, weighted; the mean is a second output, which the public function drops."""
 
