@@ -159,17 +159,15 @@ def _broadcasts(dims: Sequence[Any], to: Sequence[Any], dots: bool) -> bool:
 
 
 def check_line(kind: Kind, schema: Schema, options: Options) -> None:
-    """Refuses a line that the library would refuse when it is loaded, or the package on import.
+    """Refuses a line from which one follows for the backward operator that is none.
 
     Raises:
-        Refusal: says what is wrong with the line, or with that of the backward operator, which
-            follows from it, and what to write instead.
+        Refusal: says what is wrong with that, and what to do instead.
     """
-    line = options.shapes or shapes(kind, schema)
-    parse, error_type = notation()["parse_notation"], notation()["NotationError"]
-    parse(schema.text, line)
     if not options.own_backward or schema.mutates:
         return
+    line = options.shapes or shapes(kind, schema)
+    parse, error_type = notation()["parse_notation"], notation()["NotationError"]
     own = backward_shapes(kind, schema, line)
     inputs, (result,) = sides(own)
     described = {"grad_output": "the gradient of the result", "mean": "the last result"}
@@ -183,8 +181,8 @@ def check_line(kind: Kind, schema: Schema, options: Options) -> None:
     except error_type as error:
         reason = str(error).splitlines()[0].partition(": ")[2]
     raise Refusal(
-        f'--shapes "{line}": the template\'s backward operator would take '
-        f"{' and '.join(takes)}, and return the "
+        f'--shapes "{line}": '
+        f"the template's backward operator would take {' and '.join(takes)}, and return the "
         f'gradient of {schema.main.name} ("{result}"): {reason}. Add --backward torch, for a '
         "backward made of PyTorch calls, or --no-grad"
     )
