@@ -42,8 +42,8 @@ def by_example(op: str) -> Callable[..., tuple[Any, Any]]:
     """The batching rule of any operator that has a line of shapes, for `register_vmap`.
 
     It is what follows from the line where that is possible. Else the operator is called once for
-    each example: where a tensor is batched that has no dimensions for it in the line, or where no
-    tensor has. What is written to has to be batched.
+    each example: where a tensor is batched that has no dimensions for it in the line, where no
+    tensor has, or where results have different ones. What is written to has to be batched.
 
     Args:
         op: `"namespace::name"`.
@@ -53,7 +53,8 @@ def by_example(op: str) -> Callable[..., tuple[Any, Any]]:
         try:
             return batching_rule(op)(info, in_dims, *args, **keyword_only)
         except NotImplementedError:
-            return operator(op).call_each(info, in_dims, *args, **keyword_only)
+            pass
+        return operator(op).call_each(info, in_dims, *args, **keyword_only)
 
     return rule
 

@@ -123,6 +123,13 @@ class Notation:
         """Whether no shape has single dimensions: outputs then keep the layout of the inputs."""
         return not any(shape.single for shape in (*self.inputs, *self.outputs))
 
+    @property
+    def joins_batches(self) -> bool:
+        """Whether a batch of any tensor can be joined to dimensions that all of them have."""
+        results = [s if s.like is None else self.inputs[s.like] for s in self.outputs]
+        stars = {shape.star_symbol for shape in (*self.inputs, *results)}
+        return len(stars) == 1 and not stars & {None, "*_"}
+
     def dtype_source(self, shape: Shape) -> Shape:
         """The shape that says a tensor's dtype, which may be that of another argument."""
         while shape.rule is DtypeRule.ARGUMENT:

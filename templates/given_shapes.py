@@ -188,41 +188,6 @@ def check_line(kind: Kind, schema: Schema, options: Options) -> None:
     )
 
 
-def batched(text: str, kind: Kind, schema: Schema, options: Options) -> str:
-    """An ops.py with a batching rule for each operator for which none follows from its line."""
-    if options.shapes is None:
-        return text
-    lines = {schema.name: (schema.text, options.shapes)}
-    own = backward_schema(kind, schema)
-    lines[f"{schema.name}_backward"] = (own, backward_shapes(kind, schema, options.shapes))
-
-    def register(found: re.Match[str]) -> str:
-        rules = []
-        names = re.findall(r"::(\w+)", found[1])
-        for name in names:
-            op = f'"extension_cpp::{name}"'
-            rule = "" if joins_a_batch(*lines[name]) else f", by_example({op})"
-            rules.append(f"registration.register_vmap({op}{rule})")
-        return "\n".join(rules) if any("by_example" in rule for rule in rules) else found[0]
-
-    text = re.sub(r"registration\.register_vmap\(([^()]*)\)", register, text)
-    if "by_example" in text:
-        imported = "from extension_cpp.batching import by_example\n"
-        text = re.sub(r"(?<=\n)from extension_cpp import .*\n", rf"\g<0>{imported}", text, count=1)
-    return text
-
-
-def joins_a_batch(schema: str, line: str) -> bool:
-    """Whether a batch of any of the tensors can be joined to dimensions that all of them have."""
-    given = notation()["parse_notation"](schema, line)
-    tensors = [
-        *given.inputs,
-        *(given.inputs[s.like] if s.like is not None else s for s in given.outputs),
-    ]
-    stars = {shape.star_symbol for shape in tensors}
-    return len(stars) == 1 and not stars & {None, "*_"}
-
-
 def works_as_it_is(kind: Kind, schema: Schema, options: Options) -> bool:
     """Whether what the template computes, and its derivatives, are for the line that was given."""
     if options.shapes is None:

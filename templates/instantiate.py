@@ -13,9 +13,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from batching_rules import with_rules
 from cpp import Cpp
 from formatting import format_text
-from given_shapes import batched, check_line, documented, notation, with_dtypes
+from given_shapes import check_line, documented, notation, with_dtypes
 from kinds import KINDS, PACKAGE, TEMPLATES, Kind, Options, returned
 from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, shapes
@@ -38,11 +39,10 @@ def instantiate(kind: str, schema: Schema, options: Options) -> dict[str, str]:
         new = make(stand_ins, KINDS[kind], options, backward_schema(KINDS[kind], schema))
         text = replace(adapt(path.name, path.read_text(), options), old, new)
         files[path.name.replace("my_op", schema.name)] = new.complete(path.name, text)
+    files["ops.py"] = with_rules(files["ops.py"], KINDS[kind], schema, options)
     shared = "\n".join(path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h"))
     files = spell(files, arguments, operator, declared(shared))
-    files["ops.py"] = batched(
-        documented(files["ops.py"], schema, options), KINDS[kind], schema, options
-    )
+    files["ops.py"] = documented(files["ops.py"], schema, options)
     files = {name: format_text(name, text) for name, text in files.items()}
     return by_backend(files, schema.name, options)
 

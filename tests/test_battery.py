@@ -182,6 +182,26 @@ def test_shapes_have_the_rank_that_the_line_says(line, ranks):
     assert dataclasses.replace(spec, shapes=((3,),)).shapes == ((3,),)
 
 
+@pytest.mark.parametrize(
+    ("line", "sizes"),
+    [("n 4", {1: 4}), ("4", {0: 4}), ("*rows 4", {-1: 4}), ("3 *rows n 2", {0: 3, -1: 2})],
+)
+def test_shapes_have_the_sizes_that_the_line_says(line, sizes):
+    op = Operator("nowhere", "f(Tensor x) -> Tensor", f"{line} -> {line}")
+    spec = testing.OpSpec(
+        name="f",
+        namespace="nowhere",
+        function=torch.relu,
+        reference=torch.relu,
+        lines={"nowhere::f": op},
+    )
+    taken = [s for s in spec.shapes if len(s) >= op.notation.inputs[0].single]
+    assert taken
+    for shape in taken:
+        assert {d: shape[d] for d in sizes} == sizes
+        assert list(op.samples(testing.Make("cpu", torch.float32), shape))
+
+
 def test_lists_are_gone_through_one_by_one():
     """Where `ys[1]` is `xs[0]`, what is read has been written to by then."""
     testing.check(spec_of(sound.AddEach), checks=["check_argument_twice"])

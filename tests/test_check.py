@@ -238,7 +238,10 @@ def test_wrong_usage(arguments, says, capsys):
     [
         (["mine.operators:nothing"], "there is no module mine.operators.nothing.spec"),
         (["not_there:sound"], "there is no module not_there.sound.spec"),
-        (["mine.operators:sound", "--only", "froward"], "no check 'froward'; there are: autocast"),
+        (
+            ["mine.operators:sound", "--only", "froward"],
+            "no check 'froward'; there are: argument_twice, autocast",
+        ),
     ],
 )
 def test_what_there_is_not(arguments, says, check):

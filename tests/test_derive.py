@@ -3216,6 +3216,35 @@ def test_deviations_take_two_passes(scaled, define):
     assert "Values<A, 3>" in backward
 
 
+@pytest.mark.parametrize(
+    "of",
+    [
+        "e / e.sum(-1, keepdim=True)",
+        "x / x.abs().sum(-1, keepdim=True)",
+        "e.exp() / e.exp().sum(-1, keepdim=True)",
+    ],
+)
+def test_sums_are_divided_by_before_the_pass(of, define):
+    """A gradient of 65536 times an exponential of 80 is more than float32 holds."""
+    source = f"def f(x: Tensor) -> Tensor:\n    e = torch.exp(x)\n    return {of}"
+    text = assemble(read(define(source))).files["f.cpp"]
+    _, backward = text.split("struct FBackward")
+    assert backward.count("row.sum(") == 2
+
+
+def test_a_sum_does_not_open_a_pass(define):
+    """Four sums are a pass: the fifth stays in the one before."""
+    source = """
+def f(x: Tensor, y: Tensor) -> Tensor:
+    d, e = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
+    a, b = (d * d).mean(-1, keepdim=True), (e * e).mean(-1, keepdim=True)
+    return d * torch.rsqrt(a + 0.1) + e * torch.rsqrt(b + 0.1)
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    _, backward = text.split("struct FBackward")
+    assert backward.count("row.sum(") == 2
+
+
 def test_a_norm_is_divided_by_after_the_pass(define):
     text = assemble(read(define(TENSOR + "F.normalize(x, dim=-1)"))).files["f.cpp"]
     _, backward = text.split("struct FBackward")

@@ -744,8 +744,8 @@ Args:
 
 Not differentiable: a derivative through what it wrote raises an error.
 
-Under `torch.compile` and `torch.export`, which see no memory, arguments that share it in part
-are no error: they compute on copies where a write could reach another tensor.
+Under `torch.compile` and `torch.export`, which see no memory, arguments may share it in part:
+these compute on copies where a write could reach another tensor.
 
 Raises:
     RuntimeError: a dtype, device or shape other than the above, or memory that is shared

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from extension_cpp.notation import Shape
+
 # Empty, single, odd, with a size-one dimension, four-dimensional (channels-last), a long row, many
 # rows, and one that is large enough to be shared out between threads.
 DEFAULT_SHAPES: tuple[tuple[int, ...], ...] = (
@@ -31,20 +33,34 @@ DEFAULT_SHAPES: tuple[tuple[int, ...], ...] = (
 )
 
 
-def default_shapes(rank: int | None) -> tuple[tuple[int, ...], ...]:
-    """The default shapes; for a rank those in so many dimensions: some joined to one, or added."""
-    if rank is None:
+def default_shapes(line: Shape | None) -> tuple[tuple[int, ...], ...]:
+    """The default shapes, as the line of shapes has the first tensor.
+
+    In as many dimensions, of which some are joined to one, or added; with the sizes that it says.
+    """
+    if line is None:
         return DEFAULT_SHAPES
-    found: list[tuple[int, ...]] = []
-    for shape in DEFAULT_SHAPES:
-        more = rank - len(shape)
-        if rank == 0:
-            found.append(())
-        elif more >= 0:
-            found.append((2 if math.prod(shape) < 1000 else 1,) * more + shape)
-        else:
-            found.append((math.prod(shape[: 1 - more]), *shape[1 - more :]))
-    return tuple(dict.fromkeys(found))
+    shapes = [
+        _of_rank(shape, line.single) if line.star is None else shape for shape in DEFAULT_SHAPES
+    ]
+    return tuple(dict.fromkeys(_with_sizes_of(line, shape) for shape in shapes))
+
+
+def _of_rank(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    more = rank - len(shape)
+    if rank == 0:
+        return ()
+    if more >= 0:
+        return (2 if math.prod(shape) < 1000 else 1,) * more + shape
+    return math.prod(shape[: 1 - more]), *shape[1 - more :]
+
+
+def _with_sizes_of(line: Shape, shape: tuple[int, ...]) -> tuple[int, ...]:
+    sizes = list(shape)
+    for d, dim in enumerate(line.dims):
+        if dim.size is not None and len(sizes) >= line.single:
+            sizes[d if line.star is None or d < line.star else d - len(line.dims)] = dim.size
+    return tuple(sizes)
 
 
 @dataclasses.dataclass(frozen=True, init=False)

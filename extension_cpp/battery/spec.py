@@ -40,7 +40,7 @@ class OpSpec:
         traffic: bytes moved by an ideal kernel, forward and backward. By default those of the inputs and outputs;
             of the outputs' gradients, of what is saved for backward and of the inputs' gradients.
         shapes: that take every path of the kernels, empty and odd ones included. By default those of `DEFAULT_SHAPES`,
-            in as many dimensions as the first tensor has in the operator's line of shapes.
+            in as many dimensions as the first tensor has in the operator's line of shapes, and with its sizes.
         op_reference: the reference of the operator itself, where it returns more than the public function.
         dtypes: that the operator takes.
         tolerances: dtype under test to (rtol, atol), overriding the defaults of the battery. Say why beside it.
@@ -93,9 +93,8 @@ class OpSpec:
                 )
             object.__setattr__(self, "function", getattr(ops, self.name))
         if self.shapes is None:
-            first = self.line.notation.inputs[0] if self.line is not None else None
-            rank = None if first is None or first.star is not None else first.single
-            object.__setattr__(self, "shapes", default_shapes(rank))
+            first = None if self.line is None else self.line.notation.inputs[0]
+            object.__setattr__(self, "shapes", default_shapes(first))
         if self.samples is None or isinstance(self.samples, _Follows):
             if self.line is None:
                 raise ValueError(

@@ -30,9 +30,10 @@ def register_vmap(op: str | OpOverload, /, *rest: Any) -> None:
     Args:
         op: The operator, ``"namespace::name"``.
         *rest: ``func(info, in_dims, *args)``, which receives keyword-only arguments as keywords and
-            returns ``(output, out_dims)``. It may call the operator, on the batch as a whole. None:
-            what follows from the line of shapes in the operator's C++ source. Or further operators,
-            for each of which that follows, as for the first.
+            returns ``(output, out_dims)``. It may call the operator, on the batch as a whole, or
+            for each example, as ``by_example`` of batching.py does. None: what follows from the
+            line of shapes in the operator's C++ source. Or further operators, for each of which
+            that follows, as for the first.
 
     Raises:
         ValueError: If there is no function, and no line for the operator.

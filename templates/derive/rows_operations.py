@@ -34,14 +34,24 @@ def mean_under_softmax(x: Node) -> Node | None:
     """sum(a * e / sum(e)), where e = exp(...), as sum(a * e) / sum(e): two sums in one pass."""
     if x.op == "mul":
         for a, y in (x.args, x.args[::-1]):
-            if y.op == "div" and y.args[0].op == "exp" and y.args[1] is make("row_sum", y.args[0]):
+            if y.op == "div" and is_softmax(*y.args):
                 return make("div", make("row_sum", make("mul", a, y.args[0])), y.args[1])
     return None
 
 
+def is_softmax(above: Node, below: Node) -> bool:
+    """Whether the quotient is one, of exponentials that are 1 at most."""
+    if above.op != "exp" or below is not make("row_sum", above):
+        return False
+    (exponent,) = above.args
+    return exponent.op == "sub" and exponent.args[1] is make("row_max", exponent.args[0])
+
+
 def apart_from_the_row(x: Node) -> Node | None:
-    """sum(a / r), of a gradient and a row's own r, as sum(a) / r: where r takes passes of its own,
-    sum(a) joins them.
+    """sum(a * d / r), of a gradient and a norm r of d, as sum(a * d) / r: one pass for both sums.
+
+    Of a norm, which is made of the squares of d: products of d are no larger. (Of a sum of d they
+    might be too large, or too small, where those of d / r are not.)
     """
     above: list[Node] = []
     below: list[Node] = []
@@ -59,7 +69,7 @@ def apart_from_the_row(x: Node) -> Node | None:
         return make(node.op, elements(a), elements(b) if node.op == "mul" else b)
 
     rest = elements(x) if x.is_gradient else x
-    if passes_before(rest) >= passes_before(x):
+    if passes_before(rest) >= passes_before(x) or not factors(rest) & squared(x):
         return None
     found = make("row_sum", rest)
     for factor in above:
@@ -67,6 +77,19 @@ def apart_from_the_row(x: Node) -> Node | None:
     for divisor in below:
         found = make("div", found, divisor)
     return found
+
+
+def factors(x: Node) -> set[Node]:
+    """What a gradient is a product of."""
+    if x.op != "mul" or not x.is_gradient:
+        return {x}
+    return {x} | factors(x.args[0]) | factors(x.args[1])
+
+
+def squared(x: Node) -> set[Node]:
+    """Of what squares are summed over the row."""
+    terms = [node.args[0] for node in in_order([x]) if node.op == "row_sum"]
+    return {term.args[0] for term in terms if term.op == "mul" and term.args[0] is term.args[1]}
 
 
 @functools.cache

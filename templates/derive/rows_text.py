@@ -22,7 +22,7 @@ MOST_SUMS = 4
 
 
 def levels(results: Sequence[Node]) -> dict[Node, int]:
-    """The level of each node; sums that nothing waits for join the latest pass that they can."""
+    """The level of each node; sums that nothing waits for join later passes that read the same."""
     nodes = list(in_order(results))
     level: dict[Node, int] = {}
     for node in nodes:
@@ -37,8 +37,9 @@ def levels(results: Sequence[Node]) -> dict[Node, int]:
         ]
         latest = min(waiting, default=max(level.values()) + 1) - 1
         others = [level[other] for other in sums if other is not node]
-        later = [k for k in others if level[node] < k <= latest]
-        # A pass that is there anyway is as well if it reads what this sum is of, and no more.
+        # Not one that would take another call of row.sum for it.
+        later = [k for k in others if level[node] < k <= latest and others.count(k) % MOST_SUMS]
+        # It stays where other sums of its pass read all that it reads.
         reads = inputs_of([node])
         beside = [other for other in sums if other is not node and level[other] == level[node]]
         if later and not reads <= inputs_of(beside):
