@@ -21,7 +21,7 @@ COSTLY = (
     "compile or inductor or dynamic or export or memory or properties or determinism or layouts or "
     f"gradcheck or saved_tensors or transforms or {BY_SCHEMA}"
 )
-SEEN = ["three", "tensor_lists", "writes", "plain"]
+SEEN = ["three", "tensor_lists", "writes"]
 # `make test-all` traces all kinds, and asks of derived operators all there is: twice as long.
 # What traces whole programs, and of the kinds those whose Python differs most.
 TRACED = "opcheck or compile or inductor or dynamic or export or memory"
@@ -101,7 +101,8 @@ def test_every_kind_shape_and_name_passes_as_it_was_made(tmp_path: Path) -> None
         f"({select([*map(name, KINDS)])}) and (({untraced}) and {FLOAT32} or forward and bfloat16)"
     )
     traced = f"({select([*map(name, TRACED_KINDS)])}) and ({TRACED}) and {FLOAT32}"
-    battery(root, f"{kinds} or {traced} or ({select(SEEN)}) and ({BY_SCHEMA}) and {FLOAT32}")
+    seen = f"({select(SEEN)}) and ({BY_SCHEMA}) or ({select(['plain'])}) and vmap"
+    battery(root, f"{kinds} or {traced} or ({seen}) and {FLOAT32}")
     # Kernels and formulas are what the name of an argument might break.
     battery(root, f"({select([*map(name, NAMES)])}) and ({FORMULAS})")
     refuses_shapes_that_its_kernel_is_not_for(root)
