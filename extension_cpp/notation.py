@@ -124,10 +124,14 @@ class Notation:
         return not any(shape.single for shape in (*self.inputs, *self.outputs))
 
     @property
+    def results(self) -> tuple[Shape, ...]:
+        """The outputs' shapes; where one has all dimensions of an argument, that argument's."""
+        return tuple(s if s.like is None else self.inputs[s.like] for s in self.outputs)
+
+    @property
     def joins_batches(self) -> bool:
         """Whether a batch of any tensor can be joined to dimensions that all of them have."""
-        results = [s if s.like is None else self.inputs[s.like] for s in self.outputs]
-        stars = {shape.star_symbol for shape in (*self.inputs, *results)}
+        stars = {shape.star_symbol for shape in (*self.inputs, *self.results)}
         return len(stars) == 1 and not stars & {None, "*_"}
 
     def dtype_source(self, shape: Shape) -> Shape:

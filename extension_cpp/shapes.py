@@ -403,18 +403,15 @@ class Operator:
         if star is None:
             raise NotImplementedError(
                 f"{self.name}: no batching rule follows from its shapes, {self.line}: {reason}. "
-                f"{WANTED}"
+                + WANTED
             )
         return functools.partial(self._vmap, star)
 
     def _batched_star(self) -> tuple[str, str | None]:
         """The symbol whose dimensions a batch joins, or why there is none."""
-        shapes = self.notation.outputs or [self.notation.inputs[k] for k in self.written]
+        shapes = self.notation.results or [self.notation.inputs[k] for k in self.written]
         what = "a result" if self.notation.outputs else "what is written"
-        stars = {
-            (shape if shape.like is None else self.notation.inputs[shape.like]).star_symbol
-            for shape in shapes
-        }
+        stars = {shape.star_symbol for shape in shapes}
         if stars & {None, "*_"}:
             return f"{what} has no *name or ... to which a batch could be joined", None
         if len(stars) != 1:
@@ -429,11 +426,7 @@ class Operator:
         dims = self._dims(in_dims, tensors)
         checked = self._check_examples(tensors, dims)
         offset = self._join(star, info.batch_size, tensors, dims)
-        for k, position in enumerate(self.tensor_positions):
-            if values[position] is not None:
-                is_list = self.notation.arguments[k].is_list
-                values[position] = tensors[k] if is_list else tensors[k][0]
-        outputs = self._call(values)
+        outputs = self._call(values, tensors)
         if not self.notation.outputs:
             return None, None
         if self.notation.to_first:
@@ -457,12 +450,11 @@ class Operator:
                 raise self._not_batched(k, dims[k].index(None))
         results = []
         for n in range(info.batch_size):
-            for k, position in enumerate(self.tensor_positions):
-                if values[position] is not None:
-                    pairs = zip(tensors[k], dims[k], strict=True)
-                    each = [t if dim is None else t.select(dim, n) for t, dim in pairs]
-                    values[position] = each if self.notation.arguments[k].is_list else each[0]
-            outputs = self._call(values)
+            example = [
+                [t if dim is None else t.select(dim, n) for t, dim in zip(*pair, strict=True)]
+                for pair in zip(tensors, dims, strict=True)
+            ]
+            outputs = self._call(values, example)
             results.append((outputs,) if isinstance(outputs, Tensor) else outputs)
         if not self.notation.outputs:
             return None, None
@@ -475,8 +467,13 @@ class Operator:
         ]
         return _as_returned(stacked), 0 if len(stacked) == 1 else (0,) * len(stacked)
 
-    def _call(self, values: Sequence[Any]) -> Any:
-        """Calls the operator with a value for each of its arguments, in their order."""
+    def _call(self, values: Sequence[Any], tensors: Sequence[Sequence[Any]]) -> Any:
+        """Calls the operator with a value for each of its arguments, and these for its tensors."""
+        values = list(values)
+        for k, position in enumerate(self.tensor_positions):
+            if values[position] is not None:
+                is_list = self.notation.arguments[k].is_list
+                values[position] = tensors[k] if is_list else tensors[k][0]
         arguments = self.schema.arguments
         keywords = {
             argument.name: value

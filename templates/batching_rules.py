@@ -17,13 +17,13 @@ def with_rules(text: str, kind: Kind, schema: Schema, options: Options) -> str:
     if options.shapes is None:
         return text
     backward = backward_schema(kind, schema), backward_shapes(kind, schema, options.shapes)
-    lines = {"": (schema.text, options.shapes), "_backward": backward}
+    lines = ((schema.text, options.shapes), backward)
 
     def register(found: re.Match[str]) -> str:
         ops = re.findall(r'"extension_cpp::\w+"', found[1])
         follows = [
             notation()["parse_notation"](*line).joins_batches
-            for _, line in zip(ops, lines.values(), strict=False)
+            for _, line in zip(ops, lines, strict=False)
         ]
         if all(follows):
             return found[0]

@@ -161,19 +161,23 @@ def test_shapes_of_which_none_is_small(shapes):
     testing.check(spec, devices=["cpu"], checks=["check_layouts"])
 
 
-@pytest.mark.parametrize(
-    ("line", "ranks"),
-    [("*rows n", {1, 2, 3, 4}), ("n", {1}), ("m n", {2}), ("a b c d e", {5}), ("()", {0})],
-)
-def test_shapes_have_the_rank_that_the_line_says(line, ranks):
+def spec_of_line(line):
     op = Operator("nowhere", "f(Tensor x) -> Tensor", f"{line} -> {line}")
-    spec = testing.OpSpec(
+    return testing.OpSpec(
         name="f",
         namespace="nowhere",
         function=torch.relu,
         reference=torch.relu,
         lines={"nowhere::f": op},
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "ranks"),
+    [("*rows n", {1, 2, 3, 4}), ("n", {1}), ("m n", {2}), ("a b c d e", {5}), ("()", {0})],
+)
+def test_shapes_have_the_rank_that_the_line_says(line, ranks):
+    spec = spec_of_line(line)
     assert {len(shape) for shape in spec.shapes} == ranks
     sizes = [torch.Size(shape).numel() for shape in spec.shapes]
     if ranks != {0}:
@@ -187,19 +191,12 @@ def test_shapes_have_the_rank_that_the_line_says(line, ranks):
     [("n 4", {1: 4}), ("4", {0: 4}), ("*rows 4", {-1: 4}), ("3 *rows n 2", {0: 3, -1: 2})],
 )
 def test_shapes_have_the_sizes_that_the_line_says(line, sizes):
-    op = Operator("nowhere", "f(Tensor x) -> Tensor", f"{line} -> {line}")
-    spec = testing.OpSpec(
-        name="f",
-        namespace="nowhere",
-        function=torch.relu,
-        reference=torch.relu,
-        lines={"nowhere::f": op},
-    )
-    taken = [s for s in spec.shapes if len(s) >= op.notation.inputs[0].single]
+    spec = spec_of_line(line)
+    taken = [s for s in spec.shapes if len(s) >= spec.line.notation.inputs[0].single]
     assert taken
     for shape in taken:
         assert {d: shape[d] for d in sizes} == sizes
-        assert list(op.samples(testing.Make("cpu", torch.float32), shape))
+        assert list(spec.line.samples(testing.Make("cpu", torch.float32), shape))
 
 
 def test_lists_are_gone_through_one_by_one():

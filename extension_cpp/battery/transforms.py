@@ -579,7 +579,7 @@ def _check_vmap_over(
 
 def _may_loop(spec: OpSpec, op: Any) -> bool:
     """Whether there is a rule, and it may call the operator for each example: see by_example."""
-    line = spec.lines.get(f"{op.namespace}::{op._schema.name.partition('::')[2]}")
+    line = spec.lines.get(op._schema.name)
     follows = line is not None and line.notation.joins_batches
     return has_kernel(op.name(), "FuncTorchBatched") and not follows
 
