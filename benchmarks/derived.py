@@ -48,7 +48,10 @@ CHOSEN = {
         "logcosh",
         "gated_residual",
     ),
-    "derived_row_functions": ("rms_norm", "softmax", "log_softmax", "layer_norm"),
+    "derived_row_functions": (
+        *("rms_norm", "softmax", "log_softmax", "layer_norm"),
+        *("standardised", "entropy", "cosine"),
+    ),
 }
 # Definitions of worked operators, under their names and this.
 SUFFIX = "_derived"

@@ -508,10 +508,8 @@ def test_what_a_row_keeps_is_made_of_its_elements(define):
 
 def test_what_one_pass_wants_is_not_kept(define):
     text = assemble(read(define(TENSOR + "2 * torch.log_softmax(x, -1)"))).files["f.cpp"]
-    forward, backward = text.split("struct FBackward")
-    assert "row.sum([=](A x) { return math::exp(x - max); })" in forward
-    assert "row.keep" not in forward
-    assert backward.count("row.keep") == 1
+    assert "row.sum([=](A x) { return math::exp(x - max); })" in text
+    assert "row.keep" not in text
 
 
 @pytest.mark.parametrize(
@@ -792,7 +790,7 @@ def f(x: Tensor, a: float) -> Tensor:
     return x * torch.sin(write_per_row) * write_per_row
 """
     text = assemble(read(define(source))).files["f.cpp"]
-    assert "  A F_;       // 2.0 * a\n" in text
+    assert re.search(r"\n  A F_; +// 2.0 \* a\n", text)
     assert "const A write_per_row2 = row.sum(" in text
 
 
@@ -953,7 +951,7 @@ def test_a_number_may_be_called_as_what_functors_declare(define):
 def test_second_derivatives_of_a_deviation_are_not_nan(define):
     source = TENSOR + "x.std(-1, keepdim=True) * x"
     x = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
-    result = of_backward(define, source)(x.detach(), x)
+    result = of_backward(define, source)(x.detach(), x, row_mean=None, row_std=None)
     (second,) = torch.autograd.grad(result.sum(), x)
     assert second.isfinite().all()
 
@@ -1139,9 +1137,10 @@ def test_a_gradient_is_none_where_a_switch_leaves_nothing_of_it(body, condition,
         # A softmax, where nothing else of the inputs is needed.
         ("torch.softmax(x + y, -1)", ["output"]),
         ("torch.log_softmax(x - y, -1)", ["output"]),
-        ("torch.log_softmax(x, -1) + y", ["x"]),
-        ("torch.softmax(x, -1) + y", ["x"]),
-        ("torch.softmax(x * y, -1)", ["x", "y"]),
+        # Else what it is made of.
+        ("torch.log_softmax(x, -1) + y", ["x", "row_max", "row_sum"]),
+        ("torch.softmax(x, -1) + y", ["x", "row_max", "row_sum"]),
+        ("torch.softmax(x * y, -1)", ["x", "y", "row_max", "row_sum"]),
     ],
 )
 def test_saved(expression, saved, define):
@@ -3207,13 +3206,14 @@ registration.register_vmap(
         "F.layer_norm(x, x.shape[-1:])",
     ],
 )
-def test_deviations_take_two_passes(scaled, define):
-    """The mean, then all other sums: deviations add up to 0, and a row's factor stands outside."""
+def test_deviations_take_one_pass(scaled, define):
+    """Mean and variance are the forward's; deviations add up to 0."""
     source = "def f(x: Tensor) -> Tensor:\n    d = x - x.mean(-1, keepdim=True)\n"
     text = assemble(read(define(source + f"    return {scaled}"))).files["f.cpp"]
     _, backward = text.split("struct FBackward")
-    assert backward.count("row.sum(") == 2
-    assert "Values<A, 3>" in backward
+    assert backward.count("row.sum(") == 1
+    assert "const A* row_mean;" in backward
+    assert "return Values<A, 2>" in backward
 
 
 @pytest.mark.parametrize(
@@ -3229,19 +3229,19 @@ def test_sums_are_divided_by_before_the_pass(of, define):
     source = f"def f(x: Tensor) -> Tensor:\n    e = torch.exp(x)\n    return {of}"
     text = assemble(read(define(source))).files["f.cpp"]
     _, backward = text.split("struct FBackward")
-    assert backward.count("row.sum(") == 2
+    assert re.search(r"row[.]sum\(\s*\[=\].* return grad_output \* \(\w+ / sum\);", backward)
 
 
 def test_a_sum_does_not_open_a_pass(define):
     """Four sums are a pass: the fifth stays in the one before."""
     source = """
-def f(x: Tensor, y: Tensor) -> Tensor:
+def f(x: Tensor, y: Tensor, is_scaled: bool) -> Tensor:
     d, e = x - x.mean(-1, keepdim=True), y - y.mean(-1, keepdim=True)
     a, b = (d * d).mean(-1, keepdim=True), (e * e).mean(-1, keepdim=True)
-    return d * torch.rsqrt(a + 0.1) + e * torch.rsqrt(b + 0.1)
+    return d * torch.rsqrt(a + 0.1) + e * torch.rsqrt(b + 0.1) if is_scaled else x * y
 """
     text = assemble(read(define(source))).files["f.cpp"]
-    _, backward = text.split("struct FBackward")
+    _, backward, _ = re.split(r"struct FBackward\w*", text)
     assert backward.count("row.sum(") == 2
 
 
@@ -3255,7 +3255,9 @@ def test_the_layer_norm_of_pytorch_is_no_reference():
     """Its second derivatives are wrong in forward mode: `torch.func.hessian` mixes them up."""
     spec = printed("layer_norm_of_torch", "spec.py")
     assert "def composed(x, weight, bias, eps=1e-05):\n    difference = x - x.mean(" in spec
-    assert "reference=composed, samples=samples, counterpart=layer_norm_of_torch\n" in spec
+    assert (
+        "reference=composed,\n    samples=samples,\n    counterpart=layer_norm_of_torch,\n" in spec
+    )
     assert "composed" not in printed("layer_norm", "spec.py")
 
 
@@ -3377,6 +3379,9 @@ def logsumexp(x: Tensor) -> Tensor:
 
     Half types are computed in float32 and rounded once.
 
+    `torch.ops.package.logsumexp` returns `row_logsumexp` of each row besides, for the
+    backward: constants of the shape `x.shape[:-1]`, in float32 (float64 for float64).
+
     Args:
         x: `(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
 
@@ -3387,20 +3392,27 @@ def logsumexp(x: Tensor) -> Tensor:
     Raises:
         RuntimeError: another dtype.
     \"\"\"
-    return _ops.logsumexp(x)
+    return _ops.logsumexp(x)[0]
 
 
+# What is returned for the backward is a constant, and has no gradients of zeros either.
 def _setup_context(ctx, inputs, output):
     (x,) = inputs
-    ctx.save_for_backward(x)
+    _, row_logsumexp = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(row_logsumexp)
+    ctx.save_for_backward(x, row_logsumexp)
 
 
-def _backward(ctx, grad_output):
-    (x,) = ctx.saved_tensors
-    return _ops.logsumexp_backward(grad_output, x)
+def _backward(ctx, grad_output, *_):
+    x, row_logsumexp = ctx.saved_tensors
+    if grad_output is None:
+        return None
+    return _ops.logsumexp_backward(grad_output, x, row_logsumexp)
 
 
-def _backward_in_torch(grad_output, x):
+# What the forward found is found again, for derivatives by the inputs.
+def _backward_in_torch(grad_output, x, row_logsumexp):
     grad_output = grad_output.unsqueeze(-1)
     return torch.exp(x - torch.logsumexp(x, -1, keepdim=True)) * grad_output
 
@@ -3553,10 +3565,12 @@ struct OffsetRmsNormBackwardWithPlain {
 
   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
 
+  HOST_DEVICE Values<A, 1> row_values(int64_t row) const { return {static_cast<A>(grad_rstd[row])}; }
+
   // What the results of a row are made of besides its elements.
   template <class Row>
-  HOST_DEVICE RowValues of_row(Row& row) const {
-    const A row_grad_rstd = static_cast<A>(grad_rstd[row.index()]);
+  HOST_DEVICE RowValues of_row(Row& row, const Values<A, 1>& known) const {
+    const A row_grad_rstd = known[0];
     const A cols = static_cast<A>(row.cols());
     const A sum = row.sum([](A /*grad_y*/, A x) { return x * x; });
     const A rstd = math::rsqrt(sum / cols + eps);
@@ -3585,11 +3599,13 @@ struct OffsetRmsNormBackward {
 
   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
 
+  HOST_DEVICE Values<A, 1> row_values(int64_t row) const { return {static_cast<A>(grad_rstd[row])}; }
+
   // What the results of a row are made of besides its elements.
   template <class Row>
-  HOST_DEVICE RowValues of_row(Row& row) const {
+  HOST_DEVICE RowValues of_row(Row& row, const Values<A, 1>& known) const {
     const A cols = static_cast<A>(row.cols());
-    const A row_grad_rstd = static_cast<A>(grad_rstd[row.index()]);
+    const A row_grad_rstd = known[0];
     const auto sums =
         row.sum([](A grad_y, A x, A weight) { return Values<A, 2>{x * x, grad_y * (A(1) + weight) * x}; }, weight);
     const A rstd = math::rsqrt(sums[0] / cols + eps);
@@ -3831,4 +3847,91 @@ def test_a_sum_is_zero_of_a_row_without_columns():
     forward, backward = source.split("struct EntropyBackward")
     assert "probabilities * (logits - max - log)" in forward
     assert "exp / sum" in forward
+    assert "exp / sum" in backward
+
+
+def test_a_mean_under_a_softmax_is_divided_after_the_pass(define):
+    """Where nothing is kept of the forward, as of a function with switches: two sums, one pass."""
+    source = """
+def f(x: Tensor, is_entropy: bool) -> Tensor:
+    if is_entropy:
+        return (torch.softmax(x, -1) * torch.log_softmax(x, -1)).sum(-1)
+    return x.sum(-1)
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    _, backward, *_ = re.split(r"struct FBackward\w*", text)
     assert "sums[1] / sum" in backward
+
+
+# ----- what the backward is given of each row
+
+
+def test_statistics_are_constants_that_the_public_function_leaves_out(define):
+    files = assemble(read(define(TENSOR + "F.layer_norm(x, x.shape[-1:])"))).files
+    assert (
+        '"f(Tensor x) -> (Tensor, Tensor, Tensor)", "*rows n -> *rows n, *rows:sum, *rows:sum"'
+        in (re.sub(r"\s+", " ", files["f.cpp"]))
+    )
+    assert "    return _ops.f(x)[0]\n" in files["ops.py"]
+    assert "ctx.mark_non_differentiable(row_mean, row_rsqrt)" in files["ops.py"]
+    assert files["spec.py"].count(".detach()") == 2
+
+
+@pytest.mark.parametrize(
+    ("source", "statistics"),
+    [
+        # The fewest, and of these the nearest to what they are used for.
+        (TENSOR + "torch.logsumexp(x, -1, keepdim=True) * x", {"row_logsumexp"}),
+        (TENSOR + "x / (x.std(-1, keepdim=True) + 1)", {"row_mean", "row_std"}),
+        # By the names that the author has for them.
+        (
+            "def f(x: Tensor) -> Tensor:\n    low = x.amin(-1, keepdim=True)\n    return x.exp() * low",
+            {"low"},
+        ),
+        # Where no pass is saved: the gradient's own sum goes over the row as well.
+        (TENSOR + "F.normalize(x, dim=-1)", set()),
+        (TENSOR + "F.rms_norm(x, x.shape[-1:], eps=1e-2)", set()),
+        # Not a number that the forward would have to find for it.
+        (TENSOR + "x.amax(-1)", {"row_max"}),
+        # What an element is compared with is not what another kernel may have rounded otherwise.
+        ("def f(x: Tensor, y: Tensor) -> Tensor:\n    return (x * y).amax(-1)", set()),
+        (TENSOR + "(-x.abs()).amin(-1)", {"row_min"}),
+        # A tensor of which the kernel would read nothing else is read, and so is all of it.
+        (
+            "def f(x: Tensor, y: Tensor) -> Tensor:\n    return x.exp() * y.sum(-1, keepdim=True)",
+            set(),
+        ),
+        # Of several formulas each would have its own.
+        (
+            "def f(x: Tensor, k: bool) -> Tensor:\n    return x / (x.std(-1, keepdim=True) + k)",
+            set(),
+        ),
+        # Elements have none.
+        (TENSOR + "x.exp()", set()),
+    ],
+)
+def test_statistics(source, statistics, define):
+    (variant,) = derive(read(define(source)))
+    assert variant.statistics.keys() == statistics
+
+
+def test_of_several_results_those_that_are_not_used_have_gradients_of_zeros(define):
+    source = """
+def f(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    y = F.layer_norm(x, x.shape[-1:])
+    return y, y.sum(-1), y.mean(-1, keepdim=True)
+"""
+    text = assemble(read(define(source))).files["ops.py"]
+    assert "    return _ops.f(x)[:3]\n" in text
+    assert "grad_y = torch.zeros_like(x) if grad_y is None else grad_y" in text
+    assert "x.new_zeros(x.shape[:-1])" in text
+    assert "x.new_zeros((*x.shape[:-1], 1))" in text
+
+
+def test_a_statistic_that_an_argument_is_called_as_has_another_name(define):
+    source = """
+def f(x: Tensor, row_mean: float, grad_row_mean_2: float) -> Tensor:
+    return (x - row_mean) / (x.std(-1, keepdim=True) + grad_row_mean_2)
+"""
+    (variant,) = derive(read(define(source)))
+    assert variant.statistics.keys() == {"row_mean_3", "row_std"}

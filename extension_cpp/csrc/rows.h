@@ -174,10 +174,11 @@ struct FindAndWrite {
   F f;
 
   HOST_DEVICE auto row_columns() const { return detail::row_columns(f); }
+  HOST_DEVICE auto row_values(int64_t row) const { return detail::row_values(f, row); }
 
-  template <class Row>
-  HOST_DEVICE void operator()(Row& row) const {
-    f.write(row, f.of_row(row));
+  template <class Row, class... Known>
+  HOST_DEVICE void operator()(Row& row, const Known&... known) const {
+    f.write(row, f.of_row(row, known...));
   }
 };
 
@@ -186,9 +187,11 @@ struct FindRowValues {
   F f;
   typename F::RowValues* found;  // [rows]
 
-  template <class Row>
-  HOST_DEVICE void operator()(Row& row) const {
-    const typename F::RowValues values = f.of_row(row);
+  HOST_DEVICE auto row_values(int64_t row) const { return detail::row_values(f, row); }
+
+  template <class Row, class... Known>
+  HOST_DEVICE void operator()(Row& row, const Known&... known) const {
+    const typename F::RowValues values = f.of_row(row, known...);
     if (row.leader()) {
       found[row.index()] = values;
     }
@@ -280,6 +283,7 @@ auto rowwise(const Operator& op, const Arguments&... arguments) {
 //   HOST_DEVICE void write(Row& row, const RowValues& values) const;         // row.write and row.add_to_columns
 //
 // for long rows: there the first step is done with all rows before the second, for which `row` may be a part of one.
+// A functor with row_values() (row_values.h) is called as of_row(row, values).
 template <template <class> class F, size_t M, size_t C, class... Arguments>
 auto rowwise_with_column_sums(const Operator& op, const Arguments&... arguments) {
   const auto launch = [](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,

@@ -17,7 +17,8 @@ from .differentiate import gradients
 from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
 from .refusal import NotDerived, line_of_error, taken
 from .rows_operations import with_variances
-from .saved import OUTPUT, on_output, saved_tensors
+from .saved import OUTPUT, on_output
+from .statistics import keep_statistics
 from .trace import Traced, trace
 from .variant import Result, Variant, looks_at_rows, with_numbers
 
@@ -64,6 +65,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
         raise another_shape(definition)
     if is_row_wise:
         check_rows(definition, variants)
+        keep_statistics(definition, variants[0])
         variants = filled(definition, variants, switches)
     used = set().union(*(v.uses(v.forward) for v in variants))
     for argument in definition.schema.arguments:
@@ -170,11 +172,6 @@ def derive_variant(
     if not isinstance(forward, Branch) and len(forward) == 1:
         assert not isinstance(found, Branch)
         variant.gradients = on_output(forward[0], found) or found
-    variant.saved = saved_tensors(nodes_of(variant.backward), tensors)
-    # Of results for each row the backward needs to know how long rows are.
-    of_rows = all(result.of_row for result in variant.differentiated)
-    if of_rows and variant.computed and not set(variant.saved) - set(columns):
-        variant.saved = [tensors[0], *variant.saved]
     return variant
 
 

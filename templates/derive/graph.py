@@ -28,6 +28,7 @@ REDUCTIONS = frozenset(
         "row_sum",
         "row_max",
         "row_shift",
+        "largest",
         "mean",
         "amax",
         "amin",

@@ -83,10 +83,17 @@ def public(plan: Plan) -> str:
             f'    checks.check_number("{plan.name}", "{name}", {name})'
             for name in plan.differentiated_numbers
         ),
-        f"    return _ops.{plan.name}({arguments})",
+        f"    return _ops.{plan.name}({arguments}){results_of(plan)}",
         "",
     ]
     return "\n".join(lines)
+
+
+def results_of(plan: Plan) -> str:
+    """What the public function takes of what the operator returns."""
+    if not plan.statistics:
+        return ""
+    return "[0]" if len(plan.results) == 1 else f"[:{len(plan.results)}]"
 
 
 def docstring(plan: Plan) -> str:
@@ -95,6 +102,7 @@ def docstring(plan: Plan) -> str:
     raised = "a dtype, device or shape other than the above." if several else "another dtype."
     lines = [
         *(plan.summary, "", "Half types are computed in float32 and rounded once.", ""),
+        *([*said_of_statistics(plan), ""] if plan.statistics else []),
         *("Args:", *arguments, ""),
         *("Returns:", wrapped(returned_tensors(plan)), ""),
         *("Raises:", f"    RuntimeError: {raised}"),
@@ -103,6 +111,13 @@ def docstring(plan: Plan) -> str:
         named = " or ".join(f"`{name}`" for name in numbers)
         lines.append(wrapped(f"TypeError: a tensor for {named} whose derivative would be lost."))
     return "\n".join(lines)
+
+
+def said_of_statistics(plan: Plan) -> list[str]:
+    text = f"`torch.ops.extension_cpp.{plan.name}` returns {listed(plan.statistics)} of each row "
+    text += f"besides, for the backward: constants of the shape `{plan.tensors[0]}.shape[:-1]`, "
+    text += "in float32 (float64 for float64)."
+    return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
 
 
 def wrapped(text: str, hanging: str = "") -> str:
@@ -134,8 +149,13 @@ def returned_tensors(plan: Plan) -> str:
 
 def names_of(results: Sequence[Result]) -> str:
     """`y` and `rstd`, where they have names."""
-    names = [f"`{r.name}`" for r in results if not r.name.startswith(OUTPUT)]
-    return f" {', '.join(names[:-1])} and {names[-1]}" if len(names) == len(results) else ""
+    names = [r.name for r in results if not r.name.startswith(OUTPUT)]
+    return f" {listed(names)}" if len(names) == len(results) else ""
+
+
+def listed(names: Sequence[str]) -> str:
+    *others, last = (f"`{name}`" for name in names)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def returned_elements(plan: Plan) -> str:
@@ -216,6 +236,12 @@ def context(plan: Plan, name: str) -> str:
     return f"ctx.{plan.in_context[name]}"
 
 
+CONSTANTS = (
+    "# What is returned for the backward is a constant, and has no gradients of zeros either."
+)
+FOUND_AGAIN = "# What the forward found is found again, for derivatives by the inputs."
+
+
 def setup_context(plan: Plan) -> str:
     kept = {a.name for b in plan.backwards for a in b.numbers}
     needed = {*plan.saved, *(plan.tensors if needs_shapes(plan) else plan.optional)}
@@ -230,6 +256,12 @@ def setup_context(plan: Plan) -> str:
     for a in plan.keyword_only:
         if a.name in kept:
             lines.append(f'{context(plan, a.name)} = keyword_only_inputs["{a.name}"]')
+    if plan.statistics:
+        lines += [
+            f"{unpacked([*['_'] * len(plan.results), *plan.statistics])} = output",
+            "ctx.set_materialize_grads(False)",
+            f"ctx.mark_non_differentiable({', '.join(plan.statistics)})",
+        ]
     if plan.saved:
         lines.append(f"ctx.save_for_backward({', '.join(plan.saved)})")
     lines += [f"ctx.has_{name} = {name} is not None" for name in plan.optional]
@@ -242,7 +274,8 @@ def setup_context(plan: Plan) -> str:
         ]
         lines.append(f"ctx.shapes = {', '.join(shapes)}")
     inputs = ["inputs", "keyword_only_inputs"] if plan.keyword_only else ["inputs"]
-    return function("_setup_context", ["ctx", *inputs, "output"], lines or ["pass"])
+    made = function("_setup_context", ["ctx", *inputs, "output"], lines or ["pass"])
+    return f"{CONSTANTS}\n{made}" if plan.statistics else made
 
 
 def unpacked(names: Sequence[str]) -> str:
@@ -258,8 +291,24 @@ def backward(plan: Plan) -> str:
         conditions += [f"not ctx.has_{name}" for name in variant.absent]
         lines.append(f"if {' and '.join(conditions)}:")
         lines += [f"    {line}" for line in returned(plan, variant)]
-    gradients = [result.gradient for result in plan.results]
-    return function("_backward", ["ctx", *gradients], [*lines, *returned(plan, first)])
+    gradients = [str(result.gradient) for result in plan.results]
+    if plan.statistics:
+        lines += materialised(plan, gradients)
+    parameters = ["ctx", *gradients, *(["*_"] if plan.statistics else [])]
+    return function("_backward", parameters, [*lines, *returned(plan, first)])
+
+
+def materialised(plan: Plan, gradients: Sequence[str]) -> list[str]:
+    """The lines for results that are not used: of several they have gradients of zeros."""
+    main = plan.tensors[0]
+    nones = ["None" for a in plan.arguments if not a.kwarg_only]
+    lines = [f"if {' and '.join(f'{name} is None' for name in gradients)}:"]
+    lines.append(f"    return {', '.join(nones)}" if len(nones) > 1 else "    return None")
+    for result, name in zip(plan.results, gradients, strict=True) if len(gradients) > 1 else []:
+        shape = f"{main}.shape[:-1]" if result.is_squeezed else f"(*{main}.shape[:-1], 1)"
+        zeros = f"{main}.new_zeros({shape})" if result.of_row else f"torch.zeros_like({main})"
+        lines.append(f"{name} = {zeros} if {name} is None else {name}")
+    return lines
 
 
 def returned(plan: Plan, variant: Variant) -> list[str]:
@@ -346,28 +395,33 @@ def passed_on(plan: Plan, variant: Variant, name: str, gradient: str) -> str:
 
 
 def forward_in_torch(plan: Plan) -> str:
-    return in_torch(plan, "_in_torch", [a.name for a in plan.arguments])
+    parameters = [a.name for a in plan.arguments]
+    return in_torch(plan, "_in_torch", parameters, has_statistics=True)
 
 
-def in_torch(plan: Plan, name: str, parameters: Sequence[str]) -> str:
-    """The definition, as primitive operations."""
+def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: bool = False) -> str:
+    """The definition, as primitive operations; perhaps all that the operator returns."""
     variant = plan.variants[0]
-    body, names = variant.forward, variant.names
+    body, names = variant.returned if has_statistics else variant.forward, variant.names
     spelling = {a.name: a.name for a in plan.arguments}
     if len(plan.variants) > 1:
         # The last is that without any of them.
         *conditional, last = plan.variants
-        body = last.forward
+        body = last.returned if has_statistics else last.forward
         for other in reversed(conditional):
             given = [f"{n} is not None" for n in plan.optional if n in other.tensors]
             condition = " and ".join(given)
-            body, spelling[condition] = Branch(condition, other.forward, body), condition
+            yes = other.returned if has_statistics else other.forward
+            body, spelling[condition] = Branch(condition, yes, body), condition
         names = {node: name for v in reversed(plan.variants) for node, name in v.names.items()}
     return python_text.function(
         *(name, parameters, body, names, spelling),
         like=plan.tensors[0],
         otherwise=variant.otherwise,
-        of_rows=[".squeeze(-1)" if r.is_squeezed else "" for r in plan.results],
+        of_rows=[
+            *(".squeeze(-1)" if r.is_squeezed else "" for r in plan.results),
+            *([".squeeze(-1).detach()"] * len(plan.statistics) if has_statistics else []),
+        ],
     )
 
 
@@ -375,7 +429,7 @@ def backward_in_torch(backward: Backward) -> str:
     variant = backward.variant
     spelling = {name: name for name in backward.arguments}
     formula = (backward.body, variant.names, spelling)
-    return python_text.function(
+    text = python_text.function(
         backward.in_torch,
         backward.arguments,
         *formula,
@@ -384,6 +438,7 @@ def backward_in_torch(backward: Backward) -> str:
         unsqueezed=[r.gradient for r in backward.differentiated if r.is_squeezed],
         summed_to={n: n in variant.passed_on for n in backward.results} if backward.sums else None,
     )
+    return f"{FOUND_AGAIN}\n{text}" if variant.statistics else text
 
 
 def registrations(plan: Plan) -> str:

@@ -35,7 +35,13 @@ def suffix(variant: Variant) -> str:
     return "".join(f"_without_{name}" for name in variant.absent)
 
 
+# Of a statistic, in the dtype in which rows are summed.
+STATISTIC = "*rows:sum"
+
+
 def shape_in_rows(variant: Variant, name: str) -> str:
+    if name in variant.statistics:
+        return STATISTIC
     return "n" if name in variant.columns else "*rows n"
 
 
@@ -153,7 +159,8 @@ class Backward(Declared):
     @property
     def rows(self) -> list[str]:
         """Those with a value for each row."""
-        return [str(r.gradient) for r in self.variant.differentiated if r.of_row]
+        of_row = [str(r.gradient) for r in self.variant.differentiated if r.of_row]
+        return of_row + [n for n in self.variant.saved if n in self.variant.statistics]
 
     @property
     def like(self) -> str:
@@ -169,7 +176,10 @@ class Backward(Declared):
         parameters = [
             f"{TYPES[self.type_of(name)].cpp} {self.plan.in_cpp[name]}" for name in self.given
         ]
-        parameters += [f"{a.info.cpp} {self.plan.in_cpp[a.name]}" for a in self.numbers]
+        for a in self.numbers:
+            name = self.plan.in_cpp[a.name]
+            is_read = re.search(rf"\b{name}\b", body)
+            parameters.append(f"{a.info.cpp} {name if is_read else f'/*{name}*/'}")
         result = returned("cpp", len(self.results))
         return f"{result} {self.name}({', '.join(parameters)}) {{\n  {body}\n}}"
 
@@ -186,6 +196,8 @@ class Plan:
         variants: the one with all tensors first; of a row-wise definition, that one alone.
         tensors: all of them.
         results: what there is to say of them besides their formulas.
+        statistics: the names of those that are returned besides.
+        returns: how many tensors the operator returns.
         settings: the arguments that are no tensors.
         broadcasts: whether the tensors may have different shapes.
         is_of_rows: whether it is row-wise.
@@ -210,6 +222,8 @@ class Plan:
         self.settings = definition.schema.settings
         self.optional = definition.named("Tensor?")
         self.tensors, self.results = variants[0].tensors, variants[0].results
+        self.statistics = [*variants[0].statistics]
+        self.returns = len(self.results) + len(self.statistics)
         self.broadcasts = len(self.tensors) > 1 and verified.broadcasts
         headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
         # Besides, m is the library in the blocks that register, and functors are of a type.
@@ -221,10 +235,13 @@ class Plan:
         if self.is_of_rows:
             given = [shape_in_rows(variants[0], name) for name in self.tensors]
             results = [result.shape for result in self.results]
+            results += [STATISTIC] * len(self.statistics)
         line = f"{', '.join(given)} -> {', '.join(results)}"
-        self.own = Declared(self.name, definition.schema.text, line)
+        (head, _, _) = definition.schema.text.rpartition("->")
+        self.own = Declared(self.name, f"{head}-> {returned('schema', self.returns)}", line)
         names = [a.name for a in self.arguments]
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
+        own += [name for n in self.statistics for name in (n, f"{n}_{OUTPUT}")]
         declared_in_cpp = [*self.functors, *(op.constant for op in self.declared)]
         check_unique(declared_in_cpp, definition.place)
         self.words = {*IN_CPP, *declared_in_cpp}
@@ -294,7 +311,10 @@ class Plan:
     def saved(self) -> list[str]:
         """What the context of autograd keeps, of all variants."""
         found = {name for b in self.backwards for name in b.variant.saved}
-        return [name for name in (*self.tensors, OUTPUT) if name in found]
+        # What is like the results, where several may have no gradient.
+        found |= {*self.tensors[:1]} if self.statistics and len(self.results) > 1 else set()
+        names = [*self.variants[0].tensors_and_statistics, OUTPUT]
+        return [name for name in names if name in found]
 
     @property
     def keyword_only(self) -> list[Argument]:

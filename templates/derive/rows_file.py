@@ -11,20 +11,26 @@ from naming import camel
 
 from .body import Body, Branch, Leaf, each, leaves
 from .cpp_text import lowered, lowered_names
+from .graph import inputs_of
 from .of_numbers import Formula, prepared
 from .plan import Backward, Plan, cases, returned
 from .rows_operations import summed_together
 from .rows_text import RowFunctor
+from .saved import OUTPUT
 
 
 def functors(plan: Plan) -> list[str]:
     first = plan.variants[0]
     elements = [name for name in plan.tensors if name not in first.columns]
     of_row = [m for m, r in zip(plan.members, plan.results, strict=True) if r.of_row]
+    statistics = [f"{name}_{OUTPUT}" for name in plan.statistics]
+    members, of_row = [*plan.members, *statistics], [*of_row, *statistics]
     found = []
     for suffix, leaf in cases(forward_body(plan)):
         struct, of = plan.struct(first) + suffix, formula(plan, leaf)
-        found.append(functor(struct, of, plan.members, of_row, (elements, [], first.columns)))
+        found.append(
+            functor(struct, of, members, of_row, (elements, [], first.columns), statistics)
+        )
     for backward in plan.backwards:
         found += backward_functors(plan, backward)
     return found
@@ -36,22 +42,27 @@ def backward_functors(plan: Plan, backward: Backward) -> list[str]:
     members = [f"grad_{name}" for name in variant.computed]
     tensors = (backward.elements, backward.rows, columns)
     return [
-        functor(backward.struct + suffix, formula(plan, leaf), members, [], tensors)
+        functor(
+            *(backward.struct + suffix, formula(plan, leaf), members, [], tensors), plan.statistics
+        )
         for suffix, leaf in cases(backward_body(backward))
     ]
 
 
 def forward_body(plan: Plan) -> Body:
-    return lowered(plan.variants[0].forward)
+    return lowered(plan.variants[0].returned)
 
 
 def backward_body(backward: Backward) -> Body:
-    return each(summed_together, lowered(backward.variant.backward))
+    return each(summed_together, lowered(backward.variant.of_kernel))
 
 
 def formula(plan: Plan, leaf: Leaf) -> Formula:
     names = lowered_names(plan.variants[0].names)
-    return prepared(leaf, names, {}, plan.settings, plan.in_cpp, taken=plan.words)
+    # Statistics have their names where they are given.
+    given = inputs_of(leaf)
+    in_cpp = {n: s for n, s in plan.in_cpp.items() if n in given or n not in plan.statistics}
+    return prepared(leaf, names, {}, plan.settings, in_cpp, taken=plan.words)
 
 
 def functor(
@@ -60,13 +71,14 @@ def functor(
     members: Sequence[str],
     of_row: Sequence[str],
     tensors: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    statistics: Sequence[str],
 ) -> str:
     results = dict(zip(members, next(leaves(of.body)), strict=True))
-    return RowFunctor(struct, results, of_row, *tensors, of).text()
+    return RowFunctor(struct, results, of_row, *tensors, statistics, of).text()
 
 
 def hosts(plan: Plan) -> list[str]:
-    first, count = plan.variants[0], len(plan.results)
+    first, count = plan.variants[0], plan.returns
     tensors = [as_given(plan, name) for name in plan.tensors]
 
     def call(suffix: str, leaf: Leaf) -> str:

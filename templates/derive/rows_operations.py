@@ -114,6 +114,15 @@ def summed_together(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 define("row_sum", method(f"sum({KEPT})"), None, lambda g, out, x: (g,), word="sum")
 define("row_max", method(f"amax({KEPT})"), None, ties, word="max")
+# The same where a row may have no elements.
+define(
+    "largest",
+    Form(f"F.pad({{0}}, (0, 1), value=-math.inf).amax({KEPT})", WHOLE),
+    None,
+    ties,
+    lambda x: make("row_max", x),
+    "max",
+)
 # The first element of a row, where that is finite: rows_text.py prints it.
 define(
     "row_shift",

@@ -68,6 +68,7 @@ class RowFunctor:
         elements: the tensors with a value for each element, in the order of the operator.
         rows: those with a value for each row.
         columns: those with a value for each column.
+        statistics: those of the results and of the rows that are not rounded to the tensors' type.
         formula: what there is to say of these besides.
     """
 
@@ -79,6 +80,7 @@ class RowFunctor:
         elements: Sequence[str],
         rows: Sequence[str],
         columns: Sequence[str],
+        statistics: Container[str],
         formula: Formula,
     ) -> None:
         self.struct = struct
@@ -87,14 +89,18 @@ class RowFunctor:
         self.terms = [node.args[0] for node in results.values() if node.op == "col_sum"]
         self.elements, self.rows, self.columns = elements, rows, columns
         self.formula, self.names, self.spelling = formula, formula.names, formula.spelling
-        self.divisors = divisors([*self.results.values(), *self.terms])
+        self.statistics = statistics
+        computed = [*self.results.values(), *self.terms]
+        self.divisors = divisors(computed)
+        read = inputs_of(computed)
+        self.read = [name for name in rows if name in read]
         self.outer = self.printer()
         # By element: the results of row.keep, and what lambdas call one.
         self.kept: dict[Node, tuple[str, str]] = {}
         self.lines: list[str] = []
 
     def printer(self) -> Printer:
-        own = ("row", "values", "T", "Row", "RowValues", "write_per_row", *self.results)
+        own = ("row", "known", "values", "T", "Row", "RowValues", "write_per_row", *self.results)
         return Printer(Cpp(self.spelling), self.names, own)
 
     # ----- the text
@@ -117,13 +123,39 @@ class RowFunctor:
     def members(self) -> list[str]:
         lines = []
         for name in self.results:
-            lines.append(f"T* {name};  // {'[rows]' if name in self.of_row else '[rows, cols]'}")
-        lines += [f"const T* {self.spelling[name]};  // [rows]" for name in self.rows]
+            shape = "[rows]" if name in self.of_row else "[rows, cols]"
+            lines.append(f"{self.type_of(name)}* {name};  // {shape}")
+        lines += [
+            f"const {self.type_of(name)}* {self.spelling[name]};  // [rows]" for name in self.rows
+        ]
         lines += [
             f"backend::Parameter<T> {self.spelling[name]};  // [cols]" for name in self.columns
         ]
         computed = [*self.results.values(), *self.terms]
         return lines + self.formula.number_members(computed)
+
+    def type_of(self, tensor: str) -> str:
+        return "A" if tensor in self.statistics else "T"
+
+    def row_values(self) -> list[str]:
+        """What is read of the tensors for rows, ahead of the row."""
+        if not self.read:
+            return []
+        values = [
+            f"{name}[row]" if self.type_of(each) == "A" else f"static_cast<A>({name}[row])"
+            for each, name in ((each, self.spelling[each]) for each in self.read)
+        ]
+        return [
+            f"HOST_DEVICE Values<A, {len(values)}> row_values(int64_t row) const "
+            f"{{ return {{{', '.join(values)}}}; }}",
+            "",
+        ]
+
+    @property
+    def of_a_row(self) -> str:
+        """The parameters of what is called with a row."""
+        known = f", const Values<A, {len(self.read)}>& known" if self.read else ""
+        return f"(Row& row{known}) const"
 
     def kind(self, node: Node) -> str:
         return "bool" if node.is_bool else "Divisor<A>" if node in self.divisors else "A"
@@ -133,8 +165,9 @@ class RowFunctor:
         self.find([*self.results.values()], written)
         self.write(self.outer)
         return [
+            *self.row_values(),
             "template <class Row>",
-            "HOST_DEVICE void operator()(Row& row) const {",
+            f"HOST_DEVICE void operator(){self.of_a_row} {{",
             *self.body(),
         ]
 
@@ -169,9 +202,10 @@ class RowFunctor:
         unused = "values" if kept else "/*values*/"
         return [
             *own,
+            *self.row_values(),
             "// What the results of a row are made of besides its elements.",
             "template <class Row>",
-            "HOST_DEVICE RowValues of_row(Row& row) const {",
+            f"HOST_DEVICE RowValues of_row{self.of_a_row} {{",
             *found,
             "",
             "template <class Row>",
@@ -260,9 +294,10 @@ class RowFunctor:
             if node.op == "cols":
                 self.bind(node, "static_cast<A>(row.cols())", "cols")
             elif node.op == "row":
-                name = self.spelling[str(node.value)]
-                own = "grad" if name == GRADIENT else f"row_{name}"
-                self.bind(node, f"static_cast<A>({name}[row.index()])", own)
+                name = str(node.value)
+                own = name.removeprefix("row_") if name.startswith("row_") else f"row_{name}"
+                own = "grad" if name == GRADIENT else own
+                self.bind(node, f"known[{self.read.index(name)}]", own)
             elif node.op == "row_shift":
                 first = self.outer.fresh("first")
                 self.lines.append(f"const A {first} = {self.first(node.args[0])};")

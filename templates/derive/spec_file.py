@@ -54,6 +54,11 @@ def spec_file(plan: Plan) -> str:
         reference, given = "composed", f"{given}, counterpart={plan.name}"
         formulas = f"# Of primitive operations: {UNLIKE[found[0]]}.\n"
         formulas += f"{in_torch(plan, reference, parameters(plan))}\n\n"
+    if plan.statistics:
+        given += ", op_reference=op_reference"
+        formulas += "# What it returns besides is for the backward.\n"
+        function = in_torch(plan, "op_reference", parameters(plan), has_statistics=True)
+        formulas += f"{function}\n\n"
     if plan.stops_gradients:
         given += ", stops_gradients=True"
     last = f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'

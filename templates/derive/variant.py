@@ -23,7 +23,7 @@ from .graph import (
     replaced,
     simplified,
 )
-from .saved import OUTPUT
+from .saved import OUTPUT, saved_tensors
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,11 @@ class Variant:
         forward: of all results.
         gradients: one for each tensor.
         names: that the definition has for parts of them.
-        saved: what the backward keeps, of the tensors or the output.
         columns: the tensors with a value for each column, of a row-wise definition.
         otherwise: the numbers that optional ones of these count as where they are None. This
             variant is all that is printed then.
+        statistics: of rows, by their names: what the forward returns besides, for the backward.
+        with_statistics: the gradients as the kernel computes them, from these.
     """
 
     tensors: list[str]
@@ -81,9 +82,15 @@ class Variant:
     forward: Body
     gradients: Body
     names: dict[Node, str] = field(default_factory=dict)
-    saved: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)
     otherwise: dict[str, int] = field(default_factory=dict)
+    statistics: dict[str, Node] = field(default_factory=dict)
+    with_statistics: Body = ()
+
+    @property
+    def returned(self) -> Body:
+        """The results and the statistics."""
+        return each(lambda leaf: (*leaf, *self.statistics.values()), self.forward)
 
     @property
     def masks(self) -> list[str]:
@@ -98,6 +105,24 @@ class Variant:
             (compared if tells_0_from_1(node) else others).update(arg.value for arg in node.args)
         found = [name for name in self.tensors if name in compared - others]
         return found if len(found) < len(self.tensors) else []
+
+    @property
+    def tensors_and_statistics(self) -> list[str]:
+        """Statistics before what there is for columns, as functors have them."""
+        columns = (k for k, name in enumerate(self.tensors) if name in self.columns)
+        first = next(columns, len(self.tensors))
+        return [*self.tensors[:first], *self.statistics, *self.tensors[first:]]
+
+    @property
+    def saved(self) -> list[str]:
+        """What the backward operator is given of the tensors, the statistics and the output."""
+        used = [*nodes_of(self.backward), *nodes_of(self.of_kernel)]
+        found = saved_tensors(used, self.tensors_and_statistics)
+        # Of results for each row it needs to know how long rows are.
+        of_rows = all(result.of_row for result in self.differentiated)
+        if of_rows and self.computed and not {*found} - {*self.columns, *self.statistics}:
+            return [self.tensors[0], *found]
+        return found
 
     @property
     def passed_on(self) -> dict[str, Gradient]:
@@ -129,9 +154,14 @@ class Variant:
     def backward(self) -> Body:
         return self.gradients_of(self.computed)
 
-    def gradients_of(self, names: Sequence[str]) -> Body:
+    @property
+    def of_kernel(self) -> Body:
+        """The same in C++, where there are statistics."""
+        return self.gradients_of(self.computed, self.with_statistics or self.gradients)
+
+    def gradients_of(self, names: Sequence[str], gradients: Body | None = None) -> Body:
         kept = [self.tensors.index(name) for name in names]
-        return each(lambda leaf: tuple(leaf[k] for k in kept), self.gradients)
+        return each(lambda leaf: tuple(leaf[k] for k in kept), gradients or self.gradients)
 
     @property
     def is_of_rows(self) -> bool:
@@ -179,13 +209,19 @@ def with_numbers(variant: Variant, numbers: Mapping[str, int]) -> Variant:
     """The variant where these numbers stand for parameters that are None."""
     by = {make("column", value=name): const(number) for name, number in numbers.items()}
     kept = [k for k, name in enumerate(variant.tensors) if name not in numbers]
-    gradients = each(lambda leaf: tuple(leaf[k] for k in kept), variant.gradients)
+    statistics = replaced([*variant.statistics.values()], by)
+
+    def without(gradients: Body) -> Body:
+        return each(lambda leaf: replaced([leaf[k] for k in kept], by), gradients)
+
     return dataclasses.replace(
         variant,
         tensors=[variant.tensors[k] for k in kept],
         absent=list(numbers),
         forward=each(lambda leaf: replaced(leaf, by), variant.forward),
-        gradients=each(lambda leaf: replaced(leaf, by), gradients),
+        gradients=without(variant.gradients),
         names={},
         columns=[name for name in variant.columns if name not in numbers],
+        statistics=dict(zip(variant.statistics, statistics, strict=True)),
+        with_statistics=variant.with_statistics and without(variant.with_statistics),
     )

@@ -177,20 +177,35 @@ class Checked:
         self.called: set[str] = set()
         self.gradients = [str(result.gradient) for result in variant.results]
         self.names = [*variant.tensors, *self.numbers, *self.gradients, OUTPUT]
-        self.lowered_forward = self.compiled(lowered(variant.forward), is_lowered=True)
-        gradients = each(summed_together, lowered(variant.gradients))
+        self.names += variant.statistics
+        # Results are expanded, statistics are not.
+        of_rows = [*[None] * len(variant.results), *[""] * len(variant.statistics)]
+        self.lowered_forward = self.compiled(lowered(variant.returned), True, of_rows)
+        gradients = each(summed_together, lowered(variant.with_statistics or variant.gradients))
         self.lowered_backward = self.compiled(gradients, is_lowered=True)
         self.backward = self.compiled(variant.gradients)
 
-    def compiled(self, body: Body, is_lowered: bool = False) -> Callable[..., Any]:
+    def compiled(
+        self, body: Body, is_lowered: bool = False, of_rows: Sequence[str | None] = ()
+    ) -> Callable[..., tuple[Tensor, ...]]:
         names = lowered_names(self.variant.names) if is_lowered else self.variant.names
         spelling = {name: name for name in self.names}
-        text = function("f", self.names, body, names, spelling, like=self.like)
+        text = function("f", self.names, body, names, spelling, like=self.like, of_rows=of_rows)
         names_called = scope()
         exec(text, names_called)
-        return lambda tensors, grads, values: one_tuple(
-            names_called["f"](**tensors, **self.numbers, **grads, output=values[0])
-        )
+
+        def call(
+            tensors: Mapping[str, Tensor],
+            grads: Mapping[str, Tensor],
+            values: Sequence[Tensor],
+            statistics: Sequence[Tensor] = (),
+        ) -> tuple[Tensor, ...]:
+            named = dict.fromkeys(self.variant.statistics)
+            named |= dict(zip(named, statistics, strict=False))
+            given = {**tensors, **self.numbers, **grads, **named}
+            return one_tuple(names_called["f"](**given, output=values[0]))
+
+        return call
 
     def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """The values of the definition.
@@ -469,9 +484,11 @@ class Checked:
         """What was derived, by its labels: the gradients once as in C++, once as in Python."""
         given, count = (tensors, grads, values), len(self.gradients)
         with torch.no_grad():
-            found = list(zip(self.labels(), self.lowered_forward(*given), strict=False))
-            for backward in (self.lowered_backward, self.backward):
-                found += zip(self.labels()[count:], backward(*given), strict=True)
+            forward = self.lowered_forward(*given)
+            found = list(zip(self.labels()[:count], forward, strict=False))
+            in_cpp = self.lowered_backward(*given, forward[count:])
+            for gradients in (in_cpp, self.backward(*given)):
+                found += zip(self.labels()[count:], gradients, strict=True)
         return found
 
     def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,120 @@
+"""What the backward needs to know of each row and the forward has found out: results of their own.
+
+A mean and a norm are passes over the row that the backward need not make again. They are kept where
+that leaves it fewer passes, one after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Collection, Iterator, Sequence
+
+import networkx
+
+from .body import Branch
+from .definition import RESULT, Definition
+from .graph import COLUMN, ROW, Node, in_order, inputs_of, make, replaced, rewritten
+from .operations import OPERATIONS, lower
+from .rows_operations import PASSES, passes_before, summed_together
+from .variant import Variant
+
+
+def keep_statistics(definition: Definition, variant: Variant) -> None:
+    """Has the forward of a row-wise variant return what leaves the backward fewer passes."""
+    if isinstance(variant.forward, Branch) or isinstance(variant.gradients, Branch):
+        return
+    # Of what C++ is given: a softmax as what it is made of.
+    whole = rewritten(variant.gradients, made_of_statistics)
+    # In the order in which they may be computed.
+    found = sorted(fewest(variant.forward, whole), key=lambda node: len([*in_order([node])]))
+    named = dict(zip(names(definition, variant, found), found, strict=True))
+    leaves = {node: make("row", value=name) for name, node in named.items()}
+    less = replaced(whole, leaves)
+    # The operator takes what its kernel reads, and its derivatives are made of tensors alone.
+    reads_all = inputs_of(less) >= {name for name in inputs_of(whole) if name in variant.tensors}
+    if reads_all and passes(less) < passes(variant.gradients):
+        variant.statistics, variant.with_statistics = named, less
+
+
+def is_extreme(node: Node) -> bool:
+    return node.op in ("amax", "amin", "largest")
+
+
+def is_found_again(node: Node, among: Collection[Node]) -> bool:
+    """Whether an element is compared with the largest of what may be rounded another way."""
+    compared = any(other.op == "eq" and node in other.args for other in among)
+    return compared and any(part.op not in ("tensor", "abs", "neg") for part in in_order(node.args))
+
+
+def made_of_statistics(op: str, args: tuple[Node, ...]) -> Node | None:
+    """A softmax, and its logarithm, of the largest of a row and a sum over it."""
+    if op not in ("softmax", "log_softmax"):
+        return None
+    (x,) = args
+    shifted = make("sub", x, make("largest", x))
+    exponential = make("exp", shifted)
+    total = make("row_sum", exponential)
+    if op == "softmax":
+        return make("div", exponential, total)
+    return make("sub", shifted, make("log", total))
+
+
+def passes(results: Sequence[Node]) -> int:
+    """How many passes over a row, one after the other, come before results are known."""
+    done: dict[Node, Node] = {}
+    return max(map(passes_before, summed_together([lower(node, done) for node in results])))
+
+
+def fewest(forward: Sequence[Node], results: Sequence[Node]) -> list[Node]:
+    """The fewest values for a row of which all that results need of the forward's passes is made.
+
+    Of several such sets the one nearest to the results: a minimum cut between these and the
+    elements.
+    """
+    done: dict[Node, Node] = {}
+
+    def passes_of(nodes: Sequence[Node]) -> set[Node]:
+        lowered = [lower(node, done) for node in nodes]
+        return {node for node in in_order(lowered) if node.op in PASSES}
+
+    made = passes_of(forward)
+    nodes = list(in_order(results))
+    known = {
+        node
+        for node in nodes
+        if node.extent == ROW and node.args and not (node.is_gradient or node.is_bool)
+        if (needed := passes_of([node])) and needed <= made
+        if not (is_extreme(node) and is_found_again(node, nodes))
+    }
+    top, elements = object(), object()
+    graph = networkx.DiGraph()
+    graph.add_nodes_from([top, elements])
+    for node in nodes:
+        if node in known:
+            graph.add_edge((node, "used"), (node, "made"), capacity=1)
+        for arg in node.args:
+            if arg in known:
+                graph.add_edge((node, "made") if node in known else top, (arg, "used"))
+            elif node in known and arg.extent & COLUMN:
+                graph.add_edge((node, "made"), elements)
+    # Of the graph in reverse: the cut is then the one at its far end.
+    _, (_, above) = networkx.minimum_cut(graph.reverse(), elements, top)
+    return [n for n in nodes if n in known and (n, "used") in above and (n, "made") not in above]
+
+
+def names(definition: Definition, variant: Variant, statistics: Collection[Node]) -> Iterator[str]:
+    """Those that the definition has for them, or what they are, of a row."""
+    taken = {a.name for a in definition.schema.arguments}
+    taken |= {result.name for result in variant.results}
+    for node in statistics:
+        own = variant.names.get(node, "")
+        while node.op == "detach":
+            (node,) = node.args
+        word = f"row_{OPERATIONS[node.op].word}"
+        is_plain = re.fullmatch(r"(?!_)(?!.*__)\w+", own, re.ASCII) and not RESULT.fullmatch(own)
+        numbered = (f"{word}_{k}" for k in itertools.count(2))
+        wanted = itertools.chain([own] if is_plain else [], [word], numbered)
+        name = next(n for n in wanted if not {n, f"grad_{n}"} & taken)
+        taken.add(name)
+        yield name
