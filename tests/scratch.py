@@ -71,6 +71,16 @@ def copy_repository(folder: Path) -> Path:
     return folder
 
 
+def checkout_of(folder: Path) -> Path:
+    """A copy of the repository under git, without the operator that templates/README.md makes."""
+    root = copy_repository(folder)
+    # Who follows it has that one.
+    if (root / "extension_cpp" / "operators" / "softcap").exists():
+        result = python("templates/new_op.py", "--remove", "softcap", cwd=root)
+        assert result.returncode == 0, result.stdout
+    return under_git(root)
+
+
 def git(root: Path, *arguments: str) -> str:
     command = ["git", "-c", "user.name=a", "-c", "user.email=b", *arguments]
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout
@@ -208,6 +218,32 @@ def build(project: Path, env: dict[str, str] | None = None) -> str:
 def quickly() -> dict[str, str]:
     """Settings of a build that neither optimises nor compiles what another build has compiled."""
     return {"DEBUG": "1", "CXX": quick_compiler.make()}
+
+
+def compile_library(
+    source: str, abi: str, folder: Path, *flags: str
+) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    """Makes a library of one of the sources in tests/abi."""
+    from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
+
+    library = folder / f"{source}_{abi}.so"
+    stable = ["-DTORCH_TARGET_VERSION=0x020b000000000000"] if abi == "stable" else []
+    command = [
+        *(
+            "c++",
+            "-shared",
+            "-fPIC",
+            "-O0",
+            STANDARD,
+            f"-DEXTENSION_CPP_STABLE_ABI={int(abi == 'stable')}",
+            *stable,
+            *flags,
+        ),
+        *(f"-I{path}" for path in (ROOT / "extension_cpp" / "csrc", *include_paths("cpu"))),
+        *(str(ROOT / "tests" / "abi" / f"{source}.cpp"), "-o", str(library)),
+        *(f"-L{TORCH_LIB_PATH}", "-ltorch_cpu", *(["-lc10"] if abi == "aten" else [])),
+    ]
+    return library, subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def package(program: Any, path: Path) -> str:

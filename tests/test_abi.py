@@ -9,38 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from scratch import ROOT, STANDARD, python_with_torch
+from scratch import ROOT, compile_library, python_with_torch
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.cpp_extension import TORCH_LIB_PATH, include_paths
 
 from extension_cpp import _loader, ops
 from extension_cpp.registration import forward_mode
 from extension_cpp.testing import devices
-
-SOURCES = ROOT / "tests" / "abi"
-
-
-def compile_library(
-    source: str, abi: str, folder: Path, *flags: str
-) -> tuple[Path, subprocess.CompletedProcess[str]]:
-    library = folder / f"{source}_{abi}.so"
-    stable = ["-DTORCH_TARGET_VERSION=0x020b000000000000"] if abi == "stable" else []
-    command = [
-        *(
-            "c++",
-            "-shared",
-            "-fPIC",
-            "-O0",
-            STANDARD,
-            f"-DEXTENSION_CPP_STABLE_ABI={int(abi == 'stable')}",
-            *stable,
-            *flags,
-        ),
-        *(f"-I{path}" for path in (ROOT / "extension_cpp" / "csrc", *include_paths("cpu"))),
-        *(str(SOURCES / f"{source}.cpp"), "-o", str(library)),
-        *(f"-L{TORCH_LIB_PATH}", "-ltorch_cpu", *(["-lc10"] if abi == "aten" else [])),
-    ]
-    return library, subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def run_python(code: str) -> subprocess.CompletedProcess[str]:

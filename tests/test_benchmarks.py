@@ -30,7 +30,8 @@ import run as benchmark
 import table
 import timing
 
-SPECS = find_specs()
+# Nearly all is asked on the CPU, which some operator may have no kernel for.
+SPECS = [spec for spec in find_specs() if "cpu" in spec.devices]
 NAMES = [spec.name for spec in SPECS]
 
 
@@ -325,7 +326,8 @@ def test_the_sets_hold_the_shapes_that_matter():
 def test_every_operator_has_calls(device, which):
     """A plan allocates nothing: here the tensors of one would not fit."""
     planned = cases.plan(SPECS, device, cases.SETS[device, which], ["bfloat16"])
-    assert {cell.spec.name for cell in planned} == set(NAMES)
+    wanted = {spec.name for spec in SPECS if device in spec.devices}
+    assert {cell.spec.name for cell in planned} == wanted
     keys = [cell.key for cell in planned]
     assert len(keys) == len(set(keys))
 
@@ -1125,17 +1127,12 @@ def test_a_glance_at_one_operator(quick, monkeypatch):
     assert glance.times(only_cuda, "cpu") == {"rows": [], "why": "it does not run on cpu"}
 
 
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("mymul", "cases(make, shape) of a benchmark.py beside spec.py may yield one of any other"),
-        ("affine", "cases() of its benchmark.py yields none"),
-    ],
-)
-def test_a_glance_without_samples_says_where_they_come_from(name, says, monkeypatch):
-    (spec,) = (spec for spec in SPECS if spec.name == name)
-    spec = dataclasses.replace(spec, samples=lambda make, shape: ())
-    if cases.own(spec):
-        monkeypatch.setattr(cases.own(spec), "cases", lambda make, shape: ())
-    expected = f"no sample of shape (1024, 2048): {says}"
-    assert glance.times(spec, "cpu", quick=True) == {"rows": [], "why": expected}
+def test_a_glance_without_samples_says_where_they_come_from(monkeypatch):
+    for spec in SPECS:
+        says = "cases(make, shape) of a benchmark.py beside spec.py may yield one of any other"
+        if hasattr(cases.own(spec), "cases"):
+            monkeypatch.setattr(cases.own(spec), "cases", lambda make, shape: ())
+            says = "cases() of its benchmark.py yields none"
+        bare = dataclasses.replace(spec, samples=lambda make, shape: ())
+        expected = f"no sample of shape (1024, 2048): {says}"
+        assert glance.times(bare, "cpu", quick=True) == {"rows": [], "why": expected}, spec

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from scratch import ROOT, copy_repository, git, under_git
+from scratch import ROOT, checkout_of, git
 
 sys.path.insert(0, str(ROOT / "templates"))
 
@@ -2224,7 +2224,7 @@ def f(x: Tensor) -> Tensor:
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A copy of the repository under git, which every test leaves as it was."""
-    return under_git(copy_repository(tmp_path_factory.mktemp("checkout")))
+    return checkout_of(tmp_path_factory.mktemp("checkout"))
 
 
 @pytest.mark.parametrize(

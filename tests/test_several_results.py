@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from scratch import copy_repository, run
-from test_abi import compile_library
+from scratch import compile_library, copy_repository, run
 from torch import Tensor
 
 SOURCE = """

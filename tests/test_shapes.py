@@ -14,8 +14,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scratch import build, make_project, python_with_torch
-from test_abi import compile_library
+from scratch import build, compile_library, make_project, python_with_torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
