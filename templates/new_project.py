@@ -33,6 +33,8 @@ ORIGIN = Path("templates", "origin.json")
 BRANCH = "template"
 # What was measured here says nothing about another project's operators.
 MEASURED = Path("benchmarks", "results")
+# What `make demo` runs.
+DEMO = "examples/quickstart.py"
 
 
 def main(argv: list[str] | None = None, root: Path = TEMPLATES.parent) -> None:
@@ -93,7 +95,8 @@ def create(source: Repository, name: str, target: Path, ops: list[str]) -> None:
     print(f"{target}: the package {name} with {', '.join(operators(Repository(target, name)))}")
     if dropped:
         print("Left out, as they use other operators:", *dropped, sep="\n    ")
-    print(f"\nNext:\n    cd {shlex.quote(str(target))}\n    make demo\n    make test")
+    demo = "    make demo\n" if (target / DEMO).exists() else ""
+    print(f"\nNext:\n    cd {shlex.quote(str(target))}\n{demo}    make test")
 
 
 def update(source: Repository, project: Path) -> None:
@@ -185,7 +188,42 @@ def drop_operators(project: Repository, kept: set[str]) -> list[str]:
         elif name.startswith(("examples/", "tests/", "benchmarks/")) and path.exists():
             path.unlink()
             dropped.append(name)
-    return dropped
+    for name in dropped:  # which grows on the way
+        imports = re.compile(rf"^(?:from|import) {Path(name).stem}\b", re.M)
+        for path in sorted((project.root / name).parent.glob("*.py")):
+            if imports.search(path.read_text()):
+                path.unlink()
+                dropped.append(str(path.relative_to(project.root)))
+    for path in (path for path in project.files() if path.suffix == ".md"):
+        path.write_text(with_example(path.read_text(), unwanted, min(kept)))
+    without_files(project, dropped)
+    return sorted(dropped)
+
+
+def with_example(document: str, unwanted: list[str], kept: str) -> str:
+    """A document whose commands name an operator that is there."""
+    commands = rf"(\bOP=|--ops |\bgrep |testing )(?:{'|'.join(unwanted)})\b"
+    return re.sub(commands, rf"\1{kept}", document) if unwanted else document
+
+
+def without_files(project: Repository, dropped: list[str]) -> None:
+    """Takes files that are gone out of what runs them, or links to them."""
+
+    def edit(name: str, *patterns: str) -> None:
+        path = project.root / name
+        text = path.read_text()
+        for pattern in patterns:
+            text = re.sub(pattern, "", text, flags=re.M)
+        path.write_text(text)
+
+    for name in map(re.escape, dropped):
+        edit(".ci/run", rf"(--deselect )?\b{name}(::\w+)? ?", r"^ +\\\n", r" *\\\n *(?=\")")
+        edit("DEVELOPMENT.md", rf"^\| \[{name}\].*\n")
+    if DEMO in dropped:
+        edit(".ci/run", r"^.*\bdemo\b.*\n")
+        edit("Makefile", r"^demo: .*\n\t.*\n\n", r"(?<=^\.PHONY: help) demo")
+        edit("README.md", r"^make demo\b.*\n")
+        edit("DEVELOPMENT.md", "`demo`, ")
 
 
 def without_passages(project: Repository, path: Path, names: set[str]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import torch
 from expecttest import assert_expected_inline
-from scratch import ROOT, copy_repository, git, under_git
+from scratch import ROOT, checkout_of, copy_repository, git, under_git
 from template_cases import CASES, KINDS, OTHER_SHAPES, SCHEMAS, name
 
 sys.path.insert(0, str(ROOT / "templates"))
@@ -39,7 +39,7 @@ from extension_cpp.testing import Make, Sample
 @pytest.fixture(scope="module")
 def checkout(tmp_path_factory):
     """A copy of the repository under git, which every test leaves as it was."""
-    return under_git(copy_repository(tmp_path_factory.mktemp("checkout")))
+    return checkout_of(tmp_path_factory.mktemp("checkout"))
 
 
 def generate(text, *options):
@@ -1426,6 +1426,36 @@ def test_a_project_has_its_own_name_and_operators(checkout, tmp_path, capsys):
     library = (target / "zoo_kernels/csrc/library.cpp").read_text()
     assert "TORCH_LIBRARY(zoo_kernels, m)" in library
     assert re.findall(r'm\.def\("(\w+)', library) == []
+
+
+@pytest.mark.parametrize("kept", ["fused_op", "only"])
+def test_a_project_names_nothing_that_was_left_out(checkout, tmp_path, capsys, kept):
+    new_op.main(["only(Tensor x) -> Tensor"], checkout)
+    target = tmp_path / "mine"
+    try:
+        new_project.main(["mine", str(target), "--ops", kept], checkout)
+    finally:
+        new_op.main(["--remove", "only"], checkout)
+    files = {Path(name) for name in git(target, "ls-files").splitlines()}
+    texts = {file: (target / file).read_text() for file in files if file.suffix in (".md", ".py")}
+    for file, text in texts.items():
+        if file.suffix == ".md":
+            for link in re.findall(r"\]\(([\w./-]*[./][\w./-]*)[)#]", text):
+                if "//" not in link:
+                    assert (target / file.parent / link).exists(), (file, link)
+            for name in re.findall(r"\bOP=([a-z]\w*)|testing ([a-z]\w*) --quick", text):
+                assert "".join(name) in (kept, "name", "softcap"), file
+        if file.parent.name == "tests":
+            for module in re.findall(r"^(?:from|import) (test_\w+)", text, re.M):
+                assert file.with_stem(module) in files, (file, module)
+    ci = (target / ".ci" / "run").read_text()
+    assert {Path(name) for name in re.findall(r"tests/\w+\.py", ci)} <= files
+    # What a project is told to run is there.
+    said, makefile = capsys.readouterr().out, (target / "Makefile").read_text()
+    demo = new_project.DEMO in map(str, files)
+    assert demo == (kept == "fused_op")
+    for text in (said, makefile, texts[Path("README.md")], texts[Path("DEVELOPMENT.md")], ci):
+        assert bool(re.search(r"\bdemo\b", text)) == demo
 
 
 def test_a_project_shows_no_results_of_another(checkout, tmp_path):
