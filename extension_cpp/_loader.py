@@ -42,7 +42,7 @@ def build_info() -> dict[str, Any]:
         if missing:
             raise ValueError(f"it lacks {', '.join(missing)}")
         version_pair(info["min_torch"])
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter within a zip file
         return {}
     except (AttributeError, TypeError, ValueError) as error:
         raise ImportError(
@@ -68,6 +68,11 @@ def load() -> None:
     if torch.version.cuda is not None and (FOLDER / "_C_cuda.so").exists():
         libraries.append(FOLDER / "_C_cuda.so")
 
+    if not FOLDER.is_dir():
+        raise ImportError(
+            f"extension_cpp cannot be loaded from {FOLDER}: libraries are loaded from files, and "
+            "there is no such folder. Unpack the archive that it lies in."
+        )
     if not libraries[0].exists():
         raise ImportError(
             f"extension_cpp is not built: there is no {libraries[0]}. Run `make build` in a clone "

@@ -195,6 +195,20 @@ def test_the_program_reports_what_is_wrong(tmp_path: Path, case: Case, arguments
     assert f"\nnot loaded     {message}" in result.stdout
 
 
+def test_a_zip_file_is_said_to_hold_no_libraries(tmp_path: Path):
+    project = make_project(tmp_path)
+    write_build(project)
+    archive = shutil.make_archive(str(tmp_path / "app"), "zip", project, "extension_cpp")
+    env = fake_torch(tmp_path / "fake", NEW_TORCH)
+    env["PYTHONPATH"] += f":{archive}"
+    (tmp_path / "elsewhere").mkdir()
+    result = python("-m", "extension_cpp", cwd=tmp_path / "elsewhere", env=env)
+    assert result.returncode == 1
+    assert "Traceback" not in result.stdout
+    says = f"\nnot loaded     extension_cpp cannot be loaded from {archive}/extension_cpp: "
+    assert says in result.stdout
+
+
 def test_another_program_gets_the_error(tmp_path: Path):
     project = make_project(tmp_path)
     env, _ = not_built(project)
