@@ -317,6 +317,7 @@ def check_package_name(name: str, source: Repository) -> None:
     refuse(
         f"choose another name: '{name}' is ",
         (ours, "used by the sources for something else"),
+        ("my_op" in name, "in part 'my_op', for which new_op.py writes an operator's name"),
         (beside, "a file or a folder beside the package"),
         (keyword.iskeyword(name) or module, "a keyword or a module of Python"),
         (cpp, "a name of C++ or its library"),

@@ -1550,6 +1550,7 @@ The end.
             ([name, "{}"], f"'{name}' is a name of C++ or its library")
             for name in ("int", "namespace", "double", "linux", "printf")
         ),
+        (["my_ops", "{}"], "'my_ops' is in part 'my_op', for which new_op.py writes an operator's"),
         (["aten", "{}"], "'aten' is a namespace of torch's"),
         (["loaded_libraries", "{}"], "'loaded_libraries' is a namespace of torch's"),
         (["mine", "{}/full"], "exists and is not an empty folder"),
