@@ -226,19 +226,60 @@ def test_sizes_that_happen_to_be_equal_are_two():
     testing.check(spec, devices=["cpu"], checks=["check_dynamic"])
 
 
+@pytest.mark.parametrize("sizes", [(), (24,), (3, 7, 17)])
+def test_sizes_that_an_operator_does_not_take_are_not_asked_for(sizes):
+    """Under check_dynamic, of whose shapes with 3, 7, 17 and 24 rows only some have samples."""
+    shapes = ((0, 4), (2, 4), (5, 6))
+
+    def samples(make, shape):
+        if shape[0] in sizes or shape in shapes:
+            yield testing.Sample(make(shape), make(shape[-1:]))
+            if shape[0] == 17:
+                yield testing.Sample(make(shape), make(shape[-1:]), scale=1.75)
+
+    sound_spec, broken_spec = (
+        dataclasses.replace(spec_of(operator), samples=samples, shapes=shapes)
+        for operator in (sound.FusedOp, broken.FakeSpecialises)
+    )
+    testing.check(sound_spec, devices=["cpu"], checks=["check_dynamic"])
+    with pytest.raises(testing.CheckError, match="compiled with dynamic=True"):
+        testing.check(broken_spec, devices=["cpu"], checks=["check_dynamic"])
+
+
+def test_integers_of_a_batch_are_those_of_samples():
+    """What an index has to be, as ascending, that of every example is."""
+    testing.check(spec_of(Ascending), checks=["check_transforms", "check_vmap"])
+
+
+class Ascending(sound.Pick):
+    def samples(self, make, shape):
+        for sample in super().samples(make, shape):
+            input, index = sample.args
+            yield testing.Sample(input, index.sort()[0])
+
+    def check_index(self, name, input, index):
+        super().check_index(name, input, index)
+        ascends = bool((index.diff() >= 0).all())
+        torch._check(ascends, lambda: f"{name}: index must ascend, got {index.tolist()}")
+
+
 @pytest.mark.parametrize(
-    ("raises", "differentiable", "place"),
+    ("raises", "differentiable", "checks", "place"),
     [
-        ("fused_op_kernel", False, "the kernel in "),
-        ("fused_op_kernel", True, "the kernel in "),
-        ("fused_op_backward_kernel", True, "the derivative formula in "),
+        ("fused_op_kernel", False, ["side_effects", "determinism", "traffic"], "the kernel in "),
+        ("fused_op_kernel", True, ["side_effects", "determinism", "traffic"], "the kernel in "),
+        (
+            *("fused_op_backward_kernel", True, ["side_effects", "determinism"]),
+            "the derivative formula in ",
+        ),
     ],
 )
-def test_what_raises_is_what_to_look_at(raises, differentiable, place, monkeypatch):
+def test_what_raises_is_what_to_look_at(raises, differentiable, checks, place, monkeypatch):
     spec = dataclasses.replace(spec_of(Raising), differentiable=differentiable)
     monkeypatch.setattr(Raising, "raising", raises)
-    with pytest.raises(testing.CheckError, match=f"raised(.|\n)*\n  look at: {place}"):
-        testing.check(spec, devices=["cpu"], checks=["check_side_effects"])
+    for check in checks:
+        with pytest.raises(testing.CheckError, match=f"raised(.|\n)*\n  look at: {place}"):
+            testing.check(spec, devices=["cpu"], checks=[f"check_{check}"])
 
 
 class Raising(sound.FusedOp):

@@ -16,7 +16,9 @@ def check_traffic(spec: OpSpec, device: str) -> None:
     for shape in spec.shapes:
         for case in cases(spec, device, default_dtype(spec), shape, requires_grad=False):
             traffic = spec.traffic(case.sample)
-            written = sum(o.numel() * o.element_size() for o in case(*case.tensors))
+            with case.explain("forward", see="kernel"):
+                outputs = case(*case.tensors)
+            written = sum(o.numel() * o.element_size() for o in outputs)
             some = some or traffic.forward > 0
             if not isinstance(traffic.forward, int) or not isinstance(traffic.backward, int):
                 case.fail(f"{traffic} is not in whole bytes", see="spec")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -90,9 +91,10 @@ def check_dynamic(spec: OpSpec, device: str) -> None:
     dtype, dim = default_dtype(spec), len(main_shape(spec, max_dim=3))
     # 0 and 1 always have graphs of their own.
     shapes = [tuple(range(first, first + dim)) for first in (3, 7, 17, 24)]
-    if not samples(spec, device, dtype, shapes[0]):
-        shapes = [shape for shape in spec.shapes if len(shape) == dim and min(shape) > 1]
-    by_shape = [samples(spec, device, dtype, shape) for shape in shapes]
+    by_shape = _alike(samples(spec, device, dtype, shape) for shape in shapes)
+    if len(by_shape) < 2:
+        shapes = [shape for shape in spec.shapes if len(shape) == dim and min(shape, default=2) > 1]
+        by_shape = _alike(samples(spec, device, dtype, shape) for shape in shapes)
     for same in zip(*by_shape, strict=True):
         # Numbers among the arguments are constants of the graph.
         constants = [_constants(sample) for sample in same]
@@ -117,6 +119,17 @@ def check_dynamic(spec: OpSpec, device: str) -> None:
 
                 with torch.compiler.set_stance("fail_on_recompile" if i else "default"):
                     case.agree(order=case.order, run=run)
+
+
+def _alike(by_shape: Iterable[list[Sample]]) -> list[list[Sample]]:
+    """The samples of most shapes, of which there are as many; others have more, fewer or none.
+
+    An operator may take even sizes alone, or have samples for large ones alone.
+    """
+    found = [given for given in by_shape if given]
+    counts = Counter(map(len, found))
+    usual = max(counts, key=lambda count: (counts[count], count), default=0)
+    return [given for given in found if len(given) == usual]
 
 
 def _constants(sample: Sample) -> list[Any]:

@@ -33,11 +33,13 @@ def check_determinism(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
 
 def _run(case: Case) -> list[tuple[str, torch.Tensor]]:
     inputs = as_leaves(case.tensors)
-    outputs = case(*inputs)
+    with case.explain("forward", see="kernel"):
+        outputs = case(*inputs)
     results = [(f"output {i}", o.detach()) for i, o in enumerate(outputs)]
     pairs = [o for o in outputs if o.requires_grad]
     if case.spec.differentiable and pairs:
-        grads = gradients(pairs, [inputs[i] for i in case.wanted], random_like(pairs))
+        with case.explain("backward", see="backward"):
+            grads = gradients(pairs, [inputs[i] for i in case.wanted], random_like(pairs))
         names = [f"the gradient of {case.names[i]}" for i in case.wanted]
         results += zip(names, grads, strict=True)
     return results

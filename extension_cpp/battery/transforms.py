@@ -42,6 +42,7 @@ class _Point:
     argnums: tuple[int, ...]  # the inputs to differentiate
     cotangents: tuple[Tensor, ...]
     tangents: tuple[Tensor, ...]  # one per argnum
+    others: tuple[Tensor, ...]  # the inputs of a call with other values
 
     def only(self, *wanted: Tensor) -> tuple[Tensor, ...]:
         """The function of the inputs that are differentiated."""
@@ -178,9 +179,8 @@ def _vmap_of_grad_and_constants(p: _Point) -> Any:
         )
 
     batch = [torch.stack([x, x * 0.5]) for x in p.wanted]
-    values = [p.inputs[i] for i in constants]
-    turned = [torch.stack([t, t.flip(tuple(range(t.dim())))]) for t in values]
-    return torch.func.vmap(one)(*batch, *turned)
+    values = [torch.stack([p.inputs[i], p.others[i]]) for i in constants]
+    return torch.func.vmap(one)(*batch, *values)
 
 
 def _vmap_of_grad_of_none(p: _Point) -> Any:
@@ -344,8 +344,11 @@ _NOT_COMPILED = ("linearize", "forward AD", "backward of grad")
 _COMPILED_FIRST = ("grad", "jvp", "vmap of grad (per-sample gradients)")
 
 
-def _points(case: Case) -> tuple[_Point, _Point]:
-    """Where transforms of a case and of its reference are taken: one place, the same directions."""
+def _points(case: Case, other: Case) -> tuple[_Point, _Point]:
+    """Where transforms of a case and of its reference are taken: one place, the same directions.
+
+    The other case is the same call with other values.
+    """
 
     def floating(function: Callable[..., Sequence[Tensor]]) -> _Function:
         return lambda *inputs: tuple(o for o in function(*inputs) if o.is_floating_point())
@@ -356,20 +359,22 @@ def _points(case: Case) -> tuple[_Point, _Point]:
         cotangents = random_like(function(*inputs))
     tangents = random_like((inputs[i] for i in case.wanted), seed=3)
     wanted = tuple(case.wanted)
+    others = [t.detach() for t in other.tensors]
     return (
-        _Point(function, tuple(inputs), wanted, tuple(cotangents), tuple(tangents)),
+        _Point(function, tuple(inputs), wanted, tuple(cotangents), tuple(tangents), tuple(others)),
         _Point(
             floating(case.expected),
             tuple(to_float64(inputs)),
             wanted,
             tuple(to_float64(cotangents)),
             tuple(to_float64(tangents)),
+            tuple(to_float64(others)),
         ),
     )
 
 
-def _agree_transformed(case: Case, name: str, *, compiled: bool = False) -> None:
-    point, expected_point = _points(case)
+def _agree_transformed(case: Case, other: Case, name: str, *, compiled: bool = False) -> None:
+    point, expected_point = _points(case, other)
     transform = (TRANSFORMS | _SAVING)[name]
     what = f"{name} inside torch.compile(fullgraph=True)" if compiled else name
     with warnings.catch_warnings():
@@ -423,15 +428,23 @@ def _works(transform: Callable[[_Point], Any], point: _Point) -> bool:
     return True
 
 
-def _differentiable_cases(spec: OpSpec, device: str, *, thorough: bool) -> Iterator[Case]:
-    return mostly_op_cases(
-        spec,
-        device,
-        finest_dtype(spec),
-        main_shape(spec, max_dim=2),
-        thorough=thorough,
-        where=lambda case: case.wanted,
+def _differentiable_cases(
+    spec: OpSpec, device: str, *, thorough: bool
+) -> Iterator[tuple[Case, Case]]:
+    """Pairs of the same call with different values, of which the first is the one to look at."""
+    found, others = (
+        mostly_op_cases(
+            spec,
+            device,
+            finest_dtype(spec),
+            main_shape(spec, max_dim=2),
+            thorough=thorough,
+            where=lambda case: case.wanted,
+            seed=seed,
+        )
+        for seed in range(2)
     )
+    return zip(found, others, strict=True)
 
 
 @register(applies=differentiable)
@@ -443,9 +456,9 @@ def check_transforms(spec: OpSpec, device: str, *, thorough: bool = False) -> No
         device: the type of device.
         thorough: every sample through the public function, too.
     """
-    for case in _differentiable_cases(spec, device, thorough=thorough):
+    for case, other in _differentiable_cases(spec, device, thorough=thorough):
         for name in TRANSFORMS:
-            _agree_transformed(case, name)
+            _agree_transformed(case, other, name)
 
 
 @register(applies=differentiable)
@@ -459,11 +472,11 @@ def check_saved_tensors(spec: OpSpec, device: str, *, thorough: bool = False) ->
         device: the type of device.
         thorough: every sample through the public function, too.
     """
-    for case in _differentiable_cases(spec, device, thorough=thorough):
+    for case, other in _differentiable_cases(spec, device, thorough=thorough):
         for name, transform in _SAVING.items():
             # Whether transforms nest around a checkpoint is up to PyTorch: not yet in torch 2.11.
-            if _works(transform, _plain(_points(case)[0])):
-                _agree_transformed(case, name)
+            if _works(transform, _plain(_points(case, other)[0])):
+                _agree_transformed(case, other, name)
 
 
 @register(applies=differentiable)
@@ -477,12 +490,12 @@ def check_compiled_transforms(spec: OpSpec, device: str, *, thorough: bool = Fal
             (And of these one for the operator, which the public function calls.)
     """
     found = _differentiable_cases(spec, device, thorough=thorough)
-    for i, case in enumerate(found if thorough else itertools.islice(found, 2)):
+    for i, (case, other) in enumerate(found if thorough else itertools.islice(found, 2)):
         names = _COMPILED_FIRST[: 1 if i else None]
         if thorough:
             names = tuple(name for name in TRANSFORMS if name not in _NOT_COMPILED)
         for name in names:
-            _agree_transformed(case, name, compiled=True)
+            _agree_transformed(case, other, name, compiled=True)
 
 
 @register()
