@@ -155,7 +155,7 @@ class DeviceMake(Make):
         dtype: torch.dtype,
         device: torch.device,
     ) -> Tensor:
-        if dtype.is_complex or device != self.device:
+        if dtype.is_complex or dtype.itemsize == 1 or device != self.device:
             return super()._uniform(shape, low, high, dtype, device)
         tensor = torch.empty(shape, dtype=dtype, device=device)
         return tensor if self._own is None else tensor.uniform_(low, high, generator=self._own)

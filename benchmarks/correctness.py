@@ -71,7 +71,10 @@ def _case(spec: OpSpec, function: Callable[..., Any], sample: Sample) -> Case:
 
 
 def mistake(
-    actual: Iterable[tuple[str, Tensor]], right: Mapping[str, Tensor], inputs: int
+    actual: Iterable[tuple[str, Tensor]],
+    right: Mapping[str, Tensor],
+    inputs: int,
+    tolerances: Mapping[torch.dtype, tuple[float, float]] | None = None,
 ) -> str | None:
     """What is wrong with some results, in words; None if nothing is.
 
@@ -84,23 +87,33 @@ def mistake(
         actual: of a contender.
         right: the reference's, in float64.
         inputs: elements of the largest input.
+        tolerances: of integer results, as in OpSpec.
     """
     missing = set(right)
     for name, tensor in actual:
         if name not in right:
             return f"{name}: there is none of the reference"
         missing.discard(name)
-        problem = difference(tensor, right[name], inputs)
+        allowed = (tolerances or {}).get(tensor.dtype, (0.0, 0.0))
+        problem = difference(tensor, right[name], inputs, allowed)
         if problem:
             return f"{name}: {problem}"
     return f"{', '.join(sorted(missing))}: there is none" if missing else None
 
 
-def difference(actual: Tensor, right: Tensor, inputs: int) -> str | None:
+def difference(
+    actual: Tensor, right: Tensor, inputs: int, of_integers: tuple[float, float] = (0.0, 0.0)
+) -> str | None:
     if actual.shape != right.shape:
         return f"shape {tuple(actual.shape)}, expected {tuple(right.shape)}"
+    if actual.is_complex() and right.is_complex():
+        actual, right = (torch.view_as_real(t.detach().resolve_conj()) for t in (actual, right))
     if not actual.is_floating_point():
-        return None if torch.equal(actual, right.to(actual.dtype)) else "differs"
+        if torch.equal(actual, right.to(actual.dtype)):
+            return None
+        rtol, atol = of_integers
+        near = torch.isclose(actual.double(), right.double(), rtol=rtol, atol=atol)
+        return None if (rtol or atol) and near.all() else "differs"
     if actual.numel() == 0:
         return None
     eps = torch.finfo(actual.dtype).eps

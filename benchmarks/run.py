@@ -304,7 +304,8 @@ def compare(
     failed = {}
     for name, function in found.items():
         try:
-            problem = mistake(results(spec, function, sample, grads), right, largest)
+            actual = results(spec, function, sample, grads)
+            problem = mistake(actual, right, largest, spec.tolerances)
         except Exception as error:
             text = COLOUR.sub("", str(error)).strip().splitlines() or [""]
             failed[name] = f"{type(error).__name__}: {text[0][:200]}"

@@ -10,7 +10,7 @@ import torch
 from mutants import broken, sound
 from process_state import changes, process_state, unchanged_process
 
-from extension_cpp import _loader, ops, testing
+from extension_cpp import _loader, ops, registration, testing
 from extension_cpp.battery.choices import main_shape
 from extension_cpp.battery.surroundings import poisoned
 from extension_cpp.battery.tolerance import tolerance
@@ -318,6 +318,80 @@ def test_a_reference_that_stops_gradients_has_no_slope():
     testing.check(straight, checks=["check_gradcheck"])
     with pytest.raises(testing.CheckError, match="gradcheck"):
         testing.check(constant, checks=["check_gradcheck"])
+
+
+class Quantise(sound.Operator):
+    """Each element as an integer, in float8 and in complex64, of a row's scale, on CPU only."""
+
+    name = "quantise"
+    schemas = ("quantise(Tensor input) -> (Tensor, Tensor, Tensor, Tensor)",)
+    line = "*rows n -> *rows n:int8, *rows n:float8_e4m3fn, *rows n:complex64, *rows:float32"
+    differentiable = False
+    devices = ("cpu",)
+    factors = (1.0, 1.0, 1.0)
+
+    def __init__(self):
+        namespace = f"mutant_{type(self).__name__.lower()}"
+        self.shapes_of = Operator(namespace, self.schemas[0], self.line)
+        self.quantise_fake = self.shapes_of.fake_kernel()
+        super().__init__()
+
+    def spec(self):
+        lines = {self.qualified(self.name): self.shapes_of}
+        return dataclasses.replace(super().spec(), lines=lines, tolerances={torch.int8: (0, 1)})
+
+    def function(self, input):
+        return self.op("quantise")(input)
+
+    def samples(self, make, shape):
+        if shape and shape[-1]:
+            yield testing.Sample(make(shape))
+
+    def results(self, input, factors):
+        scale = input.abs().amax(-1) / 100
+        values = [(input * factor / scale.unsqueeze(-1)).nan_to_num(0.0) for factor in factors]
+        return values[0].round().to(torch.int8), values[1], values[2] * (1 + 2j), scale
+
+    def reference(self, input):
+        if input.dtype == torch.float64:
+            return self.results(input, (1.0,) * 3)
+        integer, small, pair, scale = self.results(input.float(), (1.0,) * 3)
+        return integer, small.to(torch.float8_e4m3fn), pair.to(torch.complex64), scale
+
+    def quantise_kernel(self, input):
+        self.shapes_of.check(input)
+        found = self.results(input.float().contiguous(), self.factors)
+        dtypes = (torch.int8, torch.float8_e4m3fn, torch.complex64, torch.float32)
+        return tuple(value.to(dtype) for value, dtype in zip(found, dtypes, strict=True))
+
+    def register(self):
+        registration.register_no_autograd(self.qualified(self.name))
+        registration.register_vmap(self.qualified(self.name), self.shapes_of.batching_rule())
+
+
+def test_results_that_are_quantised():
+    """Integers are off by one where rounding decides, float8 by half a step, and no more."""
+    spec = spec_of(Quantise)
+    checks = ["forward", "layouts", "vmap", "no_gradient", "determinism", "strides", "export"]
+    testing.check(spec, checks=[f"check_{name}" for name in checks])
+    exact = dataclasses.replace(spec, shapes=((128, 1024),), tolerances={})
+    with pytest.raises(testing.CheckError, match=r"output 0: \d+ of 131072 elements differ"):
+        testing.check(exact, checks=["check_forward"])
+
+
+@pytest.mark.parametrize(("output", "factor"), [(0, 0.95), (1, 0.8), (2, 1.0001)])
+def test_results_that_are_quantised_wrongly(output, factor, monkeypatch):
+    factors = [1.0, 1.0, 1.0]
+    factors[output] = factor
+    monkeypatch.setattr(Quantise, "factors", factors)
+    with pytest.raises(testing.CheckError, match=f"output {output}: "):
+        testing.check(spec_of(Quantise), checks=["check_forward"])
+
+
+def test_integers_have_no_gradient_to_lose():
+    op = spec_of(Quantise)
+    integers = dataclasses.replace(op, function=lambda input: op.function(input)[0])
+    testing.check(integers, checks=["check_no_gradient"])
 
 
 def test_terms_that_cancel_are_as_large_as_the_inputs():

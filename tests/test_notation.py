@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from extension_cpp.notation import DtypeRule, NotationError, parse_notation
+from extension_cpp.notation import DTYPES, DtypeRule, NotationError, parse_notation
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = """
@@ -161,6 +161,11 @@ def test_both_refuse_the_same_lines(refusal: Callable[[str, str], str], schema: 
     if "\0" in line:  # the end of a string in C
         line = line.replace("\0", "")
     assert refusal(schema, line) == refusal_in_python(schema, line)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_both_know_the_same_dtypes(refusal: Callable[[str, str], str], dtype: str):
+    assert refusal(SCHEMAS[0], f"n:{dtype} -> n:{dtype}") == ""
 
 
 def test_what_a_line_means():

@@ -213,7 +213,11 @@ class Case:
                 [f"output {i}" for i in range(len(actual))] if len(actual) > 1 else ["the output"]
             )
         for name, a, e in zip(names, actual, expected, strict=True):
-            rtol = atol = 0.0
+            if a.is_complex() and e.is_complex():
+                a, e = (torch.view_as_real(t.detach().resolve_conj()) for t in (a, e))
+            quantised = not a.is_floating_point() or a.element_size() == 1
+            given = self.spec.tolerances.get(a.dtype if quantised else self.dtype)
+            rtol, atol = given or (0.0, 0.0)
             if a.is_floating_point():
                 if e.dtype != torch.float64:
                     self.fail(
@@ -221,7 +225,6 @@ class Case:
                         see=f"the reference, {name_of(self.spec.reference)}",
                     )
                 # Most agree by the least tolerance, which is the soonest known.
-                given = self.spec.tolerances.get(self.dtype)
                 if given is None:
                     least = tolerance(a, e, self.tensors, order, least=True)
                     if difference(a, e, *least) is None:

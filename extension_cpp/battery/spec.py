@@ -43,7 +43,9 @@ class OpSpec:
             in as many dimensions as the first tensor has in the operator's line of shapes, and with its sizes.
         op_reference: the reference of the operator itself, where it returns more than the public function.
         dtypes: that the operator takes.
-        tolerances: dtype under test to (rtol, atol), overriding the defaults of the battery. Say why beside it.
+        tolerances: dtype under test to (rtol, atol), overriding the defaults of the battery. Say why beside it. Of
+            results that are quantised the dtype is theirs: integers are exact unless `torch.int8: (0, 1)`, say, allows
+            for what falls on a tie but for rounding.
         differentiable: False for an operator without a derivative, which must then say so when one is asked for.
         stops_gradients: whether parts of the reference are constants for its derivatives, by `detach` or `no_grad`, so
             that these are no slopes: finite differences, of which the reference is wrong as well, say nothing then.

@@ -39,13 +39,16 @@ def as_leaves(tensors: Iterable[Tensor]) -> list[Tensor]:
 
 
 def to_float64(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """Leaves with the same (rounded) values in float64."""
-    return [
-        t.detach().to(torch.float64).requires_grad_(t.requires_grad)
-        if t.is_floating_point()
-        else t.detach().clone()
-        for t in tensors
-    ]
+    """Leaves with the same (rounded) values in float64, complex ones in complex128."""
+
+    def upcast(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            return tensor.detach().to(torch.float64)
+        if tensor.is_complex():
+            return tensor.detach().to(torch.complex128)
+        return tensor.detach().clone()
+
+    return [upcast(t).requires_grad_(t.requires_grad) for t in tensors]
 
 
 def exact_copies(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -19,6 +19,8 @@ def tolerance(
       place of exp, rsqrt and their like: rtol is eight.
     - Summing n numbers of either sign leaves an error that grows as sqrt(n), relative to the
       largest result: atol is as many roundings of the arithmetic (float32 for the half types).
+    - float8 is as the half types, but that its smallest numbers are so large that the gaps between
+      them count: atol has one more.
     - In float64 the reference is no more precise than the operator, so that both are off where a
       result is sensitive to rounding: rtol is larger. An error in the formula shows all the same.
     - A derivative may be composed of several operators, which round to the dtype in between, before
@@ -33,8 +35,8 @@ def tolerance(
         order: of differentiation.
         least: as if no number were larger than 1, which takes no look at them, and is never more.
     """
-    eps = torch.finfo(actual.dtype).eps
-    half = actual.dtype in (torch.float16, torch.bfloat16)
+    info = torch.finfo(actual.dtype)
+    eps, half = info.eps, info.bits < 32
     arithmetic = torch.finfo(torch.float32).eps if half else eps
     reduced = max((t.numel() for t in inputs), default=1) / max(1, actual.numel())
     largest = 1.0 if least else _largest(expected)
@@ -45,7 +47,8 @@ def tolerance(
     if actual.dtype == torch.float64:
         rtol, arithmetic = 1e4 * rtol, 1e4 * arithmetic
     atol = 8 * arithmetic * math.sqrt(max(1.0, reduced)) * terms * growth
-    return rtol, atol + (growth - 1) * eps * largest
+    gap = eps * info.smallest_normal if info.bits < 16 else 0.0
+    return rtol, atol + (growth - 1) * eps * largest + gap
 
 
 def _largest(tensor: Tensor) -> float:
@@ -60,13 +63,16 @@ def difference(actual: Tensor, expected: Tensor, rtol: float, atol: float) -> st
     actual, expected = actual.detach(), expected.detach()
     if actual.is_floating_point():
         # What overflows the dtype is infinite in the reference too.
-        rounded = expected.to(actual.dtype)
-        expected = torch.where(rounded.isinf(), rounded.to(torch.float64), expected)
+        rounded = expected.to(actual.dtype).to(torch.float64)
+        expected = torch.where(rounded.isinf(), rounded, expected)
         got = actual.to(torch.float64)
         wrong = ~torch.isclose(got, expected, rtol=rtol, atol=atol, equal_nan=True)
     else:
         got, expected = actual, expected.to(actual.dtype)
         wrong = got != expected
+        if (rtol or atol) and wrong.any():
+            error = (got.to(torch.float64) - expected.to(torch.float64)).abs()
+            wrong = error > atol + rtol * expected.to(torch.float64).abs()
     if not wrong.any():
         return None
     error = (

@@ -28,6 +28,8 @@ from extension_cpp.battery.surroundings import poisoned
 from extension_cpp.battery.tensors import to_float64
 from extension_cpp.registration import references
 
+_FINEST = (torch.float64, torch.complex128)
+
 
 @register(per_dtype=True)
 def check_forward(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
@@ -46,12 +48,17 @@ def check_forward(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
             detail="Shapes that it takes are given by shapes= of OpSpec.",
             see="spec",
         )
-    # The public function's outputs have the dtypes of the reference on the same inputs.
+    # The public function's outputs have the dtypes of the reference on the same inputs. Of float64
+    # the reference is in float64, whatever the line says of an output.
+    said = {shape.dtype for shape in spec.line.notation.outputs} if spec.line else set()
     for sample in samples(spec, device, dtype, main_shape(spec), requires_grad=False):
         case = public_case(spec, device, dtype, sample)
         got = [o.dtype for o in case(*case.tensors)]
         expected = [o.dtype for o in case.expected(*case.tensors)]
-        if got != expected:
+        pairs = itertools.zip_longest(got, expected)
+        if any(
+            a != e and not (dtype == torch.float64 and a in said and e in _FINEST) for a, e in pairs
+        ):
             case.fail(f"the outputs' dtypes are {got}, the reference's {expected}", see="kernel")
 
 

@@ -18,7 +18,7 @@
 // and after them, where it is not that of the first tensor without one, which is floating, the dtype
 //   :sum     the type of the arithmetic: float64 for float64, else float32
 //   :wide    as the first, or float32 where that is a half type
-//   :int64   or another that torch has under this name: :int32, :bool, :uint8, :float32, ...
+//   :int64   or another of kDtypeNames, which are torch's: :int32, :bool, :float32, :float8_e4m3fn, ...
 //   :any     whichever comes
 //   :weight  that of another tensor, also of one that comes later; a result whose tensor is None has shape (0,), as one
 //            =weight then has
@@ -40,9 +40,9 @@ namespace extension_cpp {
 constexpr size_t kMaxTensors = 16;
 constexpr size_t kMaxSymbols = 16;
 
-constexpr std::array<std::string_view, 12> kDtypeNames = {"bool",    "uint8",   "int8",      "int16",
-                                                          "int32",   "int64",   "float16",   "bfloat16",
-                                                          "float32", "float64", "complex64", "complex128"};
+constexpr std::array<std::string_view, 14> kDtypeNames = {
+    "bool",     "uint8",   "int8",    "int16",     "int32",      "int64",         "float16",
+    "bfloat16", "float32", "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"};
 
 enum class DtypeRule : uint8_t { kLeader, kSum, kWide, kExact, kAny, kArgument };
 

@@ -8,9 +8,10 @@ namespace extension_cpp {
 namespace {
 
 constexpr std::array<ScalarType, kDtypeNames.size()> kDtypes = {
-    ScalarType::Bool,  ScalarType::Byte,   ScalarType::Char,         ScalarType::Short,
-    ScalarType::Int,   ScalarType::Long,   ScalarType::Half,         ScalarType::BFloat16,
-    ScalarType::Float, ScalarType::Double, ScalarType::ComplexFloat, ScalarType::ComplexDouble};
+    ScalarType::Bool,          ScalarType::Byte,       ScalarType::Char,         ScalarType::Short,
+    ScalarType::Int,           ScalarType::Long,       ScalarType::Half,         ScalarType::BFloat16,
+    ScalarType::Float,         ScalarType::Double,     ScalarType::ComplexFloat, ScalarType::ComplexDouble,
+    ScalarType::Float8_e4m3fn, ScalarType::Float8_e5m2};
 
 bool is_half(ScalarType dtype) { return dtype == ScalarType::Half || dtype == ScalarType::BFloat16; }
 

@@ -74,6 +74,8 @@ namespace extension_cpp {
 
 using torch::headeronly::BFloat16;
 using torch::headeronly::DeviceType;
+using torch::headeronly::Float8_e4m3fn;
+using torch::headeronly::Float8_e5m2;
 using torch::headeronly::Half;
 using torch::headeronly::Layout;
 using torch::headeronly::MemoryFormat;
@@ -190,6 +192,8 @@ namespace extension_cpp {
 using at::BFloat16;
 using at::Device;
 using at::DeviceType;
+using at::Float8_e4m3fn;
+using at::Float8_e5m2;
 using at::get_num_threads;
 using at::Half;
 using at::IntArrayRef;
