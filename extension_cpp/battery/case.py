@@ -235,6 +235,35 @@ class Case:
                 problem = f"{what} differs from the reference ({self.device}, {self.dtype})"
                 self.fail(problem, detail=f"{name}: {found}", see=see)
 
+    def stay_finite(self) -> None:
+        """Results are numbers wherever those of the reference are, in float64 and in the dtype."""
+
+        def results(call: Callable[..., Any], inputs: list[Tensor]) -> list[Tensor]:
+            outputs = [o for o in call(*inputs) if o.is_floating_point()]
+            ends = [o for o in outputs if o.requires_grad] if self.order else []
+            found = [o.detach() for o in outputs]
+            if ends:
+                ones = [torch.ones_like(o) for o in ends]
+                found += gradients(ends, [inputs[i] for i in self.wanted], ones)
+            return found
+
+        with self.explain("a call on large numbers", see="kernel"):
+            actual = results(self, as_leaves(self.tensors))
+        exact = results(self.expected, to_float64(self.tensors))
+        plain = results(self.expected, as_leaves(self.tensors))
+        for a, e, p in zip(actual, exact, plain, strict=True):
+            rounded = e.to(a.dtype).to(e.dtype)
+            wrong = p.to(e.dtype).isfinite() & rounded.isfinite() & ~a.to(e.dtype).isfinite()
+            if wrong.any():
+                at = tuple(int(i) for i in wrong.nonzero()[0])
+                self.fail(
+                    f"of large numbers a result is none ({self.device}, {self.dtype})",
+                    detail=f"{int(wrong.sum())} of {a.numel()} elements, the first at {at}: "
+                    f"expected {e[at].item():.10g}, got {a[at].item():.10g}. PyTorch's own "
+                    "operations do not overflow there on the way, nor divide by zero.",
+                    see="kernel",
+                )
+
     def agree(
         self,
         *,

@@ -118,6 +118,8 @@ class Make:
         dtype: the dtype of tensors made without one.
         requires_grad: whether floating tensors require grad unless told otherwise.
         specials: whether one value in ten is NaN, an infinity or a signed zero.
+        large: whether floating values for which no bounds are given lie in [-128, 128), of which
+            float32 does not hold every exponential.
         seed: of the values.
     """
 
@@ -128,12 +130,14 @@ class Make:
         *,
         requires_grad: bool = True,
         specials: bool = False,
+        large: bool = False,
         seed: int = 0,
     ) -> None:
         self.device = torch.device(device)
         self.dtype = dtype
         self.requires_grad = requires_grad
         self.specials = specials
+        self.large = large
         self._generator = torch.Generator().manual_seed(seed)
 
     def __call__(
@@ -163,6 +167,8 @@ class Make:
             low, high = (0 if low is None else low), (10 if high is None else high)
             values = torch.randint(int(low), int(high), shape, generator=self._generator)
             return values.to(device, dtype)
+        if self.large and low is None and high is None:
+            low, high = -128.0, 128.0
         low, high = (-2.0 if low is None else low), (2.0 if high is None else high)
         if requires_grad is None:
             requires_grad = self.requires_grad

@@ -115,6 +115,31 @@ class OtherDefaultInPublicFunction(FusedOp):
         return super().function(input, bias, scale)
 
 
+def by_exponentials(values):
+    """The values, by a way on which those beyond 88 overflow in float32."""
+    large = torch.exp(values)
+    return torch.where(values.isfinite(), values * large / large, values)
+
+
+class Overflows(FusedOp):
+    caught_by = "check_forward"
+    says = "of large numbers a result is none"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        output = super().fused_op_kernel(input, bias, scale)
+        return fresh(input, by_exponentials(output.to(arithmetic(input.dtype))))
+
+
+class GradientOverflows(FusedOp):
+    caught_by = "check_backward"
+    says = "of large numbers a result is none"
+
+    def fused_op_backward_kernel(self, grad_output, output, scale=1.0):
+        grad_input, grad_bias = super().fused_op_backward_kernel(grad_output, output, scale)
+        large = output.to(arithmetic(output.dtype)).exp()
+        return fresh(output, grad_input * large / large), grad_bias
+
+
 class WrongMask(FusedOp):
     """relu with a gradient where the output is zero."""
 
