@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kinds import LIST, Kind, Options, sides
 from naming import camel, free
-from schema import Argument, Schema
+from schema import Argument, Schema, parse
 
 
 class Places:
@@ -77,5 +77,10 @@ def backward_shapes(kind: Kind, schema: Schema, line: str) -> str:
     """That of its backward operator, whose tensors have the shapes that they have there."""
     inputs, outputs = sides(line)
     main = re.sub(r"\s*:.*", "", inputs[schema.tensors.index(schema.main)])
-    by_name = {"grad_output": re.sub(r"\s*:.*", "", outputs[0]), "input": main, "mean": outputs[-1]}
+    grad_output = re.sub(r"\s*:.*", "", outputs[0])
+    if grad_output.startswith("="):  # all dimensions of an argument, as the text calls it
+        names = [a.name for a in parse(schema.text).tensors]
+        like = dict(zip(names, inputs, strict=False)).get(grad_output[1:].strip(), grad_output)
+        grad_output = re.sub(r"\s*:.*", "", like)
+    by_name = {"grad_output": grad_output, "input": main, "mean": outputs[-1]}
     return f"{', '.join(by_name[name] for name in kind.backward_takes)} -> {main}"

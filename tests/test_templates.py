@@ -799,6 +799,14 @@ def test_where_nothing_has_a_gradient_there_is_no_backward(line, options):
     assert "differentiable=False" in files["spec.py"]
 
 
+def test_a_result_shaped_like_an_argument_has_its_gradient_so():
+    """That stands among the arguments of the backward, where '=name' is none."""
+    schema = "weigh(Tensor i, Tensor x, Tensor mask) -> Tensor"
+    options = ("--template", "kernel", "--shapes", "m:int64, ... n, ... n:bool -> =x")
+    header = generate(schema, *options)["weigh.h"]
+    assert '"weigh_backward(Tensor grad_output) -> Tensor", "... n -> ... n"' in header
+
+
 def samples(*case):
     functions = ast.parse(generate(*case)["spec.py"]).body
     (found,) = [node for node in functions if getattr(node, "name", "") == "samples"]
