@@ -179,7 +179,7 @@ def calls(spec: OpSpec, make: Make, shape: Shape, *, all_forms: bool) -> Iterato
     cases = getattr(own(spec), "cases", None)
     if cases is not None:
         given = list(cases(make, shape))
-    elif len(shape) == 2:
+    elif len(shape) == 2 and any(len(other) == 2 for other in spec.shapes):
         given = [("", sample) for sample in itertools.islice(spec.samples(make, shape), 1)]
     else:
         given = []

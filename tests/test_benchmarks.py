@@ -1136,3 +1136,13 @@ def test_a_glance_without_samples_says_where_they_come_from(monkeypatch):
         bare = dataclasses.replace(spec, samples=lambda make, shape: ())
         expected = f"no sample of shape (1024, 2048): {says}"
         assert glance.times(bare, "cpu", quick=True) == {"rows": [], "why": expected}, spec
+
+
+def test_samples_are_asked_for_shapes_of_their_ranks(monkeypatch):
+    def samples(make, shape):
+        batch, heads, rows, cols = shape
+        raise AssertionError
+
+    spec = dataclasses.replace(SPECS[0], samples=samples, shapes=((2, 3, 4, 5),))
+    monkeypatch.delattr(cases.own(spec), "cases", raising=False)
+    assert "no sample of shape" in glance.times(spec, "cpu", quick=True)["why"]
