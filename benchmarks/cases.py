@@ -196,11 +196,12 @@ def calls(spec: OpSpec, make: Make, shape: Shape, *, all_forms: bool) -> Iterato
         return
     yield Call("last operand transposed", _laid_out(plain, operands[-1:], "transposed"))
     if cases is None:
+        dtypes = {k: tensors_in((plain.args, plain.kwargs))[k].dtype for k in operands}
         smaller = {"rows": shape[-1:], "columns": (shape[0], 1), "scalars": ()}
         for form, size in smaller.items():
             yield Call(
                 f"other operands {form}",
-                _with(plain, {k: make(size) for k in operands}),
+                _with(plain, {k: make(size, dtype=dtypes[k]) for k in operands}),
                 expands=not _broadcasts(spec),
             )
 
@@ -223,7 +224,9 @@ def _operands(spec: OpSpec, sample: Sample) -> list[int]:
 
 def _broadcasts(spec: OpSpec) -> bool:
     line = spec.line
-    return line is not None and sum(s.star_symbol == "..." for s in line.notation.inputs) > 1
+    if line is None or not line.notation.elementwise:  # `... n` has n columns
+        return False
+    return sum(s.star_symbol == "..." for s in line.notation.inputs) > 1
 
 
 def _with(sample: Sample, tensors: dict[int, Tensor]) -> Sample:
