@@ -427,6 +427,12 @@ def test_refused_schemas(text, message, checkout):
             "for its schema there are: inplace, inplace_kernel",
         ),
         (
+            ["f(Tensor x) -> (Tensor, Tensor)", "--template", "kernel"],
+            "the template 'kernel' is for operators that return one new tensor, which f is not; "
+            "for its schema there is: multi_output. A kernel of your own is made with one result, "
+            "and gets the others by hand: templates/README.md says how",
+        ),
+        (
             ["f(Tensor(a!) x, Tensor[] y) -> ()", "--template", "inplace"],
             "the template 'inplace' is for operators that take a fixed number of tensors and write "
             "to an argument, Tensor(a!), and return nothing, which f is not; for its schema there "
