@@ -809,14 +809,18 @@ bool launch_spans(const Tensor& like, const F& f, const Matrices& matrices, cons
     const auto is_full = [&](int kept, int lanes) {
       return accesses == int64_t{kept} * lanes && grid.cols % (accesses * N) == 0;
     };
-    // Of half types large teams of one input gain less by full rows than they lose with fewer blocks at once.
+    // Of half types large teams of one input gain less by full rows than they lose with fewer blocks at once, unless
+    // all rows run at once.
     constexpr bool kCrowded = sizeof(T) == 2 && In::kCount == 1 && writes_rows<F>;
+    const auto is_crowded = [&](int lanes) {
+      return kCrowded && lanes > kRowBlock && grid.count * lanes > int64_t{1024} * multiprocessors();
+    };
     // V accesses a thread.
     const auto launch_kept = [&](auto kept, auto threads, int lanes) {
       constexpr int kKept = decltype(kept)::value;
       constexpr int kThreads = decltype(threads)::value;
       if constexpr (!kTight<In, kFit> && N > 1 && !(kCrowded && kThreads > kMaxRowThreads)) {
-        if (is_full(kKept, lanes) && !(kCrowded && lanes > kRowBlock)) {
+        if (is_full(kKept, lanes) && !is_crowded(lanes)) {
           if constexpr (kThreads == kMaxRowThreads && std::is_same_v<Grid, WholeRows>) {
             if (lanes <= kWarp) {
               launch(rows_kernel<N, kKept, Fit::kFull, kWarp, Grid, In, F>, lanes, grid);
