@@ -6,6 +6,8 @@ import ast
 import re
 from collections.abc import Sequence
 
+from naming import all_free
+
 from .definition import meanings
 from .ops_file import in_torch
 from .plan import Plan
@@ -99,6 +101,8 @@ def sample_function(plan: Plan) -> str:
     columns = plan.variants[0].columns
     shapes = ["shape[-1:]" if name in columns else "shape" for name in plan.tensors]
     calls = [sample(plan, shapes)]
+    # What is made before a call, for it.
+    masks = masks_with_ones(plan, shapes)
     if plan.broadcasts:
         calls.append(sample(plan, [*shapes[:-1], "shape[1:]"]))
     if any(a.type == "bool" for a in plan.settings):
@@ -106,7 +110,7 @@ def sample_function(plan: Plan) -> str:
     if plan.optional:
         calls.append(sample(plan, shapes, absent=True))
     comment = "# Where it is defined." if is_bounded(plan) else "# A value for each number."
-    lines = [f"    yield {call}" for call in calls]
+    lines = [f"    {line}" for call in calls for line in (*masks, f"yield {call}")]
     if (columns_needed := plan.verified.columns) == 1:
         comment = "# Of rows that have columns."
     elif columns_needed:
@@ -121,17 +125,41 @@ def sample_function(plan: Plan) -> str:
     return "\n".join([comment, "def samples(make, shape):", *lines, ""])
 
 
+def masks_with_ones(plan: Plan, shapes: Sequence[str]) -> list[str]:
+    """The lines that make masks, where a row of zeros alone has no result."""
+    if not plan.verified.needs_ones:
+        return []
+    pairs = dict(zip(plan.tensors, shapes, strict=True))
+    lines = []
+    for name, variable in masks_of(plan).items():
+        lines.append(f"{variable} = {made(plan, name, pairs[name])}")
+        lines.append(f"{variable}[..., :1] = 1  # of zeros alone there is no result")
+    return lines
+
+
+def masks_of(plan: Plan) -> dict[str, str]:
+    """The variables of those that are made before a call."""
+    masks = [name for name in plan.tensors if plan.verified.ranges[name] == MASK]
+    return all_free({name: name for name in masks}, ["make", "shape", "Sample"])
+
+
+def made(plan: Plan, name: str, shape: str) -> str:
+    low, high = plan.verified.ranges[name]
+    bounds = "" if (low, high) == RANGES[0] else f", low={low}, high={high}"
+    if (low, high) == MASK:  # finite differences would jump
+        bounds += ", step=1.0, requires_grad=False"
+    return f"make({shape}{bounds})"
+
+
 def sample(plan: Plan, shapes: Sequence[str], switched: bool = False, absent: bool = False) -> str:
     numbers = plan.verified.numbers or {}
     values = []
     for a in plan.arguments:
         if a.is_tensor:
-            low, high = plan.verified.ranges[a.name]
-            bounds = "" if (low, high) == RANGES[0] else f", low={low}, high={high}"
-            if (low, high) == MASK:  # finite differences would jump
-                bounds += ", step=1.0, requires_grad=False"
-            made = f"make({shapes[plan.tensors.index(a.name)]}{bounds})"
-            values.append("None" if absent and a.name in plan.optional else made)
+            given = made(plan, a.name, shapes[plan.tensors.index(a.name)])
+            if plan.verified.needs_ones:
+                given = masks_of(plan).get(a.name, given)
+            values.append("None" if absent and a.name in plan.optional else given)
         elif a.type == "bool":
             values.append(str((a.default == "True") != switched))
         elif a.name in numbers:

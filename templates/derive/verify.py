@@ -70,6 +70,7 @@ class Verified:
         numbers: with which that was seen; None where it is so with those of the battery.
         columns: the fewest of a row of which it is defined, and more than rounding.
         columns_of_many: the same where there are many rows, some of which are unlucky.
+        needs_ones: whether a row needs a one in its masks to have a result.
         functions: the names of torch's functions that it calls.
     """
 
@@ -78,6 +79,7 @@ class Verified:
     numbers: dict[str, float] | None
     columns: int = 0
     columns_of_many: int = 0
+    needs_ones: bool = False
     functions: frozenset[str] = frozenset()
 
 
@@ -729,6 +731,13 @@ class CheckedRows(Checked):
                     return fewest
         return 0
 
+    def needs_ones(self) -> bool:
+        """Whether of a row whose masks are all zeros there is no result."""
+        tensors = self.random(self.ranges, shape=(3, 5))
+        masks = [n for n, of in zip(tensors, self.ranges, strict=True) if of == MASK]
+        empty = tensors | {name: torch.zeros_like(tensors[name]) for name in masks}
+        return bool(masks) and not all(value.isfinite().all() for value in self.define(empty))
+
     def is_accurate(
         self, columns: int, rows: int = MANY_ROWS, ranges: Sequence[Range] | None = None
     ) -> bool:
@@ -871,23 +880,24 @@ def verify(
         # All are asked: of each the functions that it calls are kept.
         shapes = [each.broadcasts() for each in every(own)]
         functions = frozenset().union(*(each.called for each in every(own)))
-        columns = fewest_columns(every(own))
+        about_rows = about(every(own))
         if len(definition.schema.settings) < 2:
             try:
                 found = [ranges(every(numbers)) for numbers in battery_numbers(definition)]
                 if all(other == found[0] for other in found):
-                    return Verified(all(shapes), found[0], None, *columns, functions)
+                    return Verified(all(shapes), found[0], None, *about_rows, functions)
             except Undefined:
                 pass
-        return Verified(all(shapes), ranges(every(own)), own, *columns, functions)
+        return Verified(all(shapes), ranges(every(own)), own, *about_rows, functions)
 
 
-def fewest_columns(every: Sequence[Checked]) -> tuple[int, int]:
-    """Of a row, and of each of many rows."""
+def about(every: Sequence[Checked]) -> tuple[int, int, bool]:
+    """The fewest columns of a row, and of each of many, and whether masks need ones."""
     rows = [each for each in every if isinstance(each, CheckedRows)]
     return (
         max((each.fewest_columns() for each in rows), default=0),
         max((each.fewest_columns_of_many_rows() for each in rows), default=0),
+        any(each.needs_ones() for each in rows),
     )
 
 
