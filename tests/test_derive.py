@@ -3894,6 +3894,14 @@ def test_statistics_are_constants_that_the_public_function_leaves_out(define):
     assert files["spec.py"].count(".detach()") == 2
 
 
+LARGEST = """
+def f(x: Tensor, y: Tensor) -> Tensor:
+    s = x * y
+    top = s.amax(-1, keepdim=True)
+    return torch.where({}, s, s * s)
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "statistics"),
     [
@@ -3913,6 +3921,12 @@ def test_statistics_are_constants_that_the_public_function_leaves_out(define):
         # What an element is compared with is not what another kernel may have rounded otherwise.
         ("def f(x: Tensor, y: Tensor) -> Tensor:\n    return (x * y).amax(-1)", set()),
         (TENSOR + "(-x.abs()).amin(-1)", {"row_min"}),
+        (LARGEST.format("s >= top"), set()),
+        (LARGEST.format("s < top"), set()),
+        (LARGEST.format("s == top.detach()"), set()),
+        (LARGEST.format("s <= -(-top)"), set()),
+        (LARGEST.format("s - top == 0"), set()),
+        (LARGEST.format("torch.exp(s - top) > 0.5"), {"top"}),
         # A tensor of which the kernel would read nothing else is read, and so is all of it.
         (
             "def f(x: Tensor, y: Tensor) -> Tensor:\n    return x.exp() * y.sum(-1, keepdim=True)",

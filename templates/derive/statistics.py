@@ -14,7 +14,7 @@ import networkx
 
 from .body import Branch
 from .definition import RESULT, Definition
-from .graph import COLUMN, ROW, Node, in_order, inputs_of, make, replaced, rewritten
+from .graph import COLUMN, COMPARISONS, ROW, Node, in_order, inputs_of, make, replaced, rewritten
 from .operations import OPERATIONS, lower
 from .rows_operations import PASSES, passes_before, summed_together
 from .variant import Variant
@@ -41,10 +41,21 @@ def is_extreme(node: Node) -> bool:
     return node.op in ("amax", "amin", "largest")
 
 
-def is_found_again(node: Node, among: Collection[Node]) -> bool:
-    """Whether an element is compared with the largest of what may be rounded another way."""
-    compared = any(other.op == "eq" and node in other.args for other in among)
-    return compared and any(part.op not in ("tensor", "abs", "neg") for part in in_order(node.args))
+def is_rounded(extreme: Node) -> bool:
+    return any(part.op not in ("tensor", "abs", "neg", "detach") for part in in_order(extreme.args))
+
+
+def found_again(nodes: Collection[Node]) -> set[Node]:
+    """What elements are compared with and is an extreme of what may be rounded another way."""
+    sides = [arg for node in nodes if node.op in COMPARISONS for arg in node.args]
+    sides += [arg for side in sides if side.op == "sub" for arg in side.args]
+    # What is made of elements is one of the sides, or an end.
+    ends = {node for node in nodes if any(arg.extent & COLUMN for arg in node.args)}
+
+    def is_found(node: Node) -> bool:
+        return any(is_extreme(part) and is_rounded(part) for part in in_order([node], ends))
+
+    return {*filter(is_found, in_order(sides, ends))}
 
 
 def made_of_statistics(op: str, args: tuple[Node, ...]) -> Node | None:
@@ -80,12 +91,13 @@ def fewest(forward: Sequence[Node], results: Sequence[Node]) -> list[Node]:
 
     made = passes_of(forward)
     nodes = list(in_order(results))
+    again = found_again(nodes)
     known = {
         node
         for node in nodes
         if node.extent == ROW and node.args and not (node.is_gradient or node.is_bool)
         if (needed := passes_of([node])) and needed <= made
-        if not (is_extreme(node) and is_found_again(node, nodes))
+        if node not in again
     }
     top, elements = object(), object()
     graph = networkx.DiGraph()
