@@ -3966,3 +3966,44 @@ def f(x: Tensor, row_mean: float, grad_row_mean_2: float) -> Tensor:
 """
     (variant,) = derive(read(define(source)))
     assert variant.statistics.keys() == {"row_mean_3", "row_std"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    # Of Python, of the generated functions, of the schema.
+    ["max", "math", "F", "ctx", "registration", "columns", "self", "output", "grad_x", "mean__"],
+)
+def test_a_statistic_is_called_as_an_argument_may_be(name, define):
+    source = f"""
+def f(x: Tensor, weight: Tensor) -> Tensor:
+    {name} = x.mean(-1, keepdim=True)
+    return (x - {name}) / (x.std(-1, keepdim=True) + 1) * weight
+"""
+    definition = read(define(source))
+    (variant,) = derive(definition)
+    assert variant.statistics.keys() == {"row_mean", "row_std"}
+    assert "_, row_mean, row_std = output" in assemble(definition).files["ops.py"]
+
+
+@pytest.mark.parametrize("name", ["double", "A", "T", "row", "values", "known", "EOF"])
+def test_statistics_have_other_names_in_cpp_where_these_are_taken(name, define):
+    source = f"""
+def f(x: Tensor) -> Tensor:
+    {name} = x.mean(-1, keepdim=True)
+    return (x - {name}) / (x.std(-1, keepdim=True) + 1)
+"""
+    files = assemble(read(define(source))).files
+    assert f"_, {name}, row_std = output" in files["ops.py"]
+    assert f"{{return{{{name}_[row],row_std[row]}};}}" in re.sub(r"\s", "", files["f.cpp"])
+    assert re.search(rf"const A\* {name}_; +// \[rows\]", files["f.cpp"])
+    assert re.search(rf"per_row\({name}_\)", files["f.cpp"])
+
+
+def test_a_number_may_be_called_as_what_is_read_ahead(define):
+    source = """
+def f(x: Tensor, y: Tensor, known: float, row_values: float) -> Tensor:
+    return torch.softmax(x, -1) * torch.sin(y * known) * torch.cos(y * row_values)
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    assert "A known_;" in text
+    assert "A row_values_;" in text

@@ -25,8 +25,8 @@ IN_CPP = words(
 )
 IN_ROWS = words(
     """
-    Row RowColumns RowValues T acc_t backend of_row per_column per_row row row_columns rowwise
-    rowwise_with_column_sums values write write_per_row
+    Row RowColumns RowValues T acc_t backend known of_row per_column per_row row row_columns
+    row_values rowwise rowwise_with_column_sums values write write_per_row
     """
 )
 
@@ -241,13 +241,13 @@ class Plan:
         self.own = Declared(self.name, f"{head}-> {returned('schema', self.returns)}", line)
         names = [a.name for a in self.arguments]
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
-        own += [name for n in self.statistics for name in (n, f"{n}_{OUTPUT}")]
+        own += [f"{name}_{OUTPUT}" for name in self.statistics]
         declared_in_cpp = [*self.functors, *(op.constant for op in self.declared)]
         check_unique(declared_in_cpp, definition.place)
         self.words = {*IN_CPP, *declared_in_cpp}
         if self.is_of_rows:
             self.words |= {*IN_ROWS, *(f"grad_{name}" for name in self.tensors)}
-        spelled = cpp_text.spelled(names, taken=[*own, *self.words])
+        spelled = cpp_text.spelled([*names, *self.statistics], taken=[*own, *self.words])
         self.in_cpp = {name: name for name in own} | spelled
         self.in_context = in_context(
             [a.name for a in self.settings], ["shapes", *(f"has_{name}" for name in self.optional)]

@@ -6,16 +6,18 @@ that leaves it fewer passes, one after the other.
 
 from __future__ import annotations
 
+import builtins
 import itertools
-import re
 from collections.abc import Collection, Iterator, Sequence
 
 import networkx
+from schema import Refusal, check_name
 
 from .body import Branch
-from .definition import RESULT, Definition
+from .definition import RESULT, TAKEN, Definition
 from .graph import COLUMN, COMPARISONS, ROW, Node, in_order, inputs_of, make, replaced, rewritten
 from .operations import OPERATIONS, lower
+from .python_text import MODULES, Python
 from .rows_operations import PASSES, passes_before, summed_together
 from .variant import Variant
 
@@ -119,14 +121,25 @@ def names(definition: Definition, variant: Variant, statistics: Collection[Node]
     """Those that the definition has for them, or what they are, of a row."""
     taken = {a.name for a in definition.schema.arguments}
     taken |= {result.name for result in variant.results}
+    taken |= {f"grad_{name}" for name in taken}
     for node in statistics:
         own = variant.names.get(node, "")
         while node.op == "detach":
             (node,) = node.args
         word = f"row_{OPERATIONS[node.op].word}"
-        is_plain = re.fullmatch(r"(?!_)(?!.*__)\w+", own, re.ASCII) and not RESULT.fullmatch(own)
         numbered = (f"{word}_{k}" for k in itertools.count(2))
-        wanted = itertools.chain([own] if is_plain else [], [word], numbered)
+        wanted = itertools.chain([own] if is_for_arguments(own) else [], [word], numbered)
         name = next(n for n in wanted if not {n, f"grad_{n}"} & taken)
         taken.add(name)
         yield name
+
+
+def is_for_arguments(name: str) -> bool:
+    """Whether an argument of the backward may be called so, and what it calls is not hidden."""
+    try:
+        check_name("the name", name)
+    except Refusal:
+        return False
+    # The last is one of the functions in PyTorch.
+    others = TAKEN | MODULES.keys() | Python.reserved | vars(builtins).keys() | {"columns"}
+    return name not in others and not RESULT.fullmatch(name)
