@@ -4007,3 +4007,13 @@ def f(x: Tensor, y: Tensor, known: float, row_values: float) -> Tensor:
     text = assemble(read(define(source))).files["f.cpp"]
     assert "A known_;" in text
     assert "A row_values_;" in text
+
+
+def test_statistics_of_a_row_without_columns_are_what_the_definition_divides_by_zero(define):
+    source = """
+def f(x: Tensor) -> Tensor:
+    mean = (x.sum(-1, keepdim=True) - 1) / x.shape[-1]
+    return (x - mean) / ((x - mean).abs().sum(-1, keepdim=True) + 1)
+"""
+    text = assemble(read(define(source))).files["spec.py"]
+    assert "    cols = x.shape[-1]\n" in text

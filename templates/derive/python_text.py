@@ -230,7 +230,9 @@ def statements(
     if any(node.op == "cols" for node in in_order(body)):
         printer.taken.add("max")
         printer.bound[cols()] = printer.fresh("cols")
-        lines.append(f"{printer.bound[cols()]} = max(1, {like}.shape[-1])")
+        # Of rows without columns gradients have no elements; the forward divides by zero.
+        number = f"{like}.shape[-1]" if of_rows else f"max(1, {like}.shape[-1])"
+        lines.append(f"{printer.bound[cols()]} = {number}")
     text = printer.text(body)
     lines += [f"{name} = {expression}" for _, name, expression in text.statements]
     shapes = of_rows or [None] * len(body)
