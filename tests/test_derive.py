@@ -3412,7 +3412,7 @@ def logsumexp(x: Tensor) -> Tensor:
     return _ops.logsumexp(x)[0]
 
 
-# What is returned for the backward is a constant, and has no gradients of zeros either.
+# What is returned for the backward is constant: it gets no gradients of zeros.
 def _setup_context(ctx, inputs, output):
     (x,) = inputs
     _, row_logsumexp = output

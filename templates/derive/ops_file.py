@@ -236,9 +236,7 @@ def context(plan: Plan, name: str) -> str:
     return f"ctx.{plan.in_context[name]}"
 
 
-CONSTANTS = (
-    "# What is returned for the backward is a constant, and has no gradients of zeros either."
-)
+CONSTANTS = "# What is returned for the backward is constant: it gets no gradients of zeros."
 FOUND_AGAIN = "# What the forward found is found again, for derivatives by the inputs."
 
 
