@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from extension_cpp.battery.case import Case
-from extension_cpp.battery.tensors import tensors_in, to_float64
+from extension_cpp.battery.tensors import as_pairs, tensors_in, to_float64
 from extension_cpp.testing import OpSpec, Sample
 
 
@@ -107,7 +107,7 @@ def difference(
     if actual.shape != right.shape:
         return f"shape {tuple(actual.shape)}, expected {tuple(right.shape)}"
     if actual.is_complex() and right.is_complex():
-        actual, right = (torch.view_as_real(t.detach().resolve_conj()) for t in (actual, right))
+        actual, right = as_pairs(actual, right)
     if not actual.is_floating_point():
         if torch.equal(actual, right.to(actual.dtype)):
             return None

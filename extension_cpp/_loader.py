@@ -68,12 +68,12 @@ def load() -> None:
     if torch.version.cuda is not None and (FOLDER / "_C_cuda.so").exists():
         libraries.append(FOLDER / "_C_cuda.so")
 
-    if not FOLDER.is_dir():
-        raise ImportError(
-            f"extension_cpp cannot be loaded from {FOLDER}: libraries are loaded from files, and "
-            "there is no such folder. Unpack the archive that it lies in."
-        )
     if not libraries[0].exists():
+        if not FOLDER.is_dir():
+            raise ImportError(
+                f"extension_cpp cannot be loaded from {FOLDER}: libraries are loaded from files, "
+                "and there is no such folder. Unpack the archive that it lies in."
+            )
         raise ImportError(
             f"extension_cpp is not built: there is no {libraries[0]}. Run `make build` in a clone "
             "of the repository, or install it: `pip install --no-build-isolation .`"

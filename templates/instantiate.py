@@ -66,15 +66,14 @@ def check_fits(kind: str, schema: Schema) -> None:
             f"no template is for operators that take a list of tensors and {returned(schema)}, as "
             f"{schema.name} does: make each tensor of the list an argument of its own"
         )
-    by_hand = (
-        ". A kernel of your own is made with one result, and gets the others by hand: "
-        "templates/README.md says how"
-    )
+    by_hand = ""
+    if KINDS[kind].lists and schema.outputs > 1:
+        by_hand = ". A kernel of your own is made with one result, and gets the others by hand: "
+        by_hand += "templates/README.md says how"
     raise Refusal(
         f"the template '{kind}' is for {KINDS[kind].fits}, which {schema.name} is not; "
         f"for its schema there {'is' if len(fitting) == 1 else 'are'}: {', '.join(fitting)}"
-        + by_hand
-        * (KINDS[kind].lists and schema.outputs > 1)
+        f"{by_hand}"
     )
 
 

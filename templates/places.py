@@ -75,12 +75,16 @@ def shapes(kind: Kind, schema: Schema) -> str:
 
 def backward_shapes(kind: Kind, schema: Schema, line: str) -> str:
     """That of its backward operator, whose tensors have the shapes that they have there."""
+
+    def of_any_dtype(shape: str) -> str:
+        return re.sub(r"\s*:.*", "", shape)
+
     inputs, outputs = sides(line)
-    main = re.sub(r"\s*:.*", "", inputs[schema.tensors.index(schema.main)])
-    grad_output = re.sub(r"\s*:.*", "", outputs[0])
+    main = of_any_dtype(inputs[schema.tensors.index(schema.main)])
+    grad_output = of_any_dtype(outputs[0])
     if grad_output.startswith("="):  # all dimensions of an argument, as the text calls it
         names = [a.name for a in parse(schema.text).tensors]
         like = dict(zip(names, inputs, strict=False)).get(grad_output[1:].strip(), grad_output)
-        grad_output = re.sub(r"\s*:.*", "", like)
+        grad_output = of_any_dtype(like)
     by_name = {"grad_output": grad_output, "input": main, "mean": outputs[-1]}
     return f"{', '.join(by_name[name] for name in kind.backward_takes)} -> {main}"

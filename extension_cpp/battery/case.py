@@ -16,6 +16,7 @@ from extension_cpp.battery.samples import Sample
 from extension_cpp.battery.spec import OpSpec, is_written
 from extension_cpp.battery.tensors import (
     as_leaves,
+    as_pairs,
     exact_copies,
     gradients,
     random_like,
@@ -214,7 +215,7 @@ class Case:
             )
         for name, a, e in zip(names, actual, expected, strict=True):
             if a.is_complex() and e.is_complex():
-                a, e = (torch.view_as_real(t.detach().resolve_conj()) for t in (a, e))
+                a, e = as_pairs(a, e)
             quantised = not a.is_floating_point() or a.element_size() == 1
             given = self.spec.tolerances.get(a.dtype if quantised else self.dtype)
             rtol, atol = given or (0.0, 0.0)

@@ -51,6 +51,11 @@ def to_float64(tensors: Iterable[Tensor]) -> list[Tensor]:
     return [upcast(t).requires_grad_(t.requires_grad) for t in tensors]
 
 
+def as_pairs(*tensors: Tensor) -> Iterator[Tensor]:
+    """Complex tensors as those of their two parts."""
+    return (torch.view_as_real(t.detach().resolve_conj()) for t in tensors)
+
+
 def exact_copies(tensors: Iterable[Tensor]) -> list[Tensor]:
     """Copies down to strides, offset and gaps; what shares memory still does."""
     wholes: dict[int, Tensor] = {}

@@ -399,18 +399,21 @@ def forward_in_torch(plan: Plan) -> str:
 
 def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: bool = False) -> str:
     """The definition, as primitive operations; perhaps all that the operator returns."""
+
+    def results(variant: Variant) -> Body:
+        return variant.returned if has_statistics else variant.forward
+
     variant = plan.variants[0]
-    body, names = variant.returned if has_statistics else variant.forward, variant.names
+    body, names = results(variant), variant.names
     spelling = {a.name: a.name for a in plan.arguments}
     if len(plan.variants) > 1:
         # The last is that without any of them.
         *conditional, last = plan.variants
-        body = last.returned if has_statistics else last.forward
+        body = results(last)
         for other in reversed(conditional):
             given = [f"{n} is not None" for n in plan.optional if n in other.tensors]
             condition = " and ".join(given)
-            yes = other.returned if has_statistics else other.forward
-            body, spelling[condition] = Branch(condition, yes, body), condition
+            body, spelling[condition] = Branch(condition, results(other), body), condition
         names = {node: name for v in reversed(plan.variants) for node, name in v.names.items()}
     return python_text.function(
         *(name, parameters, body, names, spelling),

@@ -113,16 +113,17 @@ class Backward(Declared):
     def __init__(self, plan: Plan, variant: Variant) -> None:
         name = f"{plan.name}{suffix(variant)}_backward"
         self.plan, self.variant = plan, variant
+        saved = variant.saved
         self.struct = functor_name(name, plan.taken)
         self.sums = plan.broadcasts and len(variant.tensors) > 1
-        passed_on = [n for n in variant.passed_on if self.sums and n not in variant.saved]
+        passed_on = [n for n in variant.passed_on if self.sums and n not in saved]
         self.results = [*variant.computed, *passed_on]
         self.body = variant.gradients_of(self.results)
         self.differentiated = variant.results_for(self.body)
         used = variant.uses(self.body)
         self.gradients = [str(result.gradient) for result in self.differentiated]
-        self.tensors = [*self.gradients, *variant.saved]
-        self.unread = [n for n in self.results if self.sums and n not in variant.saved]
+        self.tensors = [*self.gradients, *saved]
+        self.unread = [n for n in self.results if self.sums and n not in saved]
         self.given = [*self.tensors, *self.unread]
         self.numbers = [a for a in plan.settings if a.name in used]
         arguments = [f"{self.type_of(name)} {name}" for name in self.given]
@@ -241,7 +242,7 @@ class Plan:
         self.own = Declared(self.name, f"{head}-> {returned('schema', self.returns)}", line)
         names = [a.name for a in self.arguments]
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
-        own += [f"{name}_{OUTPUT}" for name in self.statistics]
+        own += self.statistic_members
         declared_in_cpp = [*self.functors, *(op.constant for op in self.declared)]
         check_unique(declared_in_cpp, definition.place)
         self.words = {*IN_CPP, *declared_in_cpp}
@@ -291,6 +292,11 @@ class Plan:
         """What functors for rows call the results."""
         names = [result.name for result in self.results]
         return [n if n.startswith(OUTPUT) else f"{n}_{OUTPUT}" for n in names]
+
+    @property
+    def statistic_members(self) -> list[str]:
+        """The same of the statistics."""
+        return [f"{name}_{OUTPUT}" for name in self.statistics]
 
     def struct(self, variant: Variant) -> str:
         """The functor of a variant."""

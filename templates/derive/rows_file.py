@@ -16,14 +16,13 @@ from .of_numbers import Formula, prepared
 from .plan import Backward, Plan, cases, returned
 from .rows_operations import summed_together
 from .rows_text import RowFunctor
-from .saved import OUTPUT
 
 
 def functors(plan: Plan) -> list[str]:
     first = plan.variants[0]
     elements = [name for name in plan.tensors if name not in first.columns]
     of_row = [m for m, r in zip(plan.members, plan.results, strict=True) if r.of_row]
-    statistics = [f"{name}_{OUTPUT}" for name in plan.statistics]
+    statistics = plan.statistic_members
     members, of_row = [*plan.members, *statistics], [*of_row, *statistics]
     found = []
     for suffix, leaf in cases(forward_body(plan)):

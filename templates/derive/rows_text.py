@@ -90,9 +90,9 @@ class RowFunctor:
         self.elements, self.rows, self.columns = elements, rows, columns
         self.formula, self.names, self.spelling = formula, formula.names, formula.spelling
         self.statistics = statistics
-        computed = [*self.results.values(), *self.terms]
-        self.divisors = divisors(computed)
-        read = inputs_of(computed)
+        self.computed = [*self.results.values(), *self.terms]
+        self.divisors = divisors(self.computed)
+        read = inputs_of(self.computed)
         self.read = [name for name in rows if name in read]
         self.outer = self.printer()
         # By element: the results of row.keep, and what lambdas call one.
@@ -131,8 +131,7 @@ class RowFunctor:
         lines += [
             f"backend::Parameter<T> {self.spelling[name]};  // [cols]" for name in self.columns
         ]
-        computed = [*self.results.values(), *self.terms]
-        return lines + self.formula.number_members(computed)
+        return lines + self.formula.number_members(self.computed)
 
     def type_of(self, tensor: str) -> str:
         return "A" if tensor in self.statistics else "T"
@@ -172,9 +171,8 @@ class RowFunctor:
         ]
 
     def two_calls(self) -> list[str]:
-        results = [*self.results.values(), *self.terms]
-        self.find(results, [])
-        kept = [n for n in in_order(results, self.outer.bound) if n in self.outer.bound]
+        self.find(self.computed, [])
+        kept = [n for n in in_order(self.computed, self.outer.bound) if n in self.outer.bound]
         values = [
             f"A({self.outer.bound[node]})" if node.is_bool else self.outer.bound[node]
             for node in kept
