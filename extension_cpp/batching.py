@@ -88,7 +88,7 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
             values[k] = args[k].to(sum_dtype(dtype))
             if shape.star is not None:
                 (values[k],) = to_front(info.batch_size, [in_dims[k]], values[k])
-            if shape.star is not None and shape.dims[-1].symbol == "n":
+            if shape.star is not None and shape.single and shape.dims[-1].is_name:
                 rows = values[k].shape[1:-1]
                 columns = (info.batch_size, *[1] * len(rows), values[k].shape[-1])
         for k, shape in shapes.items():

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 # What the checks in C++ keep on the stack.
 MAX_TENSORS = 16
 MAX_SYMBOLS = 16
+# Of numbers in a line: the sum of two is still one of C++.
+TOO_LARGE = 10**18
 
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -45,10 +48,12 @@ class DtypeRule(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Dim:
-    """One size (`n`, `3`, `_`), or any number of dimensions (`*rows`, `...`, `*_`)."""
+    """One size (`n`, `3`, `_`, `2n+1`), or any number of dimensions (`*rows`, `...`, `*_`)."""
 
     symbol: str
     size: int | None = None
+    terms: tuple[tuple[int, str], ...] = ()  # of a sum: how many times which name
+    plus: int = 0  # what is added to them
 
     @property
     def is_star(self) -> bool:
@@ -60,7 +65,22 @@ class Dim:
 
     @property
     def is_name(self) -> bool:
-        return self.size is None and not self.is_anything
+        return self.size is None and not self.is_anything and not self.terms
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names in it."""
+        return (self.symbol,) if self.is_name else tuple(name for _, name in self.terms)
+
+    def value(self, sizes: Mapping[str, tuple[Any, ...]]) -> Any:
+        """What a sum comes to, of the names whose sizes these are."""
+        return self.plus + sum(
+            times * sizes[name][0] for times, name in self.terms if name in sizes
+        )
+
+    def open(self, sizes: Mapping[str, Any]) -> tuple[int, str] | None:
+        """The term of a sum whose name is none of these."""
+        return next((term for term in self.terms if term[1] not in sizes), None)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +132,7 @@ class Notation:
     inputs: tuple[Shape, ...]
     outputs: tuple[Shape, ...]
     leader: int | None
+    numbers: tuple[str, ...]  # the names that are numbers among the arguments
 
     @property
     def to_first(self) -> bool:
@@ -168,8 +189,11 @@ class _SchemaTensors:
             self.name += f".{schema.overload_name}"
         self.problem = ""
         self.arguments = []
+        self.numbers = []  # that can be sizes
         for argument in schema.arguments:
-            kind = str(argument.type)
+            kind = str(argument.real_type)
+            if kind in ("int", "SymInt"):
+                self.numbers.append(argument.name)
             if "Tensor" in kind:
                 optional, is_list = kind.startswith("Optional"), "List" in kind
                 if is_list and "Optional" in kind:
@@ -206,9 +230,16 @@ class _Parser:
         self.fit(inputs, len(self.schema.arguments), "arguments", arrow)
         self.fit(outputs, self.schema.results, "results", len(self.line))
         leader = self.fit_dtypes(inputs, outputs)
-        self.fit_names(inputs, outputs, leader)
+        numbers = [name for name in self.schema.numbers if name in self.symbols]
+        self.fit_sums(inputs, leader, numbers)
+        self.fit_names(inputs, outputs, leader, numbers)
         return Notation(
-            self.schema.name, tuple(self.schema.arguments), tuple(inputs), tuple(outputs), leader
+            self.schema.name,
+            tuple(self.schema.arguments),
+            tuple(inputs),
+            tuple(outputs),
+            leader,
+            tuple(numbers),
         )
 
     def skip_spaces(self) -> None:
@@ -223,9 +254,12 @@ class _Parser:
     def at_letter(self) -> bool:
         return _is_letter(self.line[self.at : self.at + 1])
 
+    def at_digit(self) -> bool:
+        return _is_digit(self.line[self.at : self.at + 1])
+
     def word(self) -> str:
         begin = self.at
-        while self.at_letter() or _is_digit(self.line[self.at : self.at + 1]):
+        while self.at_letter() or self.at_digit():
             self.at += 1
         return self.line[begin : self.at]
 
@@ -284,21 +318,20 @@ class _Parser:
 
     def most(self) -> int:
         """How many tensors a list holds at most."""
-        if not _is_digit(self.line[self.at : self.at + 1]):
+        if not self.at_digit():
             raise _Problem(self.at, "a number is missing after '['")
-        result = int(self.number())
+        result = self.digits()
         if not self.accept("]"):
             raise _Problem(self.at, "']' is missing")
         return result
 
-    def number(self) -> str:
+    def digits(self) -> int:
         begin = self.at
-        digits = self.word()
-        if not all(map(_is_digit, digits)):
-            raise _Problem(begin, "a name starts with a letter")
-        if len(digits) > 18:
+        while self.at_digit():
+            self.at += 1
+        if self.at - begin > 18:
             raise _Problem(begin, "the size is too large")
-        return digits
+        return int(self.line[begin : self.at])
 
     def like(self) -> int:
         """The argument of which a result has all dimensions."""
@@ -318,23 +351,70 @@ class _Parser:
 
     def dim(self, before: Sequence[Dim]) -> Dim:
         begin = self.at
-        if _is_digit(self.line[begin]):
-            digits = self.number()
-            return Dim(digits, int(digits))
-        if self.accept("..."):
-            symbol = "..."
-        else:
-            star = self.accept("*")
-            if not self.at_letter():
-                raise _Problem(
-                    self.at, "a name is missing after '*'" if star else "this has no meaning here"
-                )
-            symbol = ("*" if star else "") + self.word()
-        dim = Dim(symbol)
-        if dim.is_star and any(other.is_star for other in before):
+        dots = self.accept("...")
+        if not dots and not self.accept("*"):
+            return self.sum()
+        if not dots and not self.at_letter():
+            raise _Problem(self.at, "a name is missing after '*'")
+        dim = Dim("..." if dots else f"*{self.word()}")
+        if any(other.is_star for other in before):
             raise _Problem(begin, "a second '*' or '...' in one shape")
-        if dim.is_anything:
-            return dim
+        if not dim.is_anything:
+            self.know(begin, dim.symbol)
+        return dim
+
+    def sum(self) -> Dim:
+        """One size: a number, a name, or a sum."""
+        begin = self.at
+        plus, found = 0, dict[str, int]()  # how many times each name
+        sign = 1
+        while sign:
+            plus = self.add_term(found, plus, sign, begin)
+            minus = not self.line.startswith("->", self.at)
+            sign = 1 if self.accept("+") else -1 if minus and self.accept("-") else 0
+        if self.line.startswith("*", self.at):
+            raise _Problem(self.at, "a space is missing before '*'; twice n is 2n")
+        terms = tuple((times, name) for name, times in found.items() if times)
+        if not terms:
+            if plus < 0:
+                raise _Problem(begin, "the size is negative")
+            return Dim(str(plus), plus)
+        if len(terms) == 1 and terms[0][0] == 1 and not plus:
+            return Dim(terms[0][1])
+        if any(name == "_" for _, name in terms):
+            raise _Problem(begin, "'_' stands alone: it is in no sum")
+        return Dim(self.line[begin : self.at], terms=terms, plus=plus)
+
+    def add_term(self, found: dict[str, int], plus: int, sign: int, begin_of_sum: int) -> int:
+        """Adds one to what was found of names, or to what is added to them, which it returns."""
+        begin = self.at
+        has_number = self.at_digit()
+        if not has_number and not self.at_letter():
+            first = begin == begin_of_sum
+            raise _Problem(
+                begin,
+                "this has no meaning here" if first else "a size is missing after '+' or '-'",
+            )
+        number = sign * (self.digits() if has_number else 1)
+        if not self.at_letter():
+            return self.added(begin, plus, number)
+        if not number:
+            raise _Problem(begin, "a multiple is at least 1")
+        at_name = self.at
+        name = self.word()
+        if name != "_":
+            self.know(at_name, name)
+        found[name] = self.added(begin, found.get(name, 0), number)
+        return plus
+
+    @staticmethod
+    def added(position: int, a: int, b: int) -> int:
+        if abs(a + b) >= TOO_LARGE:
+            raise _Problem(position, "the size is too large")
+        return a + b
+
+    def know(self, begin: int, symbol: str) -> None:
+        """Of a name in the line."""
         other = symbol[1:] if symbol[0] == "*" else f"*{symbol}"
         if other in self.symbols:
             raise _Problem(begin, f"'{symbol}' is '{other}' elsewhere")
@@ -342,7 +422,6 @@ class _Parser:
             if len(self.symbols) == MAX_SYMBOLS:
                 raise _Problem(begin, f"more than {MAX_SYMBOLS} names")
             self.symbols.append(symbol)
-        return dim
 
     def dtype(self) -> Shape:
         """What stands after the colon, as a shape that is still without dimensions."""
@@ -421,28 +500,56 @@ class _Parser:
                 )
         return leader
 
+    def is_there(self, k: int, leader: int | None) -> bool:
+        return self.schema.arguments[k].always_given or k == leader
+
+    def fit_sums(self, inputs: Sequence[Shape], leader: int | None, numbers: Sequence[str]) -> None:
+        """Of a sum of an argument all names but one are known when that is checked, and the one
+        follows.
+        """
+        known = {*numbers}
+        for k, shape in enumerate(inputs):
+            names = {*known}
+            for dim in shape.dims:
+                if sum(name not in names for _, name in dim.terms) > 1:
+                    raise _Problem(
+                        shape.position,
+                        f"'{dim.symbol}' leaves several names open, and one alone can follow from "
+                        "it: others have to be known from what comes before and is always there",
+                    )
+                names |= {*dim.names}
+            if self.is_there(k, leader):
+                known = names
+
     def fit_names(
-        self, inputs: Sequence[Shape], outputs: Sequence[Shape], leader: int | None
+        self,
+        inputs: Sequence[Shape],
+        outputs: Sequence[Shape],
+        leader: int | None,
+        numbers: Sequence[str],
     ) -> None:
+        """Every name of a result is known wherever there is that result."""
         for shape in outputs:
             for dim in shape.dims:
                 if dim.is_anything:
                     raise _Problem(shape.position, "'_' says no size of a result")
-                if dim.size is not None:
-                    continue
-                named = [k for k, other in enumerate(inputs) if dim in other.dims]
-                if not named:
-                    raise _Problem(shape.position, f"'{dim.symbol}' is in no shape of an argument")
-                if not any(
-                    self.schema.arguments[k].always_given
-                    or k == leader
-                    or (shape.rule is DtypeRule.ARGUMENT and shape.source == k)
-                    for k in named
-                ):
-                    raise _Problem(
-                        shape.position,
-                        f"'{dim.symbol}' is known only where an optional tensor or a list is given",
-                    )
+                for name in dim.names:
+                    named = [
+                        k
+                        for k, other in enumerate(inputs)
+                        if any(name in each.names for each in other.dims)
+                    ]
+                    if not named and name not in numbers:
+                        raise _Problem(shape.position, f"'{name}' is in no shape of an argument")
+                    if name not in numbers and not any(
+                        self.is_there(k, leader)
+                        or (shape.rule is DtypeRule.ARGUMENT and shape.source == k)
+                        for k in named
+                    ):
+                        raise _Problem(
+                            shape.position,
+                            f"'{name}' is known only where an optional tensor or a list is given",
+                        )
 
 
 def _is_letter(text: str) -> bool:

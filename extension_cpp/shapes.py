@@ -20,7 +20,7 @@ from torch import Tensor
 
 from extension_cpp import _loader, checks
 from extension_cpp.layout import new_elementwise, same_shape
-from extension_cpp.notation import DtypeRule, Notation, Shape, parse_notation
+from extension_cpp.notation import Dim, DtypeRule, Notation, Shape, parse_notation
 
 Sizes = tuple[int, ...]
 # A call: positional and keyword arguments.
@@ -130,6 +130,9 @@ class Operator:
         arguments = self.schema.arguments
         # Where the tensors are among the arguments.
         self.tensor_positions = [k for k, a in enumerate(arguments) if "Tensor" in str(a.type)]
+        # And the numbers that are sizes.
+        names = [argument.name for argument in arguments]
+        self.number_positions = [names.index(name) for name in self.notation.numbers]
         self.written = [
             k
             for k, position in enumerate(self.tensor_positions)
@@ -163,6 +166,11 @@ class Operator:
                 tensors.append([] if value is None and argument.optional else [value])
         return tensors
 
+    def numbers(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The numbers that are sizes."""
+        values = self.values(args, kwargs)
+        return [values[position] for position in self.number_positions]
+
     def label(self, k: int, i: int) -> str:
         """The name, in messages, of tensor i of tensor argument k."""
         argument = self.notation.arguments[k]
@@ -177,14 +185,21 @@ class Operator:
             RuntimeError: what is wrong: first with dtypes and devices, then with shapes, then with
                 the layout of what is written to.
         """
-        inputs = self.check_tensors(self.tensors(args, kwargs))
+        inputs = self.check_tensors(self.tensors(args, kwargs), self.numbers(args, kwargs))
         for k in self.written:
             for i, tensor in enumerate(inputs.tensors[k]):
                 checks.check_non_overlapping(self.name, self.label(k, i), tensor)
         return inputs
 
-    def check_tensors(self, tensors: Sequence[Sequence[Any]]) -> Inputs:
-        """As :meth:`check`, for the tensors of each tensor argument, but for their layouts."""
+    def check_tensors(
+        self, tensors: Sequence[Sequence[Any]], numbers: Sequence[Any] = ()
+    ) -> Inputs:
+        """As :meth:`check`, but for layouts.
+
+        Args:
+            tensors: those of each tensor argument.
+            numbers: those that are sizes.
+        """
         inputs = Inputs(tensors, None, None, {})
         first_label = ""
         for k, shape in enumerate(self.notation.inputs):
@@ -205,10 +220,23 @@ class Operator:
         torch._check(
             inputs.first is not None, lambda: f"{self.name}: at least one tensor must be given"
         )
+        for name, number in zip(self.notation.numbers, numbers, strict=True):
+            checks.check_not_negative(self.name, name, number)
+            inputs.sizes[name] = (number,)
         for k, shape in enumerate(self.notation.inputs):
             for i in range(len(tensors[k])):
                 self._check_shape(inputs, shape, k, i)
+        for shape in self.notation.outputs:
+            for dim in shape.dims:
+                if dim.terms and not self._is_absent(inputs, shape):
+                    self._check_result(dim, dim.value(inputs.sizes))
         return inputs
+
+    def _check_result(self, dim: Dim, value: Any) -> None:
+        what = f"{self.name}: the size {dim.symbol} of a result"
+        if isinstance(value, int):  # as far as C++ goes
+            torch._check(value < 2**63, lambda: f"{what} is too large")
+        torch._check(value >= 0, lambda: f"{what} must not be negative, got {value}")
 
     def _text(self, k: int, i: int | None, what: str) -> str:
         label = self.notation.arguments[k].name if i is None else self.label(k, i)
@@ -257,6 +285,13 @@ class Operator:
                 continue
             if expected.size is not None:
                 torch._check(part[0] == expected.size, message)
+            elif expected.terms:
+                rest = part[0] - expected.value(inputs.sizes)
+                times, name = expected.open(inputs.sizes) or (1, "")
+                torch._check(rest % times == 0 if name else rest == 0, message)
+                if name:
+                    inputs.sizes[name] = (rest // times,)
+                    torch._check(rest // times >= 0, message)
             elif expected.symbol not in inputs.sizes:
                 inputs.sizes[expected.symbol] = part
             elif expected.symbol == "...":
@@ -293,7 +328,10 @@ class Operator:
         something_known = not shape.dims
         for dim in shape.dims:
             if dim.size is not None:
-                parts.append(dim.symbol.lstrip("0") or "0")
+                parts.append(dim.symbol)
+                something_known = True
+            elif dim.terms:
+                parts.append(dim.symbol if dim.open(known) else str(dim.value(known)))
                 something_known = True
             elif dim.symbol in known and dim.symbol != "...":
                 parts += map(str, known[dim.symbol])
@@ -344,7 +382,7 @@ class Operator:
                 sizes = tuple(inputs.tensors[shape.like][0].shape)
             else:
                 for dim in shape.dims:
-                    sizes += (dim.size,) if dim.size is not None else inputs.sizes[dim.symbol]
+                    sizes += _sizes_of(dim, inputs.sizes)
             found.append((sizes, dtype))
         return found
 
@@ -424,7 +462,7 @@ class Operator:
         values = self.values(args, kwargs)
         tensors = self.tensors(args, kwargs)
         dims = self._dims(in_dims, tensors)
-        checked = self._check_examples(tensors, dims)
+        checked = self._check_examples(tensors, dims, self.numbers(args, kwargs))
         offset = self._join(star, info.batch_size, tensors, dims)
         outputs = self._call(values, tensors)
         if not self.notation.outputs:
@@ -444,7 +482,7 @@ class Operator:
         values = self.values(args, kwargs)
         tensors = self.tensors(args, kwargs)
         dims = self._dims(in_dims, tensors)
-        checked = self._check_examples(tensors, dims)
+        checked = self._check_examples(tensors, dims, self.numbers(args, kwargs))
         for k in self.written:
             if None in dims[k]:
                 raise self._not_batched(k, dims[k].index(None))
@@ -518,16 +556,20 @@ class Operator:
             RuntimeError: what :meth:`check` says of every example.
         """
         tensors = self.tensors(args, kwargs)
-        return self._check_examples(tensors, self._dims(in_dims, tensors))
+        dims = self._dims(in_dims, tensors)
+        return self._check_examples(tensors, dims, self.numbers(args, kwargs))
 
     def _check_examples(
-        self, tensors: Sequence[Sequence[Any]], dims: Sequence[Sequence[int | None]]
+        self,
+        tensors: Sequence[Sequence[Any]],
+        dims: Sequence[Sequence[int | None]],
+        numbers: Sequence[Any],
     ) -> Inputs:
         examples = [
             [_example(tensor, dim) for tensor, dim in zip(*pair, strict=True)]
             for pair in zip(tensors, dims, strict=True)
         ]
-        return self.check_tensors(examples)
+        return self.check_tensors(examples, numbers)
 
     def _dims(
         self, in_dims: Sequence[Any], tensors: Sequence[Sequence[Any]]
@@ -603,7 +645,10 @@ class Operator:
         Raises:
             NotImplementedError: An argument that is no tensor, number or flag has no default.
         """
-        sizes = self._bind(self.notation.inputs[0], tuple(shape))
+        return filter(None, self._samples(make, tuple(shape)))
+
+    def _samples(self, make: Callable[..., Tensor], shape: Sizes) -> Iterator[Call | None]:
+        sizes = self._bind(shape)
         if sizes is None:
             return
         optional = [k for k, argument in enumerate(self.notation.arguments) if argument.optional]
@@ -644,26 +689,18 @@ class Operator:
         Yields:
             A name, the call, and the message that the checks in Python give.
         """
-        first = self.notation.inputs[0]
-        rank = first.single if first.star is None else max(2, first.single)
-        main = [3 + d for d in range(rank)]
-        # Where each dimension is: behind the star, counted from the end.
-        places = [
-            d if first.star is None or d < first.star else d - len(first.dims)
-            for d in range(len(first.dims))
-        ]
-        for at, dim in zip(places, first.dims, strict=True):
-            if dim.size is not None:
-                main[at] = dim.size
-            elif dim.is_name and not dim.is_star:
-                main[at] = main[places[first.dims.index(dim)]]
-        try:
-            good = next(self.samples(make, main), None)
-        except NotImplementedError:
-            if samples is None:
-                raise
-            good = next(samples(make, tuple(main)), None)
-        if good is None:
+        good = None
+        for least in (3, 9):  # of which others may be left where numbers are taken away
+            main = self._first_sizes(least)
+            try:
+                good = next(self.samples(make, main), good)
+            except NotImplementedError:
+                if samples is None:
+                    raise
+                good = next(samples(make, main), good)
+            if good is not None:
+                break
+        else:
             return
         values = self.values(*good)
         for k, position in enumerate(self.tensor_positions):
@@ -687,11 +724,33 @@ class Operator:
             if (most := self.notation.inputs[k].most) is not None:
                 wrong.append(("too many", [tensor] * (most + 1)))
             for what, replaced in wrong:
-                call = self._with_value(good, position, replaced)
-                try:
-                    self.check(*call[0], **call[1])
-                except RuntimeError as error:
-                    yield f"{self.label(k, i)} {what}", call, str(error)
+                yield from self._refused(good, position, replaced, f"{self.label(k, i)} {what}")
+        for name, position in zip(self.notation.numbers, self.number_positions, strict=True):
+            for value in (-1, values[position] + 1):
+                yield from self._refused(good, position, value, f"{name} as {value}")
+
+    def _first_sizes(self, least: int) -> Sizes:
+        """Of the first tensor, with names that are so much and more, and numbers as usual."""
+        first = self.notation.inputs[0]
+        bound = self._number_sizes(())
+        sizes: Sizes = ()
+        for dim in first.dims:
+            rank = max(0, 2 - first.single) if dim.is_star else 1
+            own = tuple(least + len(sizes) + d for d in range(rank))
+            for name in dim.names:
+                bound.setdefault(name, own)
+            sizes += own if dim.is_anything else _sizes_of(dim, bound)
+        return sizes
+
+    def _refused(
+        self, good: Call, position: int, value: Any, what: str
+    ) -> Iterator[tuple[str, Call, str]]:
+        """The call with another value, if it is refused."""
+        call = self._with_value(good, position, value)
+        try:
+            self.check(*call[0], **call[1])
+        except RuntimeError as error:
+            yield what, call, str(error)
 
     def _with_value(self, call: Call, position: int, value: Any) -> Call:
         args, kwargs = call
@@ -699,49 +758,72 @@ class Operator:
             return (*args[:position], value, *args[position + 1 :]), kwargs
         return args, {**kwargs, self.schema.arguments[position].name: value}
 
-    def _bind(self, shape: Shape, sizes: Sizes) -> dict[str, Sizes] | None:
-        """What the names of a shape stand for in a tensor of some sizes; None if it has others."""
+    def _number_sizes(self, given: Sequence[Dim], *, other: bool = False) -> dict[str, Sizes]:
+        """The numbers that are sizes, but for those that are given."""
+        arguments = self.schema.arguments
+        return {
+            name: (self._number(arguments[position], other=other),)
+            for name, position in zip(self.notation.numbers, self.number_positions, strict=True)
+            if not any(dim.symbol == name for dim in given)
+        }
+
+    def _bind(self, sizes: Sizes, *, other: bool = False) -> dict[str, Sizes] | None:
+        """What the names stand for where the first tensor has these sizes; None if it cannot."""
+        shape = self.notation.inputs[0]
         star = len(sizes) - shape.single
         if star < 0 or (shape.star is None and star > 0):
             return None
-        bound: dict[str, Sizes] = {}
-        at = 0
+        parts: list[tuple[Dim, Sizes]] = []
         for dim in shape.dims:
-            part = sizes[at : at + (star if dim.is_star else 1)]
-            at += len(part)
-            wanted = (dim.size,) if dim.size is not None else bound.setdefault(dim.symbol, part)
-            if not dim.is_anything and part != wanted:
-                return None
-        bound.pop("_", None)
-        bound.pop("*_", None)
+            at = sum(len(part) for _, part in parts)
+            parts.append((dim, sizes[at : at + (star if dim.is_star else 1)]))
+        bound = self._number_sizes(shape.dims, other=other)
+        for dim, part in parts:
+            if dim.is_name:
+                bound.setdefault(dim.symbol, part)
+        for dim, part in parts:
+            if found := dim.open(bound):
+                times, name = found
+                bound[name] = ((part[0] - dim.value(bound)) // times,)
+                if bound[name][0] < 0:
+                    return None
+        if any(not dim.is_anything and part != _sizes_of(dim, bound) for dim, part in parts):
+            return None
         return {**bound, "": sizes}  # of the first tensor
 
     def _sample(
         self,
         make: Callable[..., Tensor],
-        sizes: Mapping[str, Sizes],
+        sizes: dict[str, Sizes],
         *,
         numbers: bool = False,
         without: Sequence[int] = (),
         others: Sizes | None = None,
         wide: torch.dtype | None = None,
-    ) -> Call:
-        bound = dict(sizes)
+    ) -> Call | None:
+        """None where a size would be negative."""
+        again = self._bind(sizes[""], other=True) if numbers else sizes
+        if again is None:
+            return None
+        bound = dict(again)
         leader_dtype: torch.dtype | None = None
 
-        def sizes_of(k: int, shape: Shape) -> Sizes:
-            if k == 0:
-                return bound[""]
+        def sizes_of(shape: Shape) -> Sizes:
             result: Sizes = ()
             for dim in shape.dims:
-                if dim.size is not None:
-                    result += (dim.size,)
-                elif dim.symbol == "..." and dim.symbol in bound and others is not None:
+                if dim.symbol == "..." and dim.symbol in bound and others is not None:
                     result += others
-                else:
-                    new = (2, 3) if dim.is_star else (3 + len(bound) % 5,)
-                    result += bound.setdefault(dim.symbol, new)
+                    continue
+                for name in dim.names:
+                    bound.setdefault(name, (2, 3) if dim.is_star else (3 + len(bound) % 5,))
+                result += _sizes_of(dim, {"_": (3,), "*_": (2, 3), **bound})
             return result
+
+        shapes = [bound[""], *map(sizes_of, self.notation.inputs[1:])]
+        if any(
+            size < 0 for sizes in (*shapes, *map(sizes_of, self.notation.outputs)) for size in sizes
+        ):
+            return None
 
         def tensors(k: int) -> Any:
             nonlocal leader_dtype
@@ -757,7 +839,7 @@ class Operator:
                 dtype = wide
             count = 3 if self.notation.arguments[k].is_list else 1
             count = count if shape.most is None else min(count, shape.most)
-            own = sizes_of(k, shape)
+            own = shapes[k]
             made = [make(own) if dtype is None else make(own, dtype=dtype) for _ in range(count)]
             if k == self.notation.leader:
                 leader_dtype = made[0].dtype
@@ -771,11 +853,13 @@ class Operator:
                 k = self.tensor_positions.index(position)
                 value = tensors(k)
                 value = None if k in without else value
-            elif argument.has_default_value() and not numbers:
-                positional = False
-                continue
             else:
-                value = self._number(argument, other=numbers)
+                size = bound[argument.name] if position in self.number_positions else None
+                has_default = argument.has_default_value()
+                if has_default and size in (None, (argument.default_value,)) and not numbers:
+                    positional = False
+                    continue
+                value = self._number(argument, other=numbers) if size is None else size[0]
                 positional = positional and not numbers
             if positional and not argument.kwarg_only:
                 args.append(value)
@@ -800,6 +884,13 @@ class Operator:
         raise NotImplementedError(
             f"{self.name}: no samples follow from its schema: '{argument.name}' has no default"
         )
+
+
+def _sizes_of(dim: Dim, sizes: Mapping[str, Sizes]) -> Sizes:
+    """What stands for it in a shape, where this is what the names stand for."""
+    if dim.size is not None:
+        return (dim.size,)
+    return (dim.value(sizes),) if dim.terms else sizes[dim.symbol]
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from given_shapes import PER_ROW, Unmet, unmet, unmet_backward
+from given_shapes import PER_ROW, Unmet, sizes_among, unmet, unmet_backward
 from kinds import LIST
 from places import Places, backward_shapes, shapes
 
@@ -45,7 +46,7 @@ class Cpp(Places):
             f"<{self.camel}{count}>(k{self.camel}, {self.operands})",
             self.each(settings, ", {a.number}") + ")",
             self.writing(into),
-            self.check,
+            self.own_check,
             "".join(f", {a.info.field.replace('A', 'acc_t<T>')} {a.name}" for a in settings),
             self.each(self.others, parameter, {LIST: ", TensorList {a.name}"}),
             self.each(self.others, ", data_of<T>(contiguous_{a.name})"),
@@ -61,6 +62,9 @@ class Cpp(Places):
         if not self.schema.mutates:
             backward_line = backward_shapes(self.kind, self.schema, line)
             inline.append(self.declaration("Backward", self.backward_schema, backward_line))
+            if self.options.own_backward:
+                takes = [main if n == "input" else n for n in self.kind.backward_takes]
+                inline.append(self.check("Backward", takes, self.backward_schema, backward_line))
         if outputs > 1:
             means = ["mean", *(f"mean_{k}" for k in range(2, outputs))]
             inline += [
@@ -74,9 +78,16 @@ class Cpp(Places):
         literal = schema.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?")
         return f'const Operator k{self.camel}{suffix}{{"{literal}", "{line}"}};'
 
+    def check(self, suffix: str, tensors: Sequence[str], schema: str, line: str) -> str:
+        # A template's own line has none.
+        sizes = sizes_among(self.schema, schema, line) if self.options.shapes else []
+        numbers = [a.name for a in sizes]
+        return f"k{self.camel}{suffix}.check({', '.join([*tensors, *numbers])})"
+
     @property
-    def check(self) -> str:
-        return f"k{self.camel}.check({', '.join(a.name for a in self.schema.tensors)})"
+    def own_check(self) -> str:
+        line = self.options.shapes or shapes(self.kind, self.schema)
+        return self.check("", [a.name for a in self.schema.tensors], self.schema.text, line)
 
     def writing(self, call: str) -> str:
         """A call that writes to the main tensor: the others that are written to get the same."""
@@ -105,8 +116,10 @@ class Cpp(Places):
             )
         text = self.with_checks(text)
         has_optional_first = self.schema.tensors[0].type != "Tensor"
-        if has_optional_first and f"{self.check};" not in text:  # for which the main one stands in
-            text = re.sub(rf"(?=return \w+<{self.camel}\b)", f"{self.check};\n  ", text)
+        if (
+            has_optional_first and f"{self.own_check};" not in text
+        ):  # for which the main one stands in
+            text = re.sub(rf"(?=return \w+<{self.camel}\b)", f"{self.own_check};\n  ", text)
         for function, header in (("all_of", "algorithm"), ("accumulate", "numeric")):
             if f"std::{function}" in text and f"<{header}>" not in text:
                 includes = r'((?:#include ".*\n)+)(?:\n((?:#include <.*\n)+))?'

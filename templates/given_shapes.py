@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from kinds import LIST, Kind, Options, defined_in, sides
 from places import backward_schema, backward_shapes, shapes
-from schema import Argument, Refusal, Schema
+from schema import Argument, Refusal, Schema, names_in
 
 # The shapes in the lines of the templates.
 ROW, PER_ROW, ANY = "*rows n", "*rows", "*shape"
@@ -159,11 +159,19 @@ def _broadcasts(dims: Sequence[Any], to: Sequence[Any], dots: bool) -> bool:
 
 
 def check_line(kind: Kind, schema: Schema, options: Options) -> None:
-    """Refuses a line from which one follows for the backward operator that is none.
+    """Refuses a line from which one follows for the backward operator that is none, or one with
+    sizes that the loops of the template do not know.
 
     Raises:
         Refusal: says what is wrong with that, and what to do instead.
     """
+    if options.shapes and not kind.lists:
+        for number in sizes_among(schema, schema.text, options.shapes):
+            raise Refusal(
+                f"--shapes \"{options.shapes}\": the loops of the template '{kind.name}' are for "
+                f"sizes of tensors, and {number.name} is a number of the schema: start from a "
+                "template with a kernel of your own, or call it otherwise in the line"
+            )
     if not options.own_backward or schema.mutates:
         return
     line = options.shapes or shapes(kind, schema)
@@ -214,9 +222,14 @@ def works_as_it_is(kind: Kind, schema: Schema, options: Options) -> bool:
     )
 
 
-def made(schema: Schema, line: str) -> tuple[str, dict[str, str]]:
+def made(schema: Schema, line: str, values: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """Of samples whose first tensor has `shape`, as Python: a condition, empty where every shape
-    will do that has a dimension, and each tensor.
+    will do that has a dimension; and each tensor, with the numbers that are sizes.
+
+    Args:
+        schema: it may have stand-ins for its arguments' names.
+        line: its shapes.
+        values: what is passed for the arguments.
     """
     given = notation()["parse_notation"](schema.text, line)
     first = given.inputs[0]
@@ -224,20 +237,35 @@ def made(schema: Schema, line: str) -> tuple[str, dict[str, str]]:
     conditions = []
     if star is None or first.single > 1:
         conditions.append(f"len(shape) {'==' if star is None else '>='} {first.single}")
-    sizes: dict[str, str] = {}  # what the names stand for
+    numbers = dict(zip(given.numbers, sizes_among(schema, schema.text, line), strict=True))
+    of_first = {dim.symbol for dim in first.dims}
+    # What the names stand for.
+    sizes = {name: values[a.name] for name, a in numbers.items() if name not in of_first}
     for d, dim in enumerate(first.dims):
         size = f"shape[{d if star is None or d < star else d - count}]"
         if d == star:
             size = f"*shape[{d or ''}:{d + 1 - count or ''}]" if count > 1 else "*shape"
         same = str(dim.size) if dim.size is not None else sizes.get(dim.symbol, size)
-        if same != size:
+        if found := dim.open(sizes):
+            times, name = found
+            rest = _sum([size], dim, sizes, -1)
+            conditions += [f"({rest}) % {times} == 0"] * (abs(times) > 1)
+            sizes[name] = f"({rest}) // {times}" if abs(times) > 1 else rest
+        elif dim.terms:
+            conditions.append(f"{size} == {_sum([], dim, sizes)}")
+        elif same != size:
             conditions.append(f"{size} == {same}")
         elif not dim.is_anything:
             sizes[dim.symbol] = size
 
     def source(shape: Any) -> str:
-        other = ("2, 3" if dim.is_star else str(dim.size or 3) for dim in shape.dims)
-        parts = [sizes.get(dim.symbol, x) for dim, x in zip(shape.dims, other, strict=True)]
+        parts = []
+        for dim in shape.dims:
+            for name in dim.names:
+                sizes.setdefault(name, "2, 3" if dim.is_star else "3")
+            anything = "2, 3" if dim.is_star else str(dim.size or 3)
+            of_terms = _sum([], dim, sizes) if dim.terms else anything
+            parts.append(sizes[dim.symbol] if dim.is_name else of_terms)
         text = ", ".join(parts)
         text = f"({text}{',' * (len(parts) == 1 and ',' not in text)})"
         if shape.dims == first.dims:
@@ -248,11 +276,35 @@ def made(schema: Schema, line: str) -> tuple[str, dict[str, str]]:
         dtypes = {"exact": f", dtype={own.dtype}", "sum": ", dtype=sum_dtype(make.dtype)"}
         return f"make({text}{dtypes.get(own.rule.value, '')})"
 
-    tensors = {}
+    found = {a.name: sizes[name] for name, a in numbers.items()}
     for a, shape in zip(schema.tensors, given.inputs, strict=True):
         one = source(shape)
-        tensors[a.name] = f"[{one}, {one}]" if a.type == LIST else one
-    return " and ".join(conditions), tensors
+        found[a.name] = f"[{one}, {one}]" if a.type == LIST else one
+    return " and ".join(conditions), found
+
+
+def _sum(start: Sequence[str], dim: Any, sizes: Mapping[str, str], sign: int = 1) -> str:
+    """A sum of which names are known, after what it starts with, as Python."""
+    text = "".join(start)
+    terms = [(sign * times, sizes[name]) for times, name in dim.terms if name in sizes]
+    for times, size in [*terms, (sign * dim.plus, "1")]:
+        part = f"({size})" if " " in size else size
+        many = str(abs(times)) if size == "1" else f"{abs(times)} * {part}"
+        if times:
+            text += f" {'-' if times < 0 else '+'} {part if abs(times) == 1 else many}"
+    return text.removeprefix(" + ").strip()
+
+
+def sizes_among(schema: Schema, text: str, line: str) -> list[Argument]:
+    """The arguments that are numbers and, in a line, sizes.
+
+    Args:
+        schema: it may have stand-ins for its arguments' names.
+        text: that schema, or its backward operator's, under the names themselves.
+        line: the shapes.
+    """
+    named = dict(zip(names_in(schema.text), schema.arguments, strict=True))
+    return [named[name] for name in notation()["parse_notation"](text, line).numbers]
 
 
 # ----- what the docstring says
@@ -298,6 +350,7 @@ class Said:
         self.options = options
         self.given = notation()["parse_notation"](schema.text, options.shapes)
         self.main = schema.tensors.index(schema.main)
+        self.sizes = sizes_among(schema, schema.text, options.shapes)
         shapes = (*self.given.inputs, *self.given.outputs)
         self.stars = {dim.symbol for shape in shapes for dim in shape.dims if dim.is_star}
 
@@ -330,6 +383,8 @@ class Said:
         return f"the dtype of {like}"
 
     def argument(self, argument: Argument) -> str:
+        if argument in self.sizes:
+            return "an integer that is not negative."
         if not argument.is_tensor:
             return argument.info.describe
         k = self.schema.tensors.index(argument)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from kinds import LIST, Kind, Options, sides
 from naming import camel, free
-from schema import Argument, Schema, parse
+from schema import Argument, Schema, names_in, parse
 
 
 class Places:
@@ -70,7 +70,12 @@ def shapes(kind: Kind, schema: Schema) -> str:
     first = [a.type for a in schema.tensors].index("Tensor")
     inputs[:first] = [f"{shape}:{schema.tensors[first].name}" for shape in inputs[:first]]
     outputs = [kind.outputs[min(k, len(kind.outputs) - 1)] for k in range(schema.outputs)]
-    return f"{', '.join(inputs)} -> {', '.join(outputs)}".rstrip()
+    return own_sizes(schema.text, f"{', '.join(inputs)} -> {', '.join(outputs)}".rstrip())
+
+
+def own_sizes(schema: str, line: str) -> str:
+    """A line of a template's, whose `n` is none of the schema's numbers."""
+    return re.sub(r"(?<![\w*:=])n\b", free("n", names_in(schema, "int", "SymInt")), line)
 
 
 def backward_shapes(kind: Kind, schema: Schema, line: str) -> str:

@@ -56,8 +56,11 @@ class Python(Places):
     def python_call(self, function: str, values: dict[str, str] | None = None) -> str:
         """Of an operator's own arguments, or of those that have values."""
         values = values or {a.name: a.name for a in self.schema.arguments}
-        given = [a for a in self.schema.arguments if a.name in values]
-        words = [f"{a.name}=" * a.kwarg_only + values[a.name] for a in given]
+        words, by_keyword = [], False
+        for a in self.schema.arguments:
+            by_keyword |= a.kwarg_only or a.name not in values
+            if a.name in values:
+                words.append(f"{a.name}=" * by_keyword + values[a.name])
         return f"{function}({', '.join(words)})"
 
     @property
@@ -133,10 +136,10 @@ class Spec(Python):
             # Distinct within each type; int and int? share a series.
             n = next(series[a.type.rstrip("?").replace("SymInt", "int")])
             values[a.name] = a.info.values[n % len(a.info.values)]
-        condition = ""
+        condition, said = "", dict[str, str]()
         if self.options.shapes is not None:
-            condition, tensors = made(self.schema, self.options.shapes)
-            values |= tensors
+            condition, said = made(self.schema, self.options.shapes, values)
+            values |= said
         # Of switches there are two values only: so many calls that each pair differs somewhere.
         switches = [a.name for a in arguments if a.type == "bool"]
         lines = []
@@ -144,7 +147,8 @@ class Spec(Python):
             values |= {name: str(not n >> bit & 1) for n, name in enumerate(switches)}
             lines.append(self.python_call("Sample", values))
         # And one without what may be left out.
-        bare = {a.name: values[a.name] for a in arguments if a.default is None}
+        kept = [a for a in arguments if a.default is None or (a.name in said and not a.is_tensor)]
+        bare = {a.name: values[a.name] for a in kept}
         bare |= {a.name: "None" for a in arguments if a.name in bare and a.type.endswith("?")}
         bare |= {a.name: "[]" for a in arguments if a.name in bare and a.type == LIST}
         lines = [f"yield {x}\n" for x in dict.fromkeys([*lines, self.python_call("Sample", bare)])]

@@ -338,6 +338,12 @@ def parse(text: str) -> Schema:
     return Schema(text, parsed.name, arguments, len(parsed.returns))
 
 
+def names_in(text: str, *types: str) -> list[str]:
+    """The names of a schema's arguments, or of those of some types."""
+    arguments = torch._C.parse_schema(text).arguments
+    return [a.name for a in arguments if not types or a.real_type.str() in types]
+
+
 def one_line(text: str) -> str:
     """The schema with single spaces between its words; strings stay as they are.
 

@@ -58,6 +58,11 @@ SCHEMAS = [
     ["writes_lists(Tensor? y, Tensor(a!) x, Tensor[] rest, Tensor(b!) z, float a) -> ()"],
     # Of which no batching rule follows.
     ["plain(Tensor x, Tensor y) -> Tensor", "--shapes", "n m, n m -> n m"],
+    # A number that is a size, beside one that is called as a size of the template.
+    [
+        "sized(Tensor x, int heads, Tensor y, int n=2) -> Tensor",
+        *("--template", "kernel", "--shapes", "*rows heads m, *rows heads m -> *rows heads m"),
+    ],
     ["no_cuda(Tensor x, float a) -> Tensor", "--no-cuda", "--backward", "torch"],
     ["no_cpu(Tensor x, float a) -> Tensor", "--no-cpu"],
     ["no_grad(Tensor x, int n) -> (Tensor, Tensor, Tensor, Tensor)", "--no-grad"],

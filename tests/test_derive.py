@@ -741,6 +741,18 @@ def test_the_square_of_an_integer_has_a_name(define):
     assert "const double n_squared = double(n) * double(n);" in text
 
 
+def test_a_number_may_be_called_as_the_columns_are(define):
+    """Which is no size of a row."""
+    source = """
+def f(x: Tensor, weight: Tensor, n: int, n_: float) -> Tensor:
+    return x * n_ / x.sum(-1, keepdim=True) * n * weight
+"""
+    text = assemble(read(define(source))).files["f.cpp"]
+    lines = re.findall(r'"(\*rows [^"]*)"', text)
+    assert lines[0].startswith("*rows n_, n_ -> *rows n_")
+    assert not any(re.search(r"\bn\b", line) for line in lines)
+
+
 @pytest.mark.parametrize("name", ["SCALE", "DX", "W1"])
 def test_a_value_may_be_called_as_macros_are(name, define):
     source = f"""

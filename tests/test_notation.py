@@ -37,8 +37,25 @@ REFUSED = [
     ("f(Tensor a) -> Tensor", "*r *c n -> n", "a second '*' or '...' in one shape", 3),
     ("f(Tensor a) -> Tensor", "... *c n -> n", "a second '*' or '...' in one shape", 4),
     ("f(Tensor a) -> Tensor", "* n -> n", "a name is missing after '*'", 1),
-    ("f(Tensor a) -> Tensor", "3d -> 3", "a name starts with a letter", 0),
     ("f(Tensor a) -> Tensor", "1234567890123456789 -> ()", "the size is too large", 0),
+    ("f(Tensor a) -> Tensor", "999999999999999999+1 -> ()", "the size is too large", 19),
+    ("f(Tensor a) -> Tensor", "n -> 999999999999999999n+n", "the size is too large", 25),
+    ("f(Tensor a) -> Tensor", "0n -> ()", "a multiple is at least 1", 0),
+    ("f(Tensor a) -> Tensor", "n+ -> ()", "a size is missing after '+' or '-'", 2),
+    ("f(Tensor a) -> Tensor", "n+*rows -> ()", "a size is missing after '+' or '-'", 2),
+    ("f(Tensor a) -> Tensor", "n--1 -> ()", "a size is missing after '+' or '-'", 2),
+    ("f(Tensor a) -> Tensor", "+n -> ()", "this has no meaning here", 0),
+    ("f(Tensor a) -> Tensor", "n 2*m -> ()", "a space is missing before '*'; twice n is 2n", 3),
+    ("f(Tensor a) -> Tensor", "n 3-4 -> ()", "the size is negative", 2),
+    ("f(Tensor a) -> Tensor", "n-n-1 -> ()", "the size is negative", 0),
+    ("f(Tensor a) -> Tensor", "n 2_ -> ()", "'_' stands alone: it is in no sum", 2),
+    ("f(Tensor a) -> Tensor", "n _-1 -> ()", "'_' stands alone: it is in no sum", 2),
+    ("f(Tensor a) -> Tensor", "n+m -> n", "'n+m' leaves several names open, and one alone ", 0),
+    ("f(Tensor a, Tensor? b) -> Tensor", "n+k, k:any -> ()", "'n+k' leaves several names ", 0),
+    ("f(Tensor a, int? k) -> Tensor", "n -> k", "'k' is in no shape of an argument", 5),
+    ("f(Tensor a, int[] k) -> Tensor", "n -> n+2k", "'k' is in no shape of an argument", 5),
+    ("f(Tensor a, int k) -> Tensor", "n -> *k", "'*k' is in no shape of an argument", 5),
+    ("f(Tensor a, Tensor? b) -> Tensor", "n, 2m -> m", "'m' is known only where an ", 9),
     ("f(Tensor a) -> Tensor", "n? -> n", "this has no meaning here", 1),
     ("f(Tensor a) -> Tensor", "n é -> n", "this has no meaning here", 2),
     ("f(Tensor a) -> Tensor", "n - > n", "this has no meaning here", 2),
@@ -75,7 +92,7 @@ REFUSED = [
     ),
     ("f(Tensor[] a) -> Tensor", "n [ -> n", "a number is missing after '['", 3),
     ("f(Tensor[] a) -> Tensor", "n [6 -> n", "']' is missing", 4),
-    ("f(Tensor[] a) -> Tensor", "n [6x] -> n", "a name starts with a letter", 3),
+    ("f(Tensor[] a) -> Tensor", "n [6x] -> n", "']' is missing", 4),
     ("f(Tensor[] a) -> Tensor", "[6] -> n", "this has no meaning here", 0),
     ("f(Tensor[] a) -> Tensor", "n [6] m -> n", "nothing but a dtype follows '[n]'", 6),
     ("f(Tensor a) -> Tensor", "n [6] -> n", "'a' is no list", 0),
@@ -107,6 +124,7 @@ SCHEMAS = [
     'f(Tensor[] xs, Tensor y, str mode="a,(b", int[2] k=[1, 2]) -> Tensor',
     "f(Tensor a, Tensor(a!) b, bool flag=False) -> ()",
     "f(Tensor? a, Tensor[3] b, Tensor c) -> (Tensor x, Tensor y)",
+    "f(Tensor a, int n, *, SymInt k=3, int? m=None) -> (Tensor, Tensor)",
 ]
 
 
@@ -143,9 +161,27 @@ def test_a_refusal_shows_the_place(
 
 # Of pieces, not of letters: most lines then are near to one that means something.
 PIECES = ["n", "m", "*rows", "...", "3", "_", "*_", "()", ":sum", ":wide", ":int64", ":any", ":a"]
-PIECES += ["=a", "=b", "=y", ":b", ":y", "[64]", "[", "]"]
+PIECES += [
+    "=a",
+    "=b",
+    "=y",
+    ":b",
+    ":y",
+    "[64]",
+    "[",
+    "]",
+    "k",
+    "2n",
+    "n+k",
+    "k-n+2",
+    "n+m-3k",
+    "2*n",
+]
 LINES = st.lists(st.sampled_from([*PIECES, "n", ",", ",", " ", "->", "->", "*", "-", "é"])).map(
     " ".join
+)
+SUMS = st.lists(st.sampled_from(["n", "k", "m", "_", "2", "3", "+", "-", "-", "->", " "])).map(
+    "".join
 )
 SHAPES = st.lists(st.sampled_from(PIECES), min_size=1, max_size=3).map(" ".join)
 SIDES = st.lists(SHAPES, max_size=3).map(", ".join)
@@ -153,7 +189,10 @@ SIDES = st.lists(SHAPES, max_size=3).map(", ".join)
 
 @given(
     schema=st.sampled_from(SCHEMAS),
-    line=st.one_of(LINES, st.text(max_size=20), st.tuples(SIDES, SIDES).map(" -> ".join)),
+    line=st.one_of(
+        *(LINES, st.text(max_size=20), SUMS),
+        *(st.tuples(side, side).map(" -> ".join) for side in (SIDES, SUMS)),
+    ),
 )
 @example(SCHEMAS[0], "*rows n -> *rows n")
 @example(SCHEMAS[1], "*rows n:float32, n:any -> *rows, n:b")
@@ -183,6 +222,25 @@ def test_what_a_line_means():
     assert (sums.rule, grad.rule, grad.source) == (DtypeRule.SUM, DtypeRule.ARGUMENT, 1)
     assert notation.leader == 0
     assert [argument.always_given for argument in notation.arguments] == [True, False, False, True]
+
+
+def test_sums_and_numbers():
+    notation = parse_notation(
+        "f(Tensor x, Tensor offsets, int k, SymInt m, int unused) -> (Tensor, Tensor)",
+        "*rows 2n k, b+1 -> *rows n+2k-1 m+b, n-n+3 k+1-1",
+    )
+    assert notation.numbers == ("k", "m")
+    rows, double, k = notation.inputs[0].dims
+    assert (double.symbol, double.terms, double.plus, double.names) == (
+        "2n",
+        ((2, "n"),),
+        0,
+        ("n",),
+    )
+    assert (k.is_name, double.is_name, rows.is_name) == (True, False, True)
+    assert notation.outputs[0].dims[1].terms == ((1, "n"), (2, "k"))
+    assert notation.outputs[0].dims[1].plus == -1
+    assert [(dim.symbol, dim.size) for dim in notation.outputs[1].dims] == [("3", 3), ("k", None)]
 
 
 def test_a_result_can_be_shaped_like_an_argument():

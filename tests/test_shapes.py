@@ -104,6 +104,8 @@ def compare(op: Operator, seed: int) -> None:
         if isinstance(arg, list):
             elements = [spoil(rng, t) if rng.random() < 0.3 else t for t in arg]
             spoilt.append([t for t in elements if t is not None][: rng.choice([0, 1, 3, 3])])
+        elif isinstance(arg, int):
+            spoilt.append(rng.choice([arg, arg, arg, arg + 1, 0, -1]))
         else:
             spoilt.append(spoil(rng, arg) if rng.random() < 0.6 / (k + 1) ** 0.5 else arg)
     flat = [t for arg in spoilt for t in (arg if isinstance(arg, list) else [arg])]
@@ -126,6 +128,7 @@ NAMES = [
     ),
     *("where", "less", "sum", "sum_broadcast", "columns", "trace", "traces", "gray", "add_to"),
     *("middle", "scale", "quantize", "masked", "anything", "follows"),
+    *("topk", "halves", "blocks", "joined", "padded", "slid", "varlen", "split"),
 ]
 
 
@@ -148,7 +151,7 @@ def test_bad_inputs_fail_with_one_text(declared: Mapping[str, Operator], name: s
     for what, (args, kwargs), message in bad_inputs:
         assert outcome(lambda: op.overload(*args, **kwargs)) == message, what  # noqa: B023
     labels = {what.split()[0].partition("[")[0] for what, _, _ in bad_inputs}
-    assert labels == {argument.name for argument in op.notation.arguments}
+    assert labels == {argument.name for argument in op.notation.arguments} | {*op.notation.numbers}
 
 
 MESSAGES = [
@@ -194,6 +197,17 @@ MESSAGES = [
         [(3, 4), (5,)],
         "index must be torch.int64, got torch.float32",
     ),
+    ("topk", [(3, 4), -2], "k must not be negative, got -2"),
+    ("halves", [(3, 5)], "x must have shape (*rows, 2n), got (3, 5)"),
+    ("halves", [(3, 6), (3, 2)], "gate must have shape (3, 3), got (3, 2)"),
+    ("blocks", [(3, 8, 3)], "x must have shape (*rows, 4n, 2m), got (3, 8, 3)"),
+    ("blocks", [(4,)], "x must have shape (*rows, 4n, 2m), got (4,)"),
+    ("padded", [(3, 4), 1, 2**62], "the size before+n+2after of a result is too large"),
+    ("padded", [(3, 4), 1, -1], "after must not be negative, got -1"),
+    ("slid", [(3, 1), (4,)], "the size 3n-k+2step of a result must not be negative, got -2"),
+    ("slid", [(3, 0), (4,)], "x must have shape (b, 3n+1), got (3, 0)"),
+    ("split", [(4, 2), [(3,)]], "parts[0] must have shape (2,), got (3,)"),
+    ("split", [(4, 3), []], "x must have shape (n-k, 2), got (4, 3)"),
 ]
 
 
@@ -203,8 +217,8 @@ def test_messages(declared: Mapping[str, Operator], name: str, shapes: list[Any]
     args = [
         torch.ones(shape)
         if isinstance(shape, tuple)
-        else None
-        if shape is None
+        else shape
+        if shape is None or isinstance(shape, int)
         else [torch.ones(element) for element in shape]
         for shape in shapes
     ]
@@ -218,6 +232,37 @@ def test_a_list_without_a_limit_is_refused_before_its_pointers_overflow(library:
     many([torch.ones(1)] * 64)
     with pytest.raises(RuntimeError, match="a list of more than 64 tensors"):
         many([torch.ones(1)] * 65)
+
+
+def test_what_check_is_given_is_counted(library: Path):
+    with pytest.raises(RuntimeError) as error:
+        getattr(torch.ops, NAMESPACE).forgetful(torch.ones(3), 2)
+    assert str(error.value) == (
+        "topk: check() got 1 tensors and 0 numbers, but the shapes are of 1 tensors and 1 numbers"
+    )
+
+
+def test_samples_have_the_sizes_that_sums_and_numbers_say():
+    def samples(schema: str, line: str, shape: tuple[int, ...]) -> list[Any]:
+        calls = Operator("nowhere", schema, line).samples(Make(requires_grad=False), shape)
+        return [
+            [
+                tuple(x.shape) if isinstance(x, torch.Tensor) else x
+                for x in (*args, *kwargs.values())
+            ]
+            for args, kwargs in calls
+        ]
+
+    halves = ("f(Tensor x, Tensor gate) -> Tensor", "*rows 2n, *rows n -> *rows n")
+    assert samples(*halves, (5, 6)) == [[(5, 6), (5, 3)]]
+    assert samples(*halves, (5, 7)) == []
+    # A number that the first tensor has follows from it, others are 1, then 2, or as their default.
+    heads = ("f(Tensor x, int heads, int k=4) -> Tensor", "t heads -> t k")
+    assert samples(*heads, (5, 3)) == [[(5, 3), 3], [(5, 3), 3, 5]]
+    # No size is negative.
+    slid = ("f(Tensor x, Tensor taps, int k=0) -> Tensor", "n, m -> n-k")
+    assert samples(*slid, (1,)) == [[(1,), (6,)], [(1,), (6,), 1]]
+    assert samples(*slid, (0,)) == [[(0,), (6,)]]
 
 
 def test_dtypes_and_devices_come_before_shapes(declared: Mapping[str, Operator]):
@@ -310,6 +355,25 @@ def test_fake_kernels_add_no_guards_that_sizes_do_not_need(name: str):
     assert [guard.expr for guard in env.guards] == []
 
 
+def test_sizes_that_follow_from_others_stay_symbols():
+    schema = "f(Tensor x, SymInt k) -> (Tensor, Tensor)"
+    op = Operator("nowhere", schema, "*rows 2n -> *rows n+k, k")
+    env = ShapeEnv()
+    tensors = torch.empty(3, 8), torch.empty(5)
+    with FakeTensorMode(shape_env=env) as mode:
+        x, like = (mode.from_tensor(t, static_shapes=False) for t in tensors)
+        k = like.shape[0]
+        sums, numbers = op.fake(x, k)
+        assert not any(isinstance(size, int) for size in (*sums.shape, *numbers.shape))
+        assert (*sums.shape, *numbers.shape) == (3, 9, 5)
+        unknown = env.create_unbacked_symint()
+        sums, _ = op.fake(x, unknown)
+        assert sums.shape[1] == x.shape[1] // 2 + unknown
+        sums, _ = op.fake(torch.empty(3, unknown), 1)
+        assert not isinstance(sums.shape[1], int)
+    assert env.deferred_runtime_asserts
+
+
 def test_sizes_that_no_one_knows_are_checked_when_they_are_known():
     op = operator("extension_cpp::fused_op")
     env = ShapeEnv()
@@ -356,6 +420,16 @@ BATCHED = [
         lambda x, m, c=2.0: c * x if m is None else torch.where(m, x, c),
     ),
     ("total(Tensor[] xs) -> Tensor", "... -> ...", lambda xs: sum(xs)),
+    (
+        "ends(Tensor x, int k) -> (Tensor, Tensor)",
+        "*rows n -> *rows k+1, *rows n-1",
+        lambda x, k: (x[..., :1].expand(*x.shape[:-1], k + 1).clone(), x.diff()),
+    ),
+    (
+        "glu(Tensor x, Tensor g) -> Tensor",
+        "*rows 2n, *rows n -> *rows n",
+        lambda x, g: x.unflatten(-1, (2, g.shape[-1])).sum(-2) * g,
+    ),
     ("take(Tensor t, Tensor i) -> Tensor", "n d, *b:int64 -> *b d", lambda t, i: t[i % t.shape[0]]),
 ]
 
@@ -376,9 +450,9 @@ def test_batching_rules_do_as_a_loop(
     first = op.notation.inputs[0]
     rank = first.single + (0 if first.star is None else rng.randrange(3))
     sizes = tuple(rng.choice([1, 2, 3]) for _ in range(rank))
-    args, kwargs = rng.choice(
-        list(op.samples(Make(dtype=torch.float64, requires_grad=False), sizes))
-    )
+    make = Make(dtype=torch.float64, requires_grad=False)
+    even = tuple(2 * size for size in sizes)
+    args, kwargs = rng.choice(list(op.samples(make, sizes)) or list(op.samples(make, even)))
     batch = rng.choice([1, 2, 3])
     star = op.notation.outputs[0].star_symbol
     examples: list[list[Any]] = [[] for _ in range(batch)]

@@ -454,6 +454,12 @@ def test_refused_schemas(text, message, checkout):
             for what in (["f(Tensor x) -> Tensor"], ["--from", "f.py:f"])
             for line in ("", " ")
         ),
+        (
+            ["f(Tensor x, int k) -> Tensor", "--shapes", "*rows n -> *rows k"],
+            "--shapes \"*rows n -> *rows k\": the loops of the template 'elementwise' are for sizes of "
+            "tensors, and k is a number of the schema: start from a template with a kernel of your "
+            "own, or call it otherwise in the line",
+        ),
         (["--remove", "nothing_of_that_name"], "there is no operator 'nothing_of_that_name'"),
     ],
 )
@@ -692,6 +698,12 @@ Raises:
     RuntimeError: a dtype, device or shape other than the above.
 """,
     )
+    text = docstring(
+        "f(Tensor x, int k) -> Tensor", "--template", "kernel", "--shapes", "b 2n+1 -> b n+k k"
+    )
+    assert "x: of shape `(b, 2n+1)` and any layout" in text
+    assert "k: an integer that is not negative." in text
+    assert "A contiguous tensor of shape `(b, n+k, k)` with the dtype of `x`." in text
     assert_expected_inline(
         docstring(
             "f(Tensor index, Tensor x, Tensor? w, Tensor[] rest, Tensor sums, Tensor mask, Tensor z,"
@@ -830,6 +842,11 @@ SAMPLED = [
         "*b k 3, *b k:int64, *b:bool, k [4]:wide, *c 2 n:i -> *b k",
     ],
     [
+        "sums(Tensor x, Tensor y, int n, str mode='a', int k=2, int heads=3) -> Tensor",
+        *("--template", "kernel", "--no-grad", "--shapes"),
+        "heads t 2d-1, d k:sum -> t d+n heads",
+    ],
+    [
         "g(Tensor x, Tensor y, Tensor z, Tensor u, str a) -> Tensor",
         *("--no-grad", "--shapes", "n *r n, *r, (), ... -> *r"),
     ],
@@ -846,6 +863,10 @@ def samples(make, shape):
     if len(shape) >= 2 and shape[-1] == 3:
         yield Sample(make(shape), make((*shape[:-2], shape[-2]), dtype=torch.int64), make(shape[:-2], dtype=torch.bool), [make((shape[-2],)), make((shape[-2],))], make((2, 3, 2, 3), dtype=torch.int64), 'ab')
         yield Sample(make(shape), make((*shape[:-2], shape[-2]), dtype=torch.int64), None, [], make((2, 3, 2, 3), dtype=torch.int64), 'ab')
+def samples(make, shape):
+    if len(shape) == 3 and (shape[2] + 1) % 2 == 0:
+        yield Sample(make(shape), make(((shape[2] + 1) // 2, 3), dtype=sum_dtype(make.dtype)), 2, 'ab', 3, shape[0])
+        yield Sample(make(shape), make(((shape[2] + 1) // 2, 3), dtype=sum_dtype(make.dtype)), 2, k=3, heads=shape[0])
 def samples(make, shape):
     if len(shape) >= 2 and shape[-1] == shape[0]:
         yield Sample(make(shape), make(shape[1:-1]), make(()), make((2, 3)), 'ab')
@@ -867,6 +888,32 @@ def test_samples_are_what_the_line_takes(case, dtype):
     assert len(made) >= 2
     for sample in made:
         line.check(*sample.args, **sample.kwargs)
+
+
+def test_numbers_that_are_sizes_go_to_the_checks():
+    line = "*rows m+k, *rows 2m+1 -> *rows m"
+    files = generate(
+        "f(Tensor x, Tensor y, float k_, SymInt k) -> Tensor",
+        *("--template", "kernel", "--shapes", line),
+    )
+    assert (
+        '(Tensor grad_output, float k_, SymInt k) -> Tensor", "*rows m -> *rows m+k"'
+        in (files["f.h"])
+    )
+    for source in (files["f_cpu.cpp"], files["f_cuda.cu"]):
+        (given,) = re.findall(r"kF\.check\((.*?)\)", source)
+        (of_backward,) = re.findall(r"kFBackward\.check\((.*?)\)", source)
+        assert given.replace(" ", "") == f"x,y,{given.split()[-1]}"
+        assert of_backward == f"grad_output, {given.split()[-1]}"
+        assert f"int64_t {given.split()[-1]}" in source
+
+
+@pytest.mark.parametrize("options", [["--template", "kernel"], ["--template", "rowwise"], []])
+def test_a_number_that_is_called_as_a_size_of_the_template_is_none(options):
+    files = generate("f(Tensor x, int n) -> Tensor", *options)
+    lines = re.findall(r'-> Tensor",\s*"(.*?)"', "".join(files.values()))
+    assert len(lines) == 2
+    assert not any(re.search(r"\bn\b", line) for line in lines)
 
 
 def test_shapes_can_be_given():

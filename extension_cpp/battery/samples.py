@@ -58,8 +58,14 @@ def _of_rank(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
 def _with_sizes_of(line: Shape, shape: tuple[int, ...]) -> tuple[int, ...]:
     sizes = list(shape)
     for d, dim in enumerate(line.dims):
-        if dim.size is not None and len(sizes) >= line.single:
-            sizes[d if line.star is None or d < line.star else d - len(line.dims)] = dim.size
+        at = d if line.star is None or d < line.star else d - len(line.dims)
+        if len(sizes) < line.single or dim.is_name or dim.is_anything:
+            continue
+        if dim.size is not None:
+            sizes[at] = dim.size
+        elif len(dim.terms) == 1 and (times := dim.terms[0][0]) > 0:
+            # The next that can be; of other sums any may be.
+            sizes[at] = max(0, -(-(sizes[at] - dim.plus) // times)) * times + dim.plus
     return tuple(sizes)
 
 

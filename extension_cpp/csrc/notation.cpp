@@ -1,5 +1,7 @@
 #include "notation.h"
 
+#include <cstdlib>
+
 namespace extension_cpp {
 namespace {
 
@@ -7,6 +9,9 @@ struct NotationError {
   size_t position;
   std::string text;
 };
+
+// Of numbers in a line: the sum of two is still one of C++.
+constexpr int64_t kTooLarge = 1'000'000'000'000'000'000;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -49,6 +54,7 @@ std::vector<std::string_view> split_arguments(std::string_view text) {
 struct SchemaTensors {
   std::string name;
   std::vector<TensorArgument> arguments;
+  std::vector<std::string> numbers;  // that can be sizes
   size_t results = 0;
   std::string problem;  // why no line of shapes can describe the operator
 
@@ -60,6 +66,9 @@ struct SchemaTensors {
     for (std::string_view argument : split_arguments(schema.substr(std::min(open + 1, close), close - open - 1))) {
       if (starts_with(argument, "Tensor")) {
         add_argument(argument);
+      } else if (starts_with(argument, "int ") || starts_with(argument, "SymInt ")) {
+        argument = trimmed(argument.substr(0, argument.find('=')));
+        numbers.emplace_back(argument.substr(argument.rfind(' ') + 1));
       }
     }
     if (arguments.empty()) {
@@ -118,6 +127,8 @@ class NotationParser {
     fit(result_.inputs, schema_.arguments.size(), "arguments", arrow);
     fit(result_.outputs, schema_.results, "results", line_.size());
     fit_dtypes();
+    find_numbers();
+    fit_sums();
     fit_names();
     const auto whole = [](const Shape& shape) { return shape.dims.size() == (shape.star < 0 ? 0 : 1); };
     result_.to_first =
@@ -141,8 +152,7 @@ class NotationParser {
     const std::vector<Dim>& own = dims_of(from);
     const std::vector<Dim>& wanted = dims_of(to);
     const auto fits = [](const Dim& a, const Dim& b) {
-      return a.symbol == Dim::kLiteral ? a.size == 1 || (b.symbol == a.symbol && b.size == a.size)
-                                       : a.symbol == Dim::kAnything || a.symbol == b.symbol;
+      return (a.symbol == Dim::kLiteral && a.size == 1) || a.symbol == Dim::kAnything || a == b;
     };
     return own.size() <= wanted.size() && std::equal(own.rbegin(), own.rend(), wanted.rbegin(), fits);
   }
@@ -163,9 +173,12 @@ class NotationParser {
     return true;
   }
 
+  bool at_letter() const { return at_ < line_.size() && is_letter(line_[at_]); }
+  bool at_digit() const { return at_ < line_.size() && is_digit(line_[at_]); }
+
   std::string word() {
     const size_t begin = at_;
-    while (at_ < line_.size() && (is_letter(line_[at_]) || is_digit(line_[at_]))) {
+    while (at_letter() || at_digit()) {
       ++at_;
     }
     return std::string(line_.substr(begin, at_ - begin));
@@ -236,26 +249,25 @@ class NotationParser {
 
   // How many tensors a list holds at most.
   int64_t most() {
-    if (at_ == line_.size() || !is_digit(line_[at_])) {
+    if (!at_digit()) {
       fail(at_, "a number is missing after '['");
     }
-    const int64_t result = number();
+    const int64_t result = digits();
     if (!accept("]")) {
       fail(at_, "']' is missing");
     }
     return result;
   }
 
-  int64_t number() {
+  int64_t digits() {
     const size_t begin = at_;
-    const std::string digits = word();
-    if (!std::all_of(digits.begin(), digits.end(), is_digit)) {
-      fail(begin, "a name starts with a letter");
+    while (at_digit()) {
+      ++at_;
     }
-    if (digits.size() > 18) {
+    if (at_ - begin > 18) {
       fail(begin, "the size is too large");
     }
-    return std::stoll(digits);
+    return std::stoll(std::string(line_.substr(begin, at_ - begin)));
   }
 
   // The argument of which a result has all dimensions.
@@ -282,31 +294,92 @@ class NotationParser {
 
   Dim dim(Shape& shape) {
     const size_t begin = at_;
-    if (is_digit(line_[begin])) {
-      return {Dim::kLiteral, number()};
+    const bool dots = accept("...");
+    if (!dots && !accept("*")) {
+      return sum();
     }
-    std::string spelled;
-    if (accept("...")) {
-      spelled = "...";
-    } else {
-      const bool star = accept("*");
-      if (at_ == line_.size() || !is_letter(line_[at_])) {
-        if (star) {
-          fail(at_, "a name is missing after '*'");
-        }
-        fail(at_, "this has no meaning here");
-      }
-      spelled = (star ? "*" : "") + word();
+    if (!dots && !at_letter()) {
+      fail(at_, "a name is missing after '*'");
     }
-    if (!is_letter(spelled[0])) {
-      if (shape.star >= 0) {
-        fail(begin, "a second '*' or '...' in one shape");
-      }
-      shape.star = static_cast<int>(shape.dims.size());
+    const std::string spelled = dots ? "..." : "*" + word();
+    if (shape.star >= 0) {
+      fail(begin, "a second '*' or '...' in one shape");
     }
-    if (spelled == "_" || spelled == "*_") {
+    shape.star = static_cast<int>(shape.dims.size());
+    if (spelled == "*_") {
       return {Dim::kAnything};
     }
+    const int symbol = symbol_of(begin, spelled);
+    if (dots) {
+      result_.broadcast = symbol;
+    }
+    return {symbol};
+  }
+
+  // One size: a number, a name, or a sum.
+  Dim sum() {
+    const size_t begin = at_;
+    Dim sum{Dim::kSum};
+    for (int64_t sign = 1; sign != 0;) {
+      add_term(sum, sign, begin);
+      sign = accept("+") ? 1 : !starts_with(line_.substr(at_), "->") && accept("-") ? -1 : 0;
+    }
+    if (at_ < line_.size() && line_[at_] == '*') {
+      fail(at_, "a space is missing before '*'; twice n is 2n");
+    }
+    auto& terms = sum.terms;
+    terms.erase(std::remove_if(terms.begin(), terms.end(), [](const Term& t) { return t.times == 0; }), terms.end());
+    if (terms.empty() && sum.size < 0) {
+      fail(begin, "the size is negative");
+    }
+    if (terms.empty()) {
+      return {Dim::kLiteral, sum.size};
+    }
+    if (terms.size() == 1 && terms[0].times == 1 && sum.size == 0) {
+      return {terms[0].symbol};
+    }
+    if (std::any_of(terms.begin(), terms.end(), [](const Term& t) { return t.symbol == Dim::kAnything; })) {
+      fail(begin, "'_' stands alone: it is in no sum");
+    }
+    sum.spelled = std::string(line_.substr(begin, at_ - begin));
+    return sum;
+  }
+
+  void add_term(Dim& sum, int64_t sign, size_t begin_of_sum) {
+    const size_t begin = at_;
+    const bool has_number = at_digit();
+    if (!has_number && !at_letter()) {
+      fail(begin, begin == begin_of_sum ? "this has no meaning here" : "a size is missing after '+' or '-'");
+    }
+    const int64_t number = sign * (has_number ? digits() : 1);
+    if (!at_letter()) {
+      sum.size = added(begin, sum.size, number);
+      return;
+    }
+    if (number == 0) {
+      fail(begin, "a multiple is at least 1");
+    }
+    const size_t at_name = at_;
+    const std::string name = word();
+    const int symbol = name == "_" ? Dim::kAnything : symbol_of(at_name, name);
+    for (Term& term : sum.terms) {
+      if (term.symbol == symbol) {
+        term.times = added(begin, term.times, number);
+        return;
+      }
+    }
+    sum.terms.push_back({number, symbol});
+  }
+
+  static int64_t added(size_t position, int64_t a, int64_t b) {
+    if (std::abs(a + b) >= kTooLarge) {
+      fail(position, "the size is too large");
+    }
+    return a + b;
+  }
+
+  // Which of the names.
+  int symbol_of(size_t begin, const std::string& spelled) {
     const std::string other = spelled[0] == '*' ? spelled.substr(1) : "*" + spelled;
     auto& symbols = result_.symbols;
     if (std::find(symbols.begin(), symbols.end(), other) != symbols.end()) {
@@ -320,10 +393,7 @@ class NotationParser {
       }
       symbols.push_back(spelled);
     }
-    if (spelled == "...") {
-      result_.broadcast = symbol;
-    }
-    return {symbol};
+    return symbol;
   }
 
   void dtype(Shape& shape) {
@@ -408,6 +478,48 @@ class NotationParser {
     }
   }
 
+  // Those of the schema's numbers that are sizes.
+  void find_numbers() {
+    const auto& symbols = result_.symbols;
+    for (const std::string& name : schema_.numbers) {
+      if (const auto symbol = std::find(symbols.begin(), symbols.end(), name); symbol != symbols.end()) {
+        result_.numbers.push_back(static_cast<int>(symbol - symbols.begin()));
+      }
+    }
+  }
+
+  bool is_number(int symbol) const {
+    return std::find(result_.numbers.begin(), result_.numbers.end(), symbol) != result_.numbers.end();
+  }
+
+  bool is_there(size_t k) const { return schema_.arguments[k].always_given() || static_cast<int>(k) == result_.leader; }
+
+  // Of a sum of an argument all names but one are known when that is checked, and the one follows.
+  void fit_sums() {
+    std::vector<int> known = result_.numbers;
+    const auto is_open = [](const std::vector<int>& names, const Term& term) {
+      return std::find(names.begin(), names.end(), term.symbol) == names.end();
+    };
+    for (size_t k = 0; k < result_.inputs.size(); ++k) {
+      std::vector<int> names = known;
+      for (const Dim& dim : result_.inputs[k].dims) {
+        const auto open =
+            std::count_if(dim.terms.begin(), dim.terms.end(), [&](const Term& term) { return is_open(names, term); });
+        if (open > 1) {
+          fail(
+              result_.inputs[k].position,
+              "'" + dim.spelled + "' leaves several names open, and one alone can follow from it: others have to be " +
+                  "known from what comes before and is always there");
+        }
+        names.push_back(dim.symbol);
+        std::for_each(dim.terms.begin(), dim.terms.end(), [&](const Term& term) { names.push_back(term.symbol); });
+      }
+      if (is_there(k)) {
+        known = names;
+      }
+    }
+  }
+
   // Every name of a result is known wherever there is that result.
   void fit_names() {
     for (const Shape& shape : result_.outputs) {
@@ -415,27 +527,34 @@ class NotationParser {
         if (dim.symbol == Dim::kAnything) {
           fail(shape.position, "'_' says no size of a result");
         }
-        if (dim.symbol == Dim::kLiteral) {
-          continue;
+        result_.sums_in_results = result_.sums_in_results || dim.symbol == Dim::kSum;
+        if (dim.symbol >= 0) {
+          fit_name(shape, dim.symbol);
         }
-        bool named = false;
-        bool known = false;
-        for (size_t k = 0; k < result_.inputs.size(); ++k) {
-          const auto& dims = result_.inputs[k].dims;
-          if (std::any_of(dims.begin(), dims.end(), [&](const Dim& d) { return d.symbol == dim.symbol; })) {
-            named = true;
-            known = known || schema_.arguments[k].always_given() || static_cast<int>(k) == result_.leader ||
-                    (shape.dtype == DtypeRule::kArgument && static_cast<size_t>(shape.dtype_index) == k);
-          }
-        }
-        const std::string quoted = "'" + result_.symbols[dim.symbol] + "'";
-        if (!named) {
-          fail(shape.position, quoted + " is in no shape of an argument");
-        }
-        if (!known) {
-          fail(shape.position, quoted + " is known only where an optional tensor or a list is given");
+        for (const Term& term : dim.terms) {
+          fit_name(shape, term.symbol);
         }
       }
+    }
+  }
+
+  void fit_name(const Shape& shape, int symbol) {
+    bool named = is_number(symbol);
+    bool known = named;
+    for (size_t k = 0; k < result_.inputs.size(); ++k) {
+      const auto& dims = result_.inputs[k].dims;
+      if (std::any_of(dims.begin(), dims.end(), [&](const Dim& d) { return d.names(symbol); })) {
+        named = true;
+        known = known || is_there(k) ||
+                (shape.dtype == DtypeRule::kArgument && static_cast<size_t>(shape.dtype_index) == k);
+      }
+    }
+    const std::string quoted = "'" + result_.symbols[symbol] + "'";
+    if (!named) {
+      fail(shape.position, quoted + " is in no shape of an argument");
+    }
+    if (!known) {
+      fail(shape.position, quoted + " is known only where an optional tensor or a list is given");
     }
   }
 

@@ -11,6 +11,9 @@
 //            by itself, as a batch
 //   ...      any number of dimensions that broadcast
 //   3        one size, exactly this
+//   k        where the schema has an `int k`, or a SymInt: that number, which check() then takes beside the tensors
+//   2n       twice n: of an argument one size, of which n is half. So in sums, without spaces, 2n+1, n+m, n-k+1: of an
+//            argument where all names but one are known from what comes before
 //   _  *_    one size, or any number of dimensions, of which nothing else is said
 //   ()       no dimension
 //   =weight  of a result: all dimensions of the argument weight, as its gradient has; others of ... then broadcast to
@@ -46,12 +49,33 @@ constexpr std::array<std::string_view, 14> kDtypeNames = {
 
 enum class DtypeRule : uint8_t { kLeader, kSum, kWide, kExact, kAny, kArgument };
 
+// So many times the size of a name.
+struct Term {
+  int64_t times;
+  int symbol;
+
+  bool operator==(const Term& other) const { return times == other.times && symbol == other.symbol; }
+};
+
 struct Dim {
   static constexpr int kLiteral = -1;
   static constexpr int kAnything = -2;
+  static constexpr int kSum = -3;  // of terms and of `size`
 
   int symbol;        // which of the names, or one of the above
   int64_t size = 0;  // of a literal
+  std::vector<Term> terms = {};
+  std::string spelled = {};  // of a sum
+
+  // Of what has one meaning in the whole line.
+  bool operator==(const Dim& other) const {
+    return symbol == other.symbol && size == other.size && terms == other.terms;
+  }
+
+  bool names(int name) const {
+    return symbol == name ||
+           std::any_of(terms.begin(), terms.end(), [&](const Term& term) { return term.symbol == name; });
+  }
 };
 
 struct Shape {
@@ -79,12 +103,14 @@ struct Notation {
   std::vector<TensorArgument> arguments;
   std::vector<Shape> inputs, outputs;
   std::vector<std::string> symbols;  // as spelled: "n", "*rows", "..."
+  std::vector<int> numbers;          // those of them that are numbers among the arguments, in the order of the schema
   int broadcast = -1;                // which of the symbols is "..."
   bool to_first = false;             // "..." is what it is of the first tensor, to which others broadcast
   int leader = -1;                   // the first tensor without a dtype of its own
   bool elementwise = false;          // no shape has single dimensions: outputs keep the layout of the inputs
   bool broadcasts = false;           // every input broadcasts to the first result: its shape ends as that does
   bool broadcasts_to_first = false;  // so does every input, and every result, to the first input
+  bool sums_in_results = false;
 
   std::string error;  // with the line and the place in it; empty where there is none
 };

@@ -1,6 +1,7 @@
 #include "operator.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -12,6 +13,10 @@ constexpr std::array<ScalarType, kDtypeNames.size()> kDtypes = {
     ScalarType::Int,           ScalarType::Long,       ScalarType::Half,         ScalarType::BFloat16,
     ScalarType::Float,         ScalarType::Double,     ScalarType::ComplexFloat, ScalarType::ComplexDouble,
     ScalarType::Float8_e4m3fn, ScalarType::Float8_e5m2};
+
+// What no sum in a line exceeds, whatever numbers it is of.
+__extension__ using Wide = __int128;
+constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
 
 bool is_half(ScalarType dtype) { return dtype == ScalarType::Half || dtype == ScalarType::BFloat16; }
 
@@ -25,21 +30,92 @@ ScalarType sum_dtype(ScalarType dtype) { return dtype == ScalarType::Double ? Sc
 }  // namespace
 
 CheckedInputs::CheckedInputs(const Notation& notation, const detail::Given* given, size_t count) : notation_(notation) {
-  if (count != notation_.inputs.size() || !notation_.error.empty()) {
-    refuse_line(count);
-  }
-  std::copy(given, given + count, given_);
-  for (size_t k = 0; k < count; ++k) {
+  take(given, count);
+  const size_t tensors = notation_.inputs.size();
+  for (size_t k = 0; k < tensors; ++k) {
     check_dtypes(k);
   }
   check(first_ != nullptr, op(), ": at least one tensor must be given");
-  for (size_t k = 0; k < count; ++k) {
+  for (const int number : notation_.numbers) {
+    check_not_negative(op(), notation_.symbols[number].c_str(), static_cast<double>(own_[number]));
+  }
+  for (size_t k = 0; k < tensors; ++k) {
     const Shape& shape = notation_.inputs[k];
     for (size_t i = 0; i < given_[k].count; ++i) {
       check_shape_of(shape, k, i);
     }
   }
+  if (notation_.sums_in_results) {
+    check_results();
+  }
   check_memory();
+}
+
+void CheckedInputs::take(const detail::Given* given, size_t count) {
+  const size_t numbers = std::count_if(given, given + count, [](const detail::Given& g) { return g.is_number; });
+  if (count - numbers != notation_.inputs.size() || numbers != notation_.numbers.size() || !notation_.error.empty()) {
+    refuse_line(count - numbers, numbers);
+  }
+  size_t tensor = 0;
+  size_t number = 0;
+  for (size_t k = 0; k < count; ++k) {
+    if (given[k].is_number) {
+      bind(notation_.numbers[number++], given[k].number);
+    } else {
+      given_[tensor++] = given[k];
+    }
+  }
+}
+
+void CheckedInputs::bind(int symbol, Slice sizes) {
+  bound_[symbol] = sizes;
+  is_bound_ |= 1u << symbol;
+}
+
+void CheckedInputs::bind(int symbol, int64_t size) {
+  own_[symbol] = size;
+  bind(symbol, Slice{&own_[symbol], 1});
+}
+
+bool CheckedInputs::fits(const Dim& sum, int64_t size) {
+  Wide rest = Wide{size} - sum.size;
+  const Term* open = nullptr;
+  for (const Term& term : sum.terms) {
+    if (is_bound(term.symbol)) {
+      rest -= Wide{term.times} * *bound_[term.symbol].data;
+    } else {
+      open = &term;
+    }
+  }
+  if (open == nullptr) {
+    return rest == 0;
+  }
+  const Wide found = rest / open->times;
+  if (found * open->times != rest || found < 0 || found > kLargest) {
+    return false;
+  }
+  bind(open->symbol, static_cast<int64_t>(found));
+  return true;
+}
+
+std::optional<int64_t> CheckedInputs::value_of(const Dim& sum) const {
+  Wide value = sum.size;
+  for (const Term& term : sum.terms) {
+    value += Wide{term.times} * *bound_[term.symbol].data;
+  }
+  return value > kLargest ? std::nullopt : std::optional<int64_t>(std::max<Wide>(value, -kLargest));
+}
+
+void CheckedInputs::check_results() const {
+  for (const Shape& shape : notation_.outputs) {
+    for (const Dim& dim : shape.dims) {
+      if (dim.symbol == Dim::kSum && !is_absent(shape)) {
+        const std::optional<int64_t> value = value_of(dim);
+        check(value.has_value(), op(), ": the size ", dim.spelled, " of a result is too large");
+        check(*value >= 0, op(), ": the size ", dim.spelled, " of a result must not be negative, got ", *value);
+      }
+    }
+  }
 }
 
 Sizes CheckedInputs::sizes(size_t output) const {
@@ -57,13 +133,16 @@ Sizes CheckedInputs::sizes(size_t output) const {
   }
   size_t dim = 0;
   for (const Dim& d : shape.dims) {
-    dim += d.symbol == Dim::kLiteral ? 1 : bound_[d.symbol].size;
+    dim += d.symbol < 0 ? 1 : bound_[d.symbol].size;
   }
   Sizes result(dim);
   int64_t* next = result.data();
   for (const Dim& d : shape.dims) {
-    next = d.symbol == Dim::kLiteral ? std::copy_n(&d.size, 1, next)
-                                     : std::copy_n(bound_[d.symbol].data, bound_[d.symbol].size, next);
+    if (d.symbol < 0) {
+      *next++ = d.symbol == Dim::kSum ? *value_of(d) : d.size;
+    } else {
+      next = std::copy_n(bound_[d.symbol].data, bound_[d.symbol].size, next);
+    }
   }
   return result;
 }
@@ -220,13 +299,12 @@ void CheckedInputs::check_shape_of(const Shape& shape, size_t k, size_t i) {
     if (expected.symbol == Dim::kAnything) {
       continue;
     }
-    if (expected.symbol == Dim::kLiteral) {
-      if (*slice.data != expected.size) {
+    if (expected.symbol < 0) {
+      if (expected.symbol == Dim::kSum ? !fits(expected, *slice.data) : *slice.data != expected.size) {
         refuse_shape(shape, k, i, bound_before);
       }
     } else if (!is_bound(expected.symbol)) {
-      bound_[expected.symbol] = slice;
-      is_bound_ |= 1u << expected.symbol;
+      bind(expected.symbol, slice);
     } else if (expected.symbol == notation_.broadcast) {
       to_broadcast = slice;
     } else if (!equal_sizes(bound_[expected.symbol], slice)) {
@@ -296,6 +374,13 @@ void CheckedInputs::refuse_shape(const Shape& shape, size_t k, size_t i, uint32_
       }
       parts += bound_[d.symbol].size;
       something_known = true;
+    } else if (d.symbol == Dim::kSum) {
+      const bool known = std::all_of(
+          d.terms.begin(), d.terms.end(), [&](const Term& term) { return (bound >> term.symbol & 1) != 0; });
+      const std::optional<int64_t> value = known ? value_of(d) : std::nullopt;
+      add(value.has_value() ? std::to_string(*value) : d.spelled);
+      something_known = true;
+      ++parts;
     } else {
       const bool star = shape.star >= 0 && &d == &shape.dims[shape.star];
       add(d.symbol == Dim::kAnything ? (star ? "*_" : "_") : notation_.symbols[d.symbol]);
@@ -389,9 +474,16 @@ std::string CheckedInputs::broadcast_before(size_t k, size_t i) const {
   return names;
 }
 
-void CheckedInputs::refuse_line(size_t count) const {
+void CheckedInputs::refuse_line(size_t tensors, size_t numbers) const {
   check(notation_.error.empty(), notation_.error);
-  check(false, op(), ": check() got ", count, " arguments, but the shapes are of ", notation_.inputs.size());
+  const auto counted = [&](size_t of_tensors, size_t of_numbers) {
+    const bool has_numbers = numbers > 0 || !notation_.numbers.empty();
+    return std::to_string(of_tensors) + " tensors" +
+           (has_numbers ? " and " + std::to_string(of_numbers) + " numbers" : "");
+  };
+  check(
+      false, op(), ": check() got ", counted(tensors, numbers), ", but the shapes are of ",
+      counted(notation_.inputs.size(), notation_.numbers.size()));
   throw std::logic_error("unreachable");
 }
 

@@ -7,6 +7,12 @@
 //   const CheckedInputs inputs = kFusedOp.check(input, bias);
 //   Tensor output = inputs.new_output();
 //
+// Where a number of the schema is a size in the line, it is among what check() takes:
+//
+//   const Operator kPadded{"padded(Tensor input, int count) -> Tensor", "*rows n -> *rows n+count"};
+//
+//   Tensor output = kPadded.check(input, count).new_output();
+//
 // The line is read once, as the library is loaded. One that says nothing, or does not fit the schema, makes the import
 // of the package fail; without Python, check() throws.
 #pragma once
@@ -22,10 +28,12 @@ namespace extension_cpp {
 
 namespace detail {
 
-// What came as one argument: a tensor, none where it is None, or those of a list.
+// What came as one argument: a tensor, none where it is None, or those of a list; or a number.
 struct Given {
   const Tensor* tensors;
   size_t count;
+  int64_t number = 0;
+  bool is_number = false;
 };
 
 inline Given given(const Tensor& tensor) { return {&tensor, 1}; }
@@ -33,6 +41,7 @@ inline Given given(const std::optional<Tensor>& tensor) {
   return {tensor.has_value() ? &*tensor : nullptr, tensor ? 1u : 0u};
 }
 inline Given given(const TensorList& tensors) { return {tensors.data(), tensors.size()}; }
+inline Given given(int64_t number) { return {nullptr, 0, number, true}; }
 
 }  // namespace detail
 
@@ -75,6 +84,22 @@ class CheckedInputs {
   const char* op() const { return notation_.name.c_str(); }
 
   bool is_bound(int symbol) const { return symbol >= 0 && (is_bound_ >> symbol & 1) != 0; }
+
+  // Sorts what was given into tensors and numbers.
+  void take(const detail::Given* given, size_t count);
+
+  void bind(int symbol, Slice sizes);
+
+  // A size that is no slice of a tensor's.
+  void bind(int symbol, int64_t size);
+
+  // Whether a sum is this size, of an argument; then the one name in it that was not known follows.
+  bool fits(const Dim& sum, int64_t size);
+
+  // None where it is no size that a tensor can have.
+  std::optional<int64_t> value_of(const Dim& sum) const;
+
+  void check_results() const;
 
   // Whether an output goes with an optional tensor that is None.
   bool is_absent(const Shape& shape) const;
@@ -123,7 +148,7 @@ class CheckedInputs {
   // The tensors with which tensor i of argument k broadcasts, or that to which it does.
   std::string broadcast_before(size_t k, size_t i) const;
 
-  [[noreturn]] void refuse_line(size_t count) const;
+  [[noreturn]] void refuse_line(size_t tensors, size_t numbers) const;
 
   const Notation& notation_;
   const Tensor* first_ = nullptr;  // gives the device
@@ -132,6 +157,7 @@ class CheckedInputs {
   ScalarType leader_dtype_ = ScalarType::Undefined;
   uint32_t is_bound_ = 0;     // a bit for each symbol
   Slice bound_[kMaxSymbols];  // what the symbols stand for
+  int64_t own_[kMaxSymbols];  // of those that are numbers, or follow from sums
   detail::Given given_[kMaxTensors];
   std::vector<int64_t> broadcast_;  // where it is the shape of no tensor
 };
@@ -152,12 +178,13 @@ class Operator {
   void check_broadcasts(bool to_first = false) const;
 
   // Throws what is wrong with the tensors of a call: Tensor, std::optional<Tensor> or TensorList, in the order of the
-  // schema. First the dtypes and devices of all of them, then their shapes, then whether what is written to overlaps
-  // itself, or another argument without being just that. (Fake tensors have no memory: the last is known here alone.)
-  template <class... Tensors>
-  CheckedInputs check(const Tensors&... tensors) const {
-    const detail::Given given[] = {detail::given(tensors)...};
-    return CheckedInputs(notation_, given, sizeof...(tensors));
+  // schema, and the numbers that are sizes. First the dtypes and devices of all of them, then their shapes, then
+  // whether what is written to overlaps itself, or another argument without being just that. (Fake tensors have no
+  // memory: the last is known here alone.)
+  template <class... Arguments>
+  CheckedInputs check(const Arguments&... arguments) const {
+    const detail::Given given[] = {detail::given(arguments)...};
+    return CheckedInputs(notation_, given, sizeof...(arguments));
   }
 
   // All operators of this library that have a line: schema, line and what is wrong with it, apart by \x1f, each ended

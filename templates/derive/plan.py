@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from instantiate import PACKAGE
 from naming import EXPANDED, camel, declared, in_context, is_macro
+from places import own_sizes
 from schema import CPP_KEYWORDS, TYPES, Argument, words
 
 from . import cpp_text
@@ -55,7 +56,7 @@ class Declared:
     """
 
     def __init__(self, name: str, schema: str, line: str) -> None:
-        self.name, self.schema, self.line = name, schema, line
+        self.name, self.schema, self.line = name, schema, own_sizes(schema, line)
         self.constant = f"k{camel(name)}"
 
 

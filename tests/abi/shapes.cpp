@@ -41,6 +41,14 @@ const Operator kQuantize{"quantize(Tensor x) -> (Tensor, Tensor)", "*rows n -> *
 const Operator kMasked{"masked(Tensor? mask, Tensor x) -> Tensor", "*shape:bool, *shape -> *shape"};
 const Operator kAnything{"anything(Tensor x, Tensor y) -> Tensor", "_ n:any, n _:x -> n:x"};
 const Operator kFollows{"follows(Tensor? w, Tensor[] xs, Tensor y) -> Tensor", "n:y, n [3]:y, n -> n"};
+const Operator kTopK{"topk(Tensor x, int k) -> (Tensor, Tensor)", "*rows n -> *rows k, *rows k:int64"};
+const Operator kHalves{"halves(Tensor x, Tensor? gate=None) -> Tensor", "*rows 2n, *rows n -> *rows n"};
+const Operator kBlocks{"blocks(Tensor x) -> (Tensor, Tensor)", "*rows 4n 2m -> *rows 2m 4n:int8, *rows m n:sum"};
+const Operator kJoined{"joined(Tensor a, Tensor b) -> Tensor", "*rows n, *rows m -> *rows n+m"};
+const Operator kPadded{"padded(Tensor x, int before, SymInt after=1) -> Tensor", "*rows n -> *rows before+n+2after"};
+const Operator kSlid{"slid(Tensor x, Tensor taps, int step=1) -> Tensor", "b 3n+1, k -> b 3n-k+2step n-n+2"};
+const Operator kVarlen{"varlen(Tensor offsets, Tensor x, int heads) -> Tensor", "b+1:int32, t heads d -> b heads+d t"};
+const Operator kSplit{"split(Tensor x, Tensor[] parts, int k=2) -> Tensor", "n-k k, n-2k -> n"};
 const Operator kMany{"many(Tensor[] xs) -> ()"};
 const Operator kUnread{"unread(Tensor input) -> Tensor", "*rows *cols -> *rows"};
 
@@ -65,6 +73,13 @@ Tensor scale(const Tensor& a, const Tensor& b) { return kScale.check(a, b).new_o
 Tensor masked(const MaybeTensor& a, const Tensor& b) { return kMasked.check(a, b).new_output(); }
 Tensor anything(const Tensor& a, const Tensor& b) { return kAnything.check(a, b).new_output(); }
 Tensor follows(const MaybeTensor& a, TensorList b, const Tensor& c) { return kFollows.check(a, b, c).new_output(); }
+Tensor halves(const Tensor& a, const MaybeTensor& b) { return kHalves.check(a, b).new_output(); }
+Tensor joined(const Tensor& a, const Tensor& b) { return kJoined.check(a, b).new_output(); }
+Tensor padded(const Tensor& a, int64_t before, int64_t after) { return kPadded.check(a, before, after).new_output(); }
+Tensor slid(const Tensor& a, const Tensor& b, int64_t step) { return kSlid.check(a, b, step).new_output(); }
+Tensor varlen(const Tensor& a, const Tensor& b, int64_t heads) { return kVarlen.check(a, b, heads).new_output(); }
+Tensor split(const Tensor& a, TensorList b, int64_t k) { return kSplit.check(a, b, k).new_output(); }
+Tensor forgetful(const Tensor& a, int64_t) { return kTopK.check(a).new_output(); }
 void many(TensorList a) { const extension_cpp::Pointers<float> pointers(extension_cpp::as_contiguous(a)); }
 Tensor unread(const Tensor& a) { return kUnread.check(a).new_output(); }
 
@@ -75,6 +90,8 @@ std::tuple<Tensor, Tensor> norm(const Tensor& a, const MaybeTensor& b, const May
 std::tuple<Tensor, Tensor> norm_backward(const Tensor& a, const Tensor& b, const MaybeTensor& c) {
   return two(kNormBackward.check(a, b, c));
 }
+std::tuple<Tensor, Tensor> topk(const Tensor& a, int64_t k) { return two(kTopK.check(a, k)); }
+std::tuple<Tensor, Tensor> blocks(const Tensor& a) { return two(kBlocks.check(a)); }
 std::tuple<Tensor, Tensor> quantize(const Tensor& a) { return two(kQuantize.check(a)); }
 
 // The lines that say something, and the one that does not.
@@ -102,11 +119,13 @@ extern "C" __attribute__((visibility("default"))) const char* extension_cpp_shap
 
 TORCH_LIBRARY_FRAGMENT(extension_cpp_shapes, m) {
   for (const Operator* op :
-       {&kSame,   &kAdd3,  &kRows,     &kNorm,         &kNormBackward, &kAttention, &kMatmul, &kEmbedding, &kLookup,
-        &kWhere,  &kLess,  &kSum,      &kSumBroadcast, &kColumns,      &kTrace,     &kTraces, &kGray,      &kAddTo,
-        &kMiddle, &kScale, &kQuantize, &kMasked,       &kAnything,     &kFollows,   &kMany,   &kUnread}) {
+       {&kSame,   &kAdd3,   &kRows,     &kNorm,         &kNormBackward, &kAttention, &kMatmul, &kEmbedding, &kLookup,
+        &kWhere,  &kLess,   &kSum,      &kSumBroadcast, &kColumns,      &kTrace,     &kTraces, &kGray,      &kAddTo,
+        &kMiddle, &kScale,  &kQuantize, &kMasked,       &kAnything,     &kFollows,   &kMany,   &kUnread,    &kTopK,
+        &kHalves, &kBlocks, &kJoined,   &kPadded,       &kSlid,         &kVarlen,    &kSplit}) {
     m.def(op->schema());
   }
+  m.def("forgetful(Tensor x, int k) -> Tensor");
 }
 
 TORCH_LIBRARY_IMPL(extension_cpp_shapes, CPU, m) {
@@ -134,6 +153,15 @@ TORCH_LIBRARY_IMPL(extension_cpp_shapes, CPU, m) {
   m.impl(kMasked.name(), TORCH_BOX(&masked));
   m.impl(kAnything.name(), TORCH_BOX(&anything));
   m.impl(kFollows.name(), TORCH_BOX(&follows));
+  m.impl(kTopK.name(), TORCH_BOX(&topk));
+  m.impl(kHalves.name(), TORCH_BOX(&halves));
+  m.impl(kBlocks.name(), TORCH_BOX(&blocks));
+  m.impl(kJoined.name(), TORCH_BOX(&joined));
+  m.impl(kPadded.name(), TORCH_BOX(&padded));
+  m.impl(kSlid.name(), TORCH_BOX(&slid));
+  m.impl(kVarlen.name(), TORCH_BOX(&varlen));
+  m.impl(kSplit.name(), TORCH_BOX(&split));
+  m.impl("forgetful", TORCH_BOX(&forgetful));
   m.impl(kMany.name(), TORCH_BOX(&many));
   m.impl(kUnread.name(), TORCH_BOX(&unread));
 }
