@@ -16,6 +16,7 @@
 
 #include "backend.h"
 #include "dispatch.h"
+#include "element_types.h"
 #include "formula.h"
 #include "operator.h"
 
@@ -75,6 +76,7 @@ std::array<T*, N> pointers_to(std::array<Tensor, N>& tensors) {
 template <template <class> class F, class... Arguments>
 auto elementwise_with_column_sums(const Operator& op, const Arguments&... arguments) {
   using Counts = detail::counts_of<F, Arguments...>;
+  static_assert(!detail::is_mixed<F>, "what is summed by columns is of one dtype");
   static_assert(Counts::terms > 0, "a formula that returns WithSums");
   return std::apply(
       [&](const Tensor& first, const auto&... others) {

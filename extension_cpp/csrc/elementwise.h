@@ -7,16 +7,18 @@
 //   Tensor square(const Tensor& input) { return elementwise<Square>(kSquare, input); }
 //
 // Tensors of any layout, which broadcast where the operator says so: rows and columns of numbers, and single ones, are
-// read where they are.
+// read where they are. Of one dtype, or of those that the types of the formula say: element_types.h.
 #pragma once
 
 #include "backend.h"
 #include "dispatch.h"
+#include "element_types.h"
 #include "formula.h"
 #include "operator.h"
 
 #ifdef __CUDACC__
 #include "cuda/elementwise.cuh"
+#include "cuda/mixed.cuh"
 #else
 #include "cpu/elementwise.h"
 #endif
@@ -40,35 +42,81 @@ inline void check_fits(const char* op, IntArrayRef whole, IntArrayRef sizes, boo
       ", got ", sizes);
 }
 
-// And they take and give elements of one dtype.
+// And they take and give elements of one dtype, but where the types of a formula say another.
+template <class Element>
+void check_dtype_of(const char* op, Element /*element*/, ScalarType own, const Tensor& tensor) {
+  const ScalarType dtype = dtype_of(tensor);
+  if constexpr (std::is_same_v<Element, Own>) {
+    check(dtype == own, op, ": a formula takes and gives one dtype, got ", own, " and ", dtype);
+  } else {
+    const ScalarType wanted = dtype_of_element<Element>(own);
+    check(dtype == wanted, op, ": by its types a formula takes or gives ", wanted, " here, got ", dtype);
+  }
+}
+
 inline void check_operand(const char* op, const Tensor& whole, const Tensor& operand, bool broadcasts) {
-  check(
-      dtype_of(operand) == dtype_of(whole), op, ": a formula takes and gives one dtype, got ", dtype_of(whole), " and ",
-      dtype_of(operand));
+  check_dtype_of(op, Own(), dtype_of(whole), operand);
   check_fits(op, whole.sizes(), operand.sizes(), broadcasts);
 }
 
-template <size_t M, class... Inputs>
-void check_operands(const char* op, const std::array<Tensor, M>& outputs, const Inputs&... inputs) {
-  check_floating(op, "the result of a formula", outputs[0]);
-  for (size_t m = 1; m < M; ++m) {
-    check_operand(op, outputs[0], outputs[m], false);
+// The dtype for which A stands: that of the first tensor that has it, results first. Where none has, it may be any.
+template <class... R, class... E, size_t M, class... Inputs>
+ScalarType own_dtype(
+    const char* op, Types<R...> /*results*/, Types<E...> /*elements*/, const std::array<Tensor, M>& outputs,
+    const Inputs&... inputs) {
+  const Tensor* found = nullptr;
+  const auto look = [&](bool is_own, const Tensor& tensor) { found = is_own && found == nullptr ? &tensor : found; };
+  size_t m = 0;
+  (look(std::is_same_v<R, Own>, outputs[m++]), ...);
+  (look(std::is_same_v<E, Own>, inputs), ...);
+  if (found == nullptr) {
+    return ScalarType::Float;
   }
-  (check_operand(op, outputs[0], inputs, true), ...);
+  check_floating(op, found == &outputs[0] ? "the result of a formula" : "what a formula takes", *found);
+  return dtype_of(*found);
 }
 
+template <class... R, class... E, size_t M, class... Inputs>
+void check_operands(
+    const char* op, Types<R...> results, Types<E...> elements, const std::array<Tensor, M>& outputs,
+    const Inputs&... inputs) {
+  static_assert(sizeof...(R) == M, "an output for each result of the formula");
+  const ScalarType own = own_dtype(op, results, elements, outputs, inputs...);
+  for (size_t m = 1; m < M; ++m) {
+    check_fits(op, outputs[0].sizes(), outputs[m].sizes(), false);
+  }
+  size_t m = 0;
+  (check_dtype_of(op, R(), own, outputs[m++]), ...);
+  (check_dtype_of(op, E(), own, inputs), ...);
+  (check_fits(op, outputs[0].sizes(), inputs.sizes(), true), ...);
+}
+
+// Of tensors that have been checked.
 template <template <class> class F, size_t M, class... Arguments>
 void compute_elementwise(std::array<Tensor, M>& outputs, const Arguments&... arguments) {
   static_assert(counts_of<F, Arguments...>::results == M, "an output for each result of the formula");
   static_assert(counts_of<F, Arguments...>::terms == 0, "elementwise_with_column_sums, in columns.h");
   std::apply(
       [&](const auto&... tensors) {
-        dispatch_floating(outputs[0].scalar_type(), [&](auto tag) {
+        const auto results = results_of<F, M>();
+        const auto elements = elements_of<F, sizeof...(tensors)>();
+        dispatch_floating(own_dtype("", results, elements, outputs, tensors...), [&](auto tag) {
           using T = typename decltype(tag)::type;
-          backend::elementwise<T>(make_formula<acc_t<T>, F>(arguments...), outputs, tensors...);
+          const auto f = make_formula<acc_t<T>, F>(arguments...);
+          if constexpr (is_mixed<F>) {
+            backend::mixed_elementwise<T>(f, results, elements, outputs, tensors...);
+          } else {
+            backend::elementwise<T>(f, outputs, tensors...);
+          }
         });
       },
       tensors_in(arguments...));
+}
+
+// As check_operands, of a formula.
+template <template <class> class F, size_t M, class... Inputs>
+void check_operands_of(const char* op, const std::array<Tensor, M>& outputs, const Inputs&... inputs) {
+  check_operands(op, results_of<F, M>(), elements_of<F, sizeof...(Inputs)>(), outputs, inputs...);
 }
 
 }  // namespace detail
@@ -83,7 +131,7 @@ auto elementwise(const Operator& op, const Arguments&... arguments) {
         op.check_broadcasts();
         const DeviceGuard guard(first);
         auto outputs = detail::make_tensors<kOutputs>([&](size_t k) { return inputs.new_output(k); });
-        detail::check_operands(op.name(), outputs, first, others...);
+        detail::check_operands_of<F>(op.name(), outputs, first, others...);
         detail::compute_elementwise<F>(outputs, arguments...);
         return detail::as_result(outputs);
       },
@@ -120,7 +168,7 @@ constexpr auto elementwise_kernel =
 template <template <class> class F, size_t M, class... Arguments>
 void elementwise_into(std::array<Tensor, M>& outputs, const Arguments&... arguments) {
   std::apply(
-      [&](const auto&... inputs) { detail::check_operands("elementwise_into", outputs, inputs...); },
+      [&](const auto&... inputs) { detail::check_operands_of<F>("elementwise_into", outputs, inputs...); },
       detail::tensors_in(arguments...));
   const DeviceGuard guard(outputs[0]);
   // Loops write to one layout.
@@ -128,7 +176,8 @@ void elementwise_into(std::array<Tensor, M>& outputs, const Arguments&... argume
       outputs.begin(), outputs.end(), [&](const Tensor& output) { return same_layout(output, outputs[0]); });
   std::array<Tensor, M> to = outputs;
   for (size_t m = 0; m < M && !alike; ++m) {
-    to[m] = new_elementwise(outputs[0].sizes(), outputs[0]);
+    to[m] = m == 0 ? new_elementwise(outputs[0].sizes(), outputs[0])
+                   : empty_with_strides(outputs[m], to[0].sizes(), to[0].strides());
   }
   detail::compute_elementwise<F>(to, arguments...);
   for (size_t m = 0; m < M && !alike; ++m) {

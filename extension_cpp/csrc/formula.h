@@ -13,6 +13,8 @@
 // Its derivative may stand beside it, with the same numbers, as a member `backward` of its own arguments and results:
 // Backward<FusedOp>::Formula is the formula that this is.
 //
+// Elementwise formulas may take and give tensors of other dtypes, too: element_types.h.
+//
 // A formula of many instructions, more than a tanh of half types, gains by saying so (a tanh has some 13, an exp 8):
 //
 //   static constexpr int kWork = 20;  // instructions for an element, of the derivative in the same functor, too

@@ -65,7 +65,7 @@ inline Tensor with_layout_of(const Tensor& like, const Tensor& tensor) {
   if (same_layout(tensor, like)) {
     return tensor;
   }
-  Tensor result = empty_with_strides(like, like.sizes(), like.strides());
+  Tensor result = empty_with_strides(like, like.sizes(), like.strides(), dtype_of(tensor));
   copy_into(result, tensor);
   return result;
 }

@@ -232,6 +232,7 @@ template <template <class> class F, size_t kAlways, class... Arguments>
 auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
   constexpr size_t M = detail::counts_of<F, Arguments...>::results;
   static_assert(0 < kAlways && kAlways <= M, "of the results of the formula");
+  static_assert(!detail::is_mixed<F>, "what is summed is of one dtype");
   const CheckedInputs checked = std::apply(
       [&](const auto&... tensors) { return op.check(tensors...); },
       std::tuple_cat(detail::checked_argument(arguments)...));

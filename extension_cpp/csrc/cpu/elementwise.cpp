@@ -275,7 +275,7 @@ void on_contiguous_copies(RowLoop loop, const void* formula, const Operands& ope
   for (size_t k = 0; k < operands.num_inputs; ++k) {
     pointers.push_back(&inputs.emplace_back(with_layout_of(results[0], *operands.inputs[k])));
   }
-  elementwise(loop, formula, {operands.itemsize, results.data(), results.size(), pointers.data(), pointers.size()});
+  elementwise(loop, formula, {operands.itemsizes, results.data(), results.size(), pointers.data(), pointers.size()});
   for (size_t m = 0; m < operands.num_outputs; ++m) {
     copy_into(operands.outputs[m], results[m]);
   }
@@ -288,8 +288,10 @@ class Call {
       : loop_(loop),
         formula_(formula),
         layouts_(layouts),
-        itemsize_(operands.itemsize),
-        chunk_(kChunkBytes / operands.itemsize),
+        output_bytes_(operands.itemsizes),
+        input_bytes_(operands.itemsizes + operands.num_outputs),
+        most_bytes_(*std::max_element(operands.itemsizes, input_bytes_ + operands.num_inputs)),
+        chunk_(kChunkBytes / most_bytes_),
         outputs_(operands.num_outputs),
         inputs_(operands.num_inputs),
         row_bytes_(operands.num_inputs),
@@ -302,7 +304,7 @@ class Call {
     for (size_t k = 0; k < operands.num_inputs; ++k) {
       const int operand = static_cast<int>(k) + 1;
       inputs_.data()[k] = static_cast<const char*>(operands.inputs[k]->const_data_ptr());
-      row_bytes_.data()[k] = layouts.dims == 1 ? 0 : layouts.stride(1, operand) * itemsize_;
+      row_bytes_.data()[k] = layouts.dims == 1 ? 0 : layouts.stride(1, operand) * input_bytes_[k];
       are_numbers_.data()[k] = is_number(operand);
     }
   }
@@ -320,11 +322,11 @@ class Call {
       const int64_t rows = place == 0 ? std::max<int64_t>(1, (end - begin) / cols_) : 1;
       const int64_t count = std::min(cols_ - place, end - begin);
       for (size_t m = 0; m < outputs_.size(); ++m) {
-        outputs.data()[m] = outputs_.data()[m] + begin * itemsize_;
+        outputs.data()[m] = outputs_.data()[m] + begin * output_bytes_[m];
       }
       for (size_t k = 0; k < inputs_.size(); ++k) {
         inputs.data()[k] =
-            inputs_.data()[k] + row * row_bytes_.data()[k] + (are_numbers_.data()[k] ? 0 : place * itemsize_);
+            inputs_.data()[k] + row * row_bytes_.data()[k] + (are_numbers_.data()[k] ? 0 : place * input_bytes_[k]);
       }
       loop_(formula_, {rows, count, outputs.data(), inputs.data(), row_bytes_.data(), are_numbers_.data()});
       begin += rows * count;
@@ -344,7 +346,7 @@ class Call {
       to.data()[m] = buffer;
     }
     for (size_t k = 0; k < inputs_.size(); ++k, buffer += kChunkBytes) {
-      readers.data()[k] = Reader(layouts_, static_cast<int>(k) + 1, inputs_.data()[k], itemsize_, buffer);
+      readers.data()[k] = Reader(layouts_, static_cast<int>(k) + 1, inputs_.data()[k], input_bytes_[k], buffer);
     }
     // Chunks end where rows do, so that as many operands as can be are read in place: several short rows, one row, or
     // equal parts of a long one.
@@ -358,12 +360,13 @@ class Call {
         from.data()[k] = readers.data()[k].read(begin, count, place);
       }
       for (size_t m = 0; m < outputs_.size() && linear; ++m) {
-        to.data()[m] = outputs_.data()[m] + begin * itemsize_;
+        to.data()[m] = outputs_.data()[m] + begin * output_bytes_[m];
       }
       loop_(formula_, {1, count, to.data(), from.data(), row_bytes_.data(), numbers.data()});
       for (size_t m = 0; m < outputs_.size() && !linear; ++m) {
-        with_bits(
-            itemsize_, [&](auto copies) { copies.scatter(layouts_, to.data()[m], begin, count, outputs_.data()[m]); });
+        with_bits(output_bytes_[m], [&](auto copies) {
+          copies.scatter(layouts_, to.data()[m], begin, count, outputs_.data()[m]);
+        });
       }
       begin += count;
     }
@@ -405,13 +408,13 @@ class Call {
   bool are_short_rows() const {
     bool has_numbers = false;
     for (int k = 1; k < layouts_.num() && layouts_.dims > 1; ++k) {
-      if (in_slabs(layouts_, k, itemsize_)) {
+      if (in_slabs(layouts_, k, input_bytes_[k - 1])) {
         return false;
       }
       has_numbers = has_numbers || (is_number(k) && layouts_.stride(1, k) != 0);
     }
     if (has_numbers && is_matrix()) {
-      return cols_ * itemsize_ < kLongRow;
+      return cols_ * most_bytes_ < kLongRow;
     }
     return layouts_.dims > 1 && (has_numbers ? 8 : 2) * cols_ <= chunk_;
   }
@@ -419,7 +422,9 @@ class Call {
   RowLoop loop_;
   const void* formula_;
   const Layouts& layouts_;
-  int64_t itemsize_;
+  const int64_t* output_bytes_;  // of an element
+  const int64_t* input_bytes_;
+  int64_t most_bytes_;
   int64_t chunk_;  // elements in kChunkBytes
   Pointers<char*> outputs_;
   Pointers<const char*> inputs_;
@@ -442,7 +447,7 @@ void elementwise(RowLoop loop, const void* formula, const Operands& operands) {
   }
   for (size_t k = 0; k < operands.num_inputs; ++k) {
     const int operand = static_cast<int>(k) + 1;
-    if (is_transposed(layouts, operand) && !in_slabs(layouts, operand, operands.itemsize)) {
+    if (is_transposed(layouts, operand) && !in_slabs(layouts, operand, operands.itemsizes[operands.num_outputs + k])) {
       const Tensor laid_out = with_layout_of(operands.outputs[0], *operands.inputs[k]);
       std::vector<const Tensor*> inputs(operands.inputs, operands.inputs + operands.num_inputs);
       inputs[k] = &laid_out;

@@ -5,10 +5,12 @@
 #include "cpu/clones.h"
 #include "cpu/lines.h"
 #include "dispatch.h"
+#include "element_types.h"
 #include "values.h"
 
 #include <algorithm>
 #include <array>
+#include <tuple>
 #include <utility>
 
 namespace extension_cpp::cpu {
@@ -156,8 +158,141 @@ struct RowLoopOf<T, F, std::index_sequence<M...>, std::index_sequence<I...>> {
   }
 };
 
+// The same for tensors of several dtypes (element_types.h): some elements at a time, of which half types are converted
+// to arrays of float and back, so that compilers make vectors of the formula.
+template <class T, class F, class Results, class Elements, class Outputs, class Inputs>
+struct MixedRowLoopOf;
+
+template <class T, class F, class... R, class... E, size_t... M, size_t... I>
+struct MixedRowLoopOf<
+    T, F, extension_cpp::detail::Types<R...>, extension_cpp::detail::Types<E...>, std::index_sequence<M...>,
+    std::index_sequence<I...>> {
+  static constexpr int64_t kElements = 256;
+
+  // A RowLoop.
+  static void run(const void* formula, const RowOperands& operands) {
+    with_blocks([&](auto isa) { run_with(isa, formula, operands); }, [&] { run_by<void>(formula, operands); });
+  }
+
+#if HAS_BLOCKS
+
+  CPU_AVX512 CPU_FLATTEN static void run_with(Avx512, const void* formula, const RowOperands& operands) {
+    run_by<Avx512>(formula, operands);
+  }
+
+  CPU_AVX2 CPU_FLATTEN static void run_with(Avx2, const void* formula, const RowOperands& operands) {
+    run_by<Avx2>(formula, operands);
+  }
+
+#endif
+
+ private:
+  template <class Element>
+  using Stored = extension_cpp::detail::stored_as<T, Element>;
+
+  // What the loop is on.
+  template <class Element>
+  using Loaded = std::conditional_t<std::is_same_v<Element, extension_cpp::detail::Own>, acc_t<T>, Stored<Element>>;
+
+  template <class Element>
+  static constexpr bool kIsConverted = !std::is_same_v<Stored<Element>, Loaded<Element>>;
+
+  // Room for what is converted, or is one number.
+  template <class Element>
+  using Room = std::array<Loaded<Element>, kElements>;
+
+  template <class Isa>
+  CPU_INLINE static void run_by(const void* formula, const RowOperands& operands) {
+    const F f = *static_cast<const F*>(formula);
+    std::tuple<Room<E>...> inputs;
+    std::tuple<Room<R>...> outputs;
+    for (int64_t row = 0; row < operands.rows; ++row) {
+      for (int64_t begin = 0; begin < operands.cols; begin += kElements) {
+        const int64_t count = std::min(kElements, operands.cols - begin);
+        const std::tuple<Stored<R>*...> to{
+            reinterpret_cast<Stored<R>*>(operands.outputs[M]) + row * operands.cols + begin...};
+        compute(
+            f, count, result_place<R>(std::get<M>(to), std::get<M>(outputs))...,
+            read<Isa, E>(operands, I, row, begin, count, std::get<I>(inputs))...);
+        (write<Isa, R>(std::get<M>(outputs), count, std::get<M>(to)), ...);
+      }
+    }
+  }
+
+  CPU_INLINE static void compute(const F& f, int64_t count, Loaded<R>*... to, const Loaded<E>*... from) {
+    CPU_INDEPENDENT_LOOP
+    for (int64_t j = 0; j < count; ++j) {
+      const auto results = f(argument<E>(from[j])...);
+      ((to[j] = static_cast<Loaded<R>>(extension_cpp::detail::result_at<M>(results))), ...);
+    }
+  }
+
+  template <class Element>
+  CPU_INLINE static auto argument(const Loaded<Element>& value) {
+    if constexpr (std::is_same_v<Element, extension_cpp::detail::Own>) {
+      return value;
+    } else {
+      return extension_cpp::detail::as_argument<T, Element>(value);
+    }
+  }
+
+  // Elements of an input where the loop finds them.
+  template <class Isa, class Element>
+  CPU_INLINE static const Loaded<Element>* read(
+      const RowOperands& operands, size_t input, int64_t row, int64_t begin, int64_t count, Room<Element>& room) {
+    const auto* const from =
+        reinterpret_cast<const Stored<Element>*>(operands.inputs[input] + row * operands.input_bytes[input]);
+    if (operands.numbers[input]) {
+      if (begin == 0 && (row == 0 || operands.input_bytes[input] != 0)) {
+        room.fill(static_cast<Loaded<Element>>(*from));
+      }
+      return room.data();
+    }
+    if constexpr (kIsConverted<Element>) {
+      convert<Isa>(from + begin, count, room.data());
+      return room.data();
+    } else {
+      return from + begin;
+    }
+  }
+
+  template <class Element>
+  CPU_INLINE static Loaded<Element>* result_place(Stored<Element>* to, Room<Element>& room) {
+    if constexpr (kIsConverted<Element>) {
+      return room.data();
+    } else {
+      return to;
+    }
+  }
+
+  template <class Isa, class Element>
+  CPU_INLINE static void write(const Room<Element>& room, int64_t count, Stored<Element>* to) {
+    if constexpr (kIsConverted<Element>) {
+      convert<Isa>(room.data(), count, to);
+    }
+  }
+
+  template <class Isa, class From, class To>
+  CPU_INLINE static void convert(const From* from, int64_t count, To* to) {
+    int64_t j = 0;
+    if constexpr (!std::is_void_v<Isa>) {
+      constexpr int64_t kBlock = Isa::template kBlock<T>;
+      for (; j + kBlock <= count; j += kBlock) {
+        if constexpr (std::is_same_v<To, T>) {
+          Isa::store_block(from + j, to + j);
+        } else {
+          Isa::load_block(from + j, to + j);
+        }
+      }
+    }
+    for (; j < count; ++j) {
+      to[j] = static_cast<To>(from[j]);
+    }
+  }
+};
+
 struct Operands {
-  int64_t itemsize;
+  const int64_t* itemsizes;  // of the outputs, then of the inputs
   Tensor* outputs;
   size_t num_outputs;
   const Tensor* const* inputs;
@@ -165,6 +300,15 @@ struct Operands {
 };
 
 void elementwise(RowLoop loop, const void* formula, const Operands& operands);
+
+template <size_t N>
+constexpr std::array<int64_t, N> repeated(int64_t value) {
+  std::array<int64_t, N> result{};
+  for (size_t n = 0; n < N; ++n) {
+    result[n] = value;
+  }
+  return result;
+}
 
 }  // namespace detail
 
@@ -176,8 +320,23 @@ void elementwise(RowLoop loop, const void* formula, const Operands& operands);
 template <class T, size_t M, class F, class... Inputs>
 void elementwise(const F& f, std::array<Tensor, M>& outputs, const Inputs&... inputs) {
   using Loop = detail::RowLoopOf<T, F, std::make_index_sequence<M>, std::index_sequence_for<Inputs...>>;
+  static constexpr auto kItemsizes = detail::repeated<M + sizeof...(Inputs)>(int64_t{sizeof(T)});
   const Tensor* const from[] = {&inputs...};
-  detail::elementwise(Loop::run, &f, {sizeof(T), outputs.data(), M, from, sizeof...(inputs)});
+  detail::elementwise(Loop::run, &f, {kItemsizes.data(), outputs.data(), M, from, sizeof...(inputs)});
+}
+
+// The same of tensors of several dtypes, of which T is the operator's own.
+template <class T, class F, class... R, class... E, size_t M, class... Inputs>
+void mixed_elementwise(
+    const F& f, extension_cpp::detail::Types<R...> /*results*/, extension_cpp::detail::Types<E...> /*elements*/,
+    std::array<Tensor, M>& outputs, const Inputs&... inputs) {
+  using Loop = detail::MixedRowLoopOf<
+      T, F, extension_cpp::detail::Types<R...>, extension_cpp::detail::Types<E...>, std::make_index_sequence<M>,
+      std::index_sequence_for<Inputs...>>;
+  static constexpr int64_t kItemsizes[] = {
+      sizeof(extension_cpp::detail::stored_as<T, R>)..., sizeof(extension_cpp::detail::stored_as<T, E>)...};
+  const Tensor* const from[] = {&inputs...};
+  detail::elementwise(Loop::run, &f, {kItemsizes, outputs.data(), M, from, sizeof...(inputs)});
 }
 
 template <class T, class F, class... Inputs>

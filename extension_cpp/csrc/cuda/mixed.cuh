@@ -1,0 +1,209 @@
+// outputs[m][i] = result m of f(a[i], b[i], ...) of tensors of several dtypes (element_types.h).
+//
+// A thread has as many elements as are 16 bytes of the widest dtype, and of each tensor reads or writes them in one
+// access where they lie together, at a multiple of its size.
+#pragma once
+
+#include "element_types.h"
+#include "indexing.h"
+#include "launch.cuh"
+#include "layout.h"
+#include "vector.cuh"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace extension_cpp::cuda {
+
+namespace detail {
+
+using extension_cpp::detail::as_argument;
+using extension_cpp::detail::result_at;
+using extension_cpp::detail::slot_at;
+using extension_cpp::detail::Slots;
+using extension_cpp::detail::stored_as;
+using extension_cpp::detail::Types;
+
+template <>
+struct Word<1> {
+  using type = unsigned char;
+};
+
+// N elements as they are in memory.
+template <class U, int N>
+struct Elements {
+  U at[N];
+};
+
+// Elements `address`[0], `address`[stride], ...
+template <int N, class U>
+__device__ Elements<U, N> load_elements(const U* address, int64_t stride) {
+  constexpr int kBytes = N * static_cast<int>(sizeof(U));
+  Elements<U, N> result;
+  if (stride == 1 && reinterpret_cast<uintptr_t>(address) % kBytes == 0) {
+    const auto word = __ldg(reinterpret_cast<const typename Word<kBytes>::type*>(address));
+    memcpy(&result, &word, kBytes);
+    return result;
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const auto word = __ldg(reinterpret_cast<const typename Word<sizeof(U)>::type*>(address + n * stride));
+    memcpy(&result.at[n], &word, sizeof(U));
+  }
+  return result;
+}
+
+template <int N, class U>
+__device__ void store_elements(U* address, int64_t stride, const Elements<U, N>& elements) {
+  constexpr int kBytes = N * static_cast<int>(sizeof(U));
+  if (stride == 1 && reinterpret_cast<uintptr_t>(address) % kBytes == 0) {
+    using Access = typename Word<kBytes>::type;
+    Access word;
+    memcpy(&word, &elements, kBytes);
+    __stwb(reinterpret_cast<Access*>(address), word);
+    return;
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    address[n * stride] = elements.at[n];
+  }
+}
+
+// The pointers of tensors of such elements.
+template <class T, class Elements>
+struct PointersOf;
+template <class T, class... E>
+struct PointersOf<T, Types<E...>> {
+  using type = Slots<std::index_sequence_for<E...>, stored_as<T, E>*...>;
+  using read = Slots<std::index_sequence_for<E...>, const stored_as<T, E>*...>;
+};
+
+// The most bytes of an element.
+template <class T, class... E>
+constexpr int widest(Types<E...>) {
+  return static_cast<int>(std::max({sizeof(stored_as<T, E>)...}));
+}
+
+// The formula for N elements: their offsets and strides are those of the outputs, then of each input.
+template <class T, class Results, class Elements, class M, class I>
+struct MixedFormula;
+
+template <class T, class... R, class... E, size_t... M, size_t... I>
+struct MixedFormula<T, Types<R...>, Types<E...>, std::index_sequence<M...>, std::index_sequence<I...>> {
+  using Outputs = typename PointersOf<T, Types<R...>>::type;
+  using Inputs = typename PointersOf<T, Types<E...>>::read;
+
+  static constexpr int kWidest = widest<T>(Types<R..., E...>());
+
+  static Outputs pointers_to(std::array<Tensor, sizeof...(M)>& outputs) {
+    return Outputs(outputs[M].template mutable_data_ptr<stored_as<T, R>>()...);
+  }
+
+  static Inputs pointers_to(const std::array<const Tensor*, sizeof...(I)>& inputs) {
+    return Inputs(inputs[I]->template const_data_ptr<stored_as<T, E>>()...);
+  }
+
+  template <int N, class F>
+  __device__ static void apply(
+      const F& f, const Outputs& outputs, const Inputs& inputs, const int64_t* offsets, const int64_t* strides) {
+    compute<N>(f, outputs, offsets, strides, load_elements<N>(slot_at<I>(inputs) + offsets[I + 1], strides[I + 1])...);
+  }
+
+ private:
+  template <int N, class F>
+  __device__ static void compute(
+      const F& f, const Outputs& outputs, const int64_t* offsets, const int64_t* strides,
+      const Elements<stored_as<T, E>, N>&... elements) {
+    Slots<std::index_sequence_for<R...>, Elements<stored_as<T, R>, N>...> results;
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      const auto result = f(as_argument<T, E>(elements.at[n])...);
+      ((slot_at<M>(results).at[n] = static_cast<stored_as<T, R>>(result_at<M>(result))), ...);
+    }
+    (store_elements<N>(slot_at<M>(outputs) + offsets[0], strides[0], slot_at<M>(results)), ...);
+  }
+};
+
+// Of tensors whose elements lie one behind the other, all alike.
+template <int N, class Formula, int K, class F>
+__global__ void __launch_bounds__(kBlock)
+    mixed_kernel(F f, int64_t numel, typename Formula::Outputs outputs, typename Formula::Inputs inputs) {
+  wait_for_previous();
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x) * N;
+  int64_t offsets[K];
+  int64_t strides[K];
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    offsets[k] = i;
+    strides[k] = 1;
+  }
+  if (i + N <= numel) {
+    Formula::template apply<N>(f, outputs, inputs, offsets, strides);
+    return;
+  }
+  for (int64_t j = i; j < numel; ++j) {
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      offsets[k] = j;
+    }
+    Formula::template apply<1>(f, outputs, inputs, offsets, strides);
+  }
+}
+
+// Of any layout.
+template <int N, class Formula, int K, class F>
+__global__ void __launch_bounds__(kBlock) mixed_strided_kernel(
+    F f, const Indexing<K> indexing, typename Formula::Outputs outputs, typename Formula::Inputs inputs) {
+  wait_for_previous();
+  const int64_t i = (static_cast<int64_t>(blockIdx.x) * kBlock + threadIdx.x) * N;
+  if (i >= indexing.numel) {
+    return;
+  }
+  int64_t offsets[K];
+  const int64_t first = indexing.locate(i, offsets);
+  if (first + N <= indexing.sizes[0].divisor()) {
+    Formula::template apply<N>(f, outputs, inputs, offsets, indexing.strides[0]);
+    return;
+  }
+  for (int64_t j = i; j < i + N && j < indexing.numel; ++j) {
+    indexing.locate(j, offsets);
+    Formula::template apply<1>(f, outputs, inputs, offsets, indexing.strides[0]);
+  }
+}
+
+}  // namespace detail
+
+// As elementwise(), of tensors of several dtypes, of which T is the operator's own.
+template <class T, class F, class... R, class... E, size_t M, class... Inputs>
+void mixed_elementwise(
+    const F& f, detail::Types<R...> results, detail::Types<E...> elements, std::array<Tensor, M>& outputs,
+    const Inputs&... inputs) {
+  const auto indexing = make_indexing(outputs[0], inputs...);
+  if (!indexing.fits) {
+    on_contiguous_copies(
+        [&](std::array<Tensor, M>& to, const auto&... from) {
+          mixed_elementwise<T>(f, results, elements, to, from...);
+        },
+        outputs, inputs...);
+    return;
+  }
+  if (indexing.numel == 0) {
+    return;
+  }
+  constexpr int K = 1 + sizeof...(Inputs);
+  using Formula = detail::MixedFormula<
+      T, detail::Types<R...>, detail::Types<E...>, std::make_index_sequence<M>, std::index_sequence_for<Inputs...>>;
+  constexpr int N = kAccessBytes / Formula::kWidest;
+  const auto to = Formula::pointers_to(outputs);
+  const auto from = Formula::pointers_to(std::array<const Tensor*, K - 1>{&inputs...});
+  const auto blocks = static_cast<unsigned>(ceil_div(indexing.numel, int64_t{kBlock} * N));
+  const cudaStream_t stream = current_stream(outputs[0]);
+  if (indexing.all_linear()) {
+    launch_overlapped(detail::mixed_kernel<N, Formula, K, F>, blocks, kBlock, 0, stream, f, indexing.numel, to, from);
+  } else {
+    launch_overlapped(detail::mixed_strided_kernel<N, Formula, K, F>, blocks, kBlock, 0, stream, f, indexing, to, from);
+  }
+}
+
+}  // namespace extension_cpp::cuda

@@ -1,0 +1,92 @@
+// Formulas of tensors of several dtypes, for tests/test_mixed_dtypes.py: in a library of their own, and in a package.
+#include "elementwise.h"
+
+namespace extension_cpp::mixed {
+
+const Operator kMasked{"masked(Tensor x, Tensor mask, float value) -> Tensor", "..., ...:bool -> ..."};
+const Operator kCodes{
+    "codes(Tensor x, Tensor scale, Tensor offset) -> (Tensor, Tensor, Tensor)",
+    "..., ...:float32, ...:int16 -> ...:int8, ..., ...:bool"};
+const Operator kStep{
+    "step(Tensor(a!) param, Tensor grad, Tensor(b!) moment, float rate, float decay) -> ()", "*s, *s, *s:sum ->"};
+const Operator kPlaces{"places(Tensor index, Tensor offset) -> Tensor", "...:int64, ...:int32 -> ...:int64"};
+const Operator kLess{"less(Tensor a, Tensor b) -> Tensor", "..., ... -> ...:bool"};
+const Operator kWide{
+    "wide(Tensor a, Tensor b, Tensor c) -> (Tensor, Tensor)", "...:uint8, ..., ...:float64 -> ...:float64, ...:sum"};
+const Operator kUnfit{"unfit(Tensor x, Tensor mask) -> Tensor", "..., ...:any -> ..."};
+
+template <class A>
+struct Masked {
+  A value;
+
+  HOST_DEVICE A operator()(A x, bool mask) const { return mask ? value : x; }
+};
+
+template <class A>
+struct Chosen {
+  HOST_DEVICE A operator()(A x, bool mask) const { return mask ? x : A(0); }
+};
+
+template <class A>
+struct Codes {
+  HOST_DEVICE Results<int8_t, A, bool> operator()(A x, float scale, int16_t offset) const {
+    const A scaled = x * A(scale);
+    return {static_cast<int8_t>(scaled + A(offset)), scaled, scaled > A(offset)};
+  }
+};
+
+template <class A>
+struct Step {
+  A rate;
+  A decay;
+
+  HOST_DEVICE Results<A, SumType<A>> operator()(A param, A grad, SumType<A> moment) const {
+    const A next = moment * decay + grad;
+    return {param - rate * next, next};
+  }
+};
+
+// Of no floating dtype.
+template <class A>
+struct Places {
+  HOST_DEVICE int64_t operator()(int64_t index, int32_t offset) const { return index * 3 + offset; }
+};
+
+template <class A>
+struct Less {
+  HOST_DEVICE bool operator()(A a, A b) const { return a < b; }
+};
+
+template <class A>
+struct Wide {
+  HOST_DEVICE Results<double, SumType<A>> operator()(uint8_t a, A b, double c) const {
+    return {static_cast<double>(a) + c, static_cast<A>(a) * b};
+  }
+};
+
+void step(Tensor& param, const Tensor& grad, Tensor& moment, double rate, double decay) {
+  kStep.check(param, grad, moment);
+  std::array<Tensor, 2> outputs{param, moment};
+  elementwise_into<Step>(outputs, param, grad, moment, rate, decay);
+}
+
+}  // namespace extension_cpp::mixed
+
+TORCH_LIBRARY_FRAGMENT(NAMESPACE, m) {
+  using namespace extension_cpp::mixed;
+  for (const extension_cpp::Operator* op : {&kMasked, &kCodes, &kStep, &kPlaces, &kLess, &kWide, &kUnfit}) {
+    m.def(op->schema());
+  }
+}
+
+TORCH_LIBRARY_IMPL(NAMESPACE, BACKEND, m) {
+  using namespace extension_cpp::mixed;
+  using extension_cpp::elementwise_kernel;
+  m.impl("masked", TORCH_BOX((elementwise_kernel<kMasked, Masked, double>)));
+  m.impl("codes", TORCH_BOX((elementwise_kernel<kCodes, Codes>)));
+  m.impl("step", TORCH_BOX(&step));
+  m.impl("places", TORCH_BOX((elementwise_kernel<kPlaces, Places>)));
+  m.impl("less", TORCH_BOX((elementwise_kernel<kLess, Less>)));
+  m.impl("wide", TORCH_BOX((elementwise_kernel<kWide, Wide>)));
+  m.impl("unfit", TORCH_BOX((elementwise_kernel<kUnfit, Chosen>)));
+}

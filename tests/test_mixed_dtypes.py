@@ -1,0 +1,172 @@
+"""Elementwise formulas of tensors of several dtypes, of which no worked operator has one."""
+
+import itertools
+import random
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from quick_compiler import ROOT
+from scratch import compile_library, copy_repository, run
+from torch import Tensor
+
+from extension_cpp.battery.layouts import strided
+from extension_cpp.testing import devices
+
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+SHAPES = [(0, 3), (1,), (4099,), (31, 33), (100, 257), (3, 65, 70), (2, 16, 7, 9), (1,) * 18]
+INTEGERS = {
+    "mask": torch.bool,
+    "offset": torch.int16,
+    "index": torch.int64,
+    "shift": torch.int32,
+    "bytes": torch.uint8,
+}
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+# By operator: dtypes of its tensors, its numbers, and what it computes of whole numbers, exactly.
+OPERATORS: dict[str, tuple[list[str], list[float], Any]] = {
+    "masked": (["own", "mask"], [7.0], lambda x, mask, value: torch.where(mask, value, x)),
+    "codes": (
+        ["own", "float", "offset"],
+        [],
+        lambda x, scale, offset: (
+            (x.double() * scale + offset).to(torch.int8),
+            (x.double() * scale).to(x.dtype),
+            x.double() * scale > offset,
+        ),
+    ),
+    "places": (["index", "shift"], [], lambda index, offset: index * 3 + offset),
+    "less": (["own", "own"], [], lambda a, b: a < b),
+    "wide": (
+        ["bytes", "own", "double"],
+        [],
+        lambda a, b, c: (a + c, a.to(sum_dtype(b.dtype)) * b.to(sum_dtype(b.dtype))),
+    ),
+}
+
+
+def operand(rng: random.Random, like: str, dtype: torch.dtype, shape: list[int], device: str):
+    """Whole numbers in any layout and at any alignment, in memory that holds others."""
+    floating = {"own": dtype, "sum": sum_dtype(dtype), "float": torch.float32}
+    wanted = {**INTEGERS, **floating, "double": torch.float64}[like]
+    low = 0 if like in ("mask", "bytes") else -8
+    x = torch.randint(low, 2 if like == "mask" else 8, shape).to(device, wanted)
+    dims = range(len(shape))
+    order = rng.choice((dims, rng.sample(dims, len(shape))))
+    if wanted.is_floating_point:
+        return strided(x, order, [1] * len(shape), rng.choice((0, 0, 1, 5)))
+    memory = torch.empty(x.numel() + 5, device=device, dtype=wanted)
+    offset = rng.choice((0, 0, 1, 3))
+    inverse = [list(order).index(d) for d in dims]
+    placed = memory[offset : offset + x.numel()].view([shape[d] for d in order]).permute(inverse)
+    return placed.copy_(x)
+
+
+def compare(namespace: Any, rounds: int) -> None:
+    rng = random.Random(0)
+    cases = itertools.product(devices(), DTYPES, SHAPES, OPERATORS, range(rounds))
+    for device, dtype, shape, name, _ in cases:
+        kinds, numbers, function = OPERATORS[name]
+        operands = []
+        for k, kind in enumerate(kinds):
+            own = [1 if k and rng.random() < 0.2 else size for size in shape]
+            own = own[rng.choice((0, 0, 1)) * (k > 0) :]
+            operands.append(operand(rng, kind, dtype, own, device))
+        results = getattr(namespace, name)(*operands, *numbers)
+        expected = function(*operands, *numbers)
+        if isinstance(results, Tensor):
+            results, expected = (results,), (expected,)
+        for result, wanted in zip(results, expected, strict=True):
+            said = (name, device, dtype, [(t.shape, t.stride()) for t in operands])
+            assert result.dtype == wanted.dtype, said
+            assert torch.equal(result, wanted), said
+
+
+def compare_writes(namespace: Any, rounds: int) -> None:
+    rng = random.Random(0)
+    for device, dtype, shape, _ in itertools.product(devices(), DTYPES, SHAPES, range(rounds)):
+        param, grad, moment = (
+            operand(rng, kind, dtype, list(shape), device) for kind in ("own", "own", "sum")
+        )
+        next_moment = moment * 2 + grad
+        expected = (param.to(moment.dtype) - next_moment / 2).to(dtype)
+        namespace.step(param, grad, moment, 0.5, 2.0)
+        assert torch.equal(moment, next_moment)
+        assert torch.equal(param, expected)
+
+
+# Also as for other processors than x86.
+@pytest.fixture(scope="module", params=["blocks", "elements"])
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    name = f"extension_cpp_mixed_{request.param}"
+    flags = [f"-DNAMESPACE={name}", *["-DHAS_BLOCKS=0"] * (request.param == "elements")]
+    folder = tmp_path_factory.mktemp(request.param)
+    library, result = compile_library("mixed", "stable", folder, *flags)
+    assert result.returncode == 0, result.stderr
+    torch.ops.load_library(str(library))
+    return getattr(torch.ops, name)
+
+
+@pytest.fixture
+def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "devices", lambda: ("cpu",))
+
+
+@pytest.mark.usefixtures("on_the_cpu")
+def test_every_layout_of_every_dtype(library: Any):
+    compare(library, 3)
+
+
+@pytest.mark.usefixtures("on_the_cpu")
+def test_what_is_written_has_a_dtype_of_its_own(library: Any):
+    compare_writes(library, 3)
+
+
+def test_a_dtype_that_the_types_of_the_formula_do_not_say(library: Any):
+    x = torch.ones(3)
+    assert torch.equal(library.unfit(x, x > 0), x)
+    with pytest.raises(RuntimeError) as error:
+        library.unfit(x, x)
+    assert str(error.value) == (
+        "unfit: by its types a formula takes or gives torch.bool here, got torch.float32"
+    )
+
+
+@pytest.mark.slow
+def test_as_it_is_built(tmp_path: Path):
+    """Optimised, and on a GPU where there is one."""
+    root = copy_repository(tmp_path)
+    package = root / "extension_cpp"
+    for operator in (package / "operators").iterdir():
+        if operator.is_dir():
+            shutil.rmtree(operator)
+    for name in ("ops.py", "nn.py"):
+        (package / name).write_text("")
+    (package / "operators" / "mixed").mkdir()
+    source = (ROOT / "tests" / "abi" / "mixed.h").read_text()
+    (package / "operators" / "mixed" / "mixed.cpp").write_text(
+        source.replace("NAMESPACE", "extension_cpp")
+    )
+    built = run(sys.executable, "setup.py", "build_ext", "--inplace", cwd=root)
+    assert built.returncode == 0, built.stdout[-20000:]
+    code = """
+import torch
+import extension_cpp
+import test_mixed_dtypes as tests
+
+tests.compare(torch.ops.extension_cpp, 20)
+tests.compare_writes(torch.ops.extension_cpp, 20)
+print("equal")
+"""
+    paths = f"{root}:{root / 'tests'}"
+    called = run(sys.executable, "-c", code, cwd=root, env={"PYTHONPATH": paths})
+    assert called.returncode == 0, called.stdout
+    assert called.stdout.splitlines()[-1] == "equal"
