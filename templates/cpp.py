@@ -5,16 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from given_shapes import PER_ROW, Unmet, sizes_among, unmet, unmet_backward
+from element_types import ARITHMETIC, FLOATING, OWN, of_results
+from given_shapes import PER_ROW, Unmet, notation, sizes_among, unmet, unmet_backward
 from kinds import LIST
 from places import Places, backward_shapes, shapes
+from schema import Argument
 
 # What a kernel does with a further tensor, and with a list of them.
-ADD = "if ({a.name} != nullptr) {{\n  result += static_cast<A>({a.name}[i]){weight};\n}}\n"
+ADD = "if ({a.name} != nullptr) {{\n  result += static_cast<A>({a.name}[i]{a.part}){weight};\n}}\n"
 ADD_LIST = (
     "for (int64_t j = 0; j < {a.name}.size(); ++j) {{\n"
-    "  result += static_cast<A>(j + 1) * static_cast<A>({a.name}[j][i]){weight};\n}}\n"
+    "  result += static_cast<A>(j + 1) * static_cast<A>({a.name}[j][i]{a.part}){weight};\n}}\n"
 )
+# Where no tensor says in which type a kernel computes.
+FLOAT = "ScalarType::Float"
+NO_T = "// EDIT: T, in which the kernel computes: the line of shapes says nothing of it.\n"
+OF_T = (OWN, *FLOATING.values())
+
+
+def cast(value: str, element: str) -> str:
+    """A number of the arithmetic as an element."""
+    return value if element == ARITHMETIC else f"static_cast<{element}>({value})"
 
 
 class Cpp(Places):
@@ -33,8 +44,9 @@ class Cpp(Places):
         parameter = ", const std::optional<Tensor>& {a.name}"
         # What is written may be an argument twice.
         restrict = "" if self.schema.mutates else "__restrict__ "
-        pointer = f"const T* {restrict}{{a.name}},  // [rows, cols], or null\n"
-        pointers = "const Pointers<T> {a.name},  // [rows, cols] each\n"
+        pointer = f"const {{a.element}}* {restrict}{{a.name}},  // [rows, cols], or null\n"
+        pointers = "const Pointers<{a.element}> {a.name},  // [rows, cols] each\n"
+        means = ["mean", *(f"mean_{k}" for k in range(2, outputs))][: outputs - 1]
         inline = [
             self.declaration("", self.schema.text, line),
             f"({', '.join(a.cpp_parameter for a in self.schema.arguments)})",
@@ -49,7 +61,7 @@ class Cpp(Places):
             self.own_check,
             "".join(f", {a.info.field.replace('A', 'acc_t<T>')} {a.name}" for a in settings),
             self.each(self.others, parameter, {LIST: ", TensorList {a.name}"}),
-            self.each(self.others, ", data_of<T>(contiguous_{a.name})"),
+            self.each(self.others, ", data_of<{a.element}>(contiguous_{a.name})"),
             self.writing(self.launch(main, *(a.name for a in self.others), *result)),
             self.launch("grad_output", *("{}" for _ in self.others), f"grad_{main}"),
         ]
@@ -57,8 +69,9 @@ class Cpp(Places):
             self.each(settings, "{a.info.field} {a.name};\n"),
             self.each(self.others, pointer, {LIST: pointers}),
             self.each(self.others, ADD, {LIST: ADD_LIST}),
-            self.each(self.others, "const auto contiguous_{a.name} = as_contiguous({a.name});\n"),
+            "".join(f"const auto {self.contiguous(a)};\n" for a in self.others),
         ]
+        inline += self.typed_pointers(restrict)
         if not self.schema.mutates:
             backward_line = backward_shapes(self.kind, self.schema, line)
             inline.append(self.declaration("Backward", self.backward_schema, backward_line))
@@ -66,13 +79,66 @@ class Cpp(Places):
                 takes = [main if n == "input" else n for n in self.kind.backward_takes]
                 inline.append(self.check("Backward", takes, self.backward_schema, backward_line))
         if outputs > 1:
-            means = ["mean", *(f"mean_{k}" for k in range(2, outputs))]
+            types = dict(zip(means, self.results[1:], strict=True))
             inline += [
                 f"std::tuple<{', '.join(['Tensor'] * outputs)}>",
                 "\n".join(f"write_per_row(row, {mean}, average);" for mean in means),
+                "".join(f", {mean}.mutable_data_ptr<{t}>()" for mean, t in types.items()),
+                f"return {{output, {', '.join(means)}}};",
+                # Of the backward.
+                f"const {types['mean']}* {restrict}mean",
+                f"contiguous_mean.const_data_ptr<{types['mean']}>()",
             ]
-            blocks.append("\n".join(f"A* {mean};  // [rows]" for mean in means))
+            blocks += [
+                "\n".join(f"A* {mean};  // [rows]" for mean in means),
+                "\n".join(f"{t}* {restrict}{mean},  // [rows]" for mean, t in types.items()),
+                "\n".join(
+                    f"Tensor {mean} = checked.new_output({k});" for k, mean in enumerate(means, 1)
+                ),
+                "\n".join(f"{mean}[row] = {cast('average', t)};" for mean, t in types.items()),
+            ]
         return inline, blocks
+
+    def typed_pointers(self, restrict: str) -> list[str]:
+        """What depends on the type of the main tensor's elements, or of what is written."""
+        main, own = self.main.name, self.main.element
+        written = own if self.schema.mutates else self.results[0]
+        return [
+            f"{NO_T * (self.dispatched == FLOAT)}dispatch_floating({self.dispatched},",
+            self.contiguous(self.main),
+            f"{own}* {restrict}{main}",
+            f"const Matrix<{own}> {main}",
+            f"packed_rows<{own}>(contiguous_{main},",
+            f"contiguous_{main}.const_data_ptr<{own}>()",
+            f"contiguous_{main}.mutable_data_ptr<{own}>()",
+            f"{written}* {restrict}output",
+            f"output.mutable_data_ptr<{written}>()",
+            f"static_cast<{written}>(result)",
+            f"static_cast<{written}>(results[",
+        ]
+
+    def contiguous(self, a: Argument) -> str:
+        """Of what is written to there is no other copy."""
+        if a.converted and not (a is self.main and a.mutated):
+            return f"contiguous_{a.name} = as_accumulated({a.name}, {self.dispatched})"
+        return f"contiguous_{a.name} = as_contiguous({a.name})"
+
+    @property
+    def dispatched(self) -> str:
+        """The dtype of which T is."""
+        if leading := [a for a in (self.main, *self.others) if a.leads]:
+            a = leading[0]
+            # As a kernel's launch takes others than the main one.
+            return f"{a.name}{'.' if a is self.main else '->'}scalar_type()"
+        return f"{self.main.name}.scalar_type()" if self.main.element in OF_T else FLOAT
+
+    @property
+    def results(self) -> Sequence[str]:
+        """The types of the results' elements."""
+        if self.options.shapes is not None and self.schema.outputs:
+            return of_results(notation()["parse_notation"](self.schema.text, self.options.shapes))
+        own = [ARITHMETIC if shape.endswith(":sum") else OWN for shape in self.kind.outputs]
+        return [own[min(k, len(own) - 1)] for k in range(self.schema.outputs)]
 
     def declaration(self, suffix: str, schema: str, line: str) -> str:
         literal = schema.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?")
@@ -114,11 +180,13 @@ class Cpp(Places):
             text = re.sub(
                 members, lambda match: match[0] + flags + "\n" * (not match[0]), text, count=1
             )
+        if part := self.main.part:
+            element = rf"(static_cast<A>\((?:{self.main.name}|matrix)(?:\[[^()]*\])+)(?=\))"
+            text = re.sub(element, rf"\1{part}", text)
         text = self.with_checks(text)
+        # For an optional tensor that comes first the main one stands in.
         has_optional_first = self.schema.tensors[0].type != "Tensor"
-        if (
-            has_optional_first and f"{self.own_check};" not in text
-        ):  # for which the main one stands in
+        if has_optional_first and f"{self.own_check};" not in text:
             text = re.sub(rf"(?=return \w+<{self.camel}\b)", f"{self.own_check};\n  ", text)
         for function, header in (("all_of", "algorithm"), ("accumulate", "numeric")):
             if f"std::{function}" in text and f"<{header}>" not in text:
@@ -157,7 +225,8 @@ class Cpp(Places):
             return f'  check({conditions}, "{message}");\n'
 
         def after(made: re.Match[str]) -> str:
-            return made[0] + comment + checked([made[1]] if made[1] else [])
+            results = re.findall(r"Tensor (\w+) =", made[0])
+            return made[0] + comment + checked(results)
 
         def before(made: re.Match[str]) -> str:
             results = [f"checked.sizes({k or ''})" for k in range(self.schema.outputs)]
@@ -166,7 +235,10 @@ class Cpp(Places):
             there = f"  {kept}{op}.check({', '.join(names)});\n"
             return comment + there + checked(results) + made[0]
 
-        text = re.sub(rf"  (?:Tensor (\w+) =\s+)?{call}\s*(?:\.new_output\(\))?;\n", after, text)
+        # One result is made where the tensors are checked, several below.
+        kept = r"(?:(?:Tensor \w+|const CheckedInputs checked) =\s+)?"
+        below = r"(?:  Tensor \w+ = checked\.new_output\(\d*\);\n)*"
+        text = re.sub(rf"  {kept}{call}\s*(?:\.new_output\(\))?;\n{below}", after, text)
         return re.sub(rf"  return \w+<[^(]*>\({op}, ", before, text)
 
     def conditions(self, names: list[str], results: list[str], needs: Unmet) -> list[str]:
@@ -181,27 +253,26 @@ class Cpp(Places):
         by_number = self.kind.lists  # as a kernel with raw pointers takes them
         # Of results of which there is no tensor yet base is None.
         tensor = "" if needs.base is None else names[needs.base]
-        size = "numel()" if by_number else "sizes()"
-        base = f"{tensor}.{size}" if tensor else results[0]
+        base = f"{tensor}.sizes()" if tensor else results[0]
         found = [f"{tensor}.dim() > 0"] if needs.last else []
 
         def same(other: str, per_row: bool) -> str:
+            if per_row:
+                rows = f"{base}.slice(0, {tensor}.dim() - 1)"
+                return f"{tensor}.dim() > 0 && equal_sizes({other}, {rows})"
             if by_number:
-                return f"{other} == {base}"
-            if not per_row:
-                return f"equal_sizes({other}, {base})"
-            rows = f"{base}.slice(0, {tensor}.dim() - 1)"
-            return f"{tensor}.dim() > 0 && equal_sizes({other}, {rows})"
+                return f"{other} == {base}".replace("sizes()", "numel()")
+            return f"equal_sizes({other}, {base})"
 
         for k, per_row in needs.inputs.items():
             name = names[k]
             if types.get(name) == LIST:
-                each = f"[&](const Tensor& each) {{ return {same(f'each.{size}', per_row)}; }}"
+                each = f"[&](const Tensor& each) {{ return {same('each.sizes()', per_row)}; }}"
                 found.append(f"std::all_of({name}.begin(), {name}.end(), {each})")
             elif types.get(name) == "Tensor?":
-                found.append(f"(!{name}.has_value() || {same(f'{name}->{size}', per_row)})")
+                found.append(f"(!{name}.has_value() || {same(f'{name}->sizes()', per_row)})")
             else:
-                found.append(same(f"{name}.{size}", per_row))
+                found.append(same(f"{name}.sizes()", per_row))
         for k, per_row in needs.outputs.items():
-            found.append(same(f"{results[k]}.{size}" if by_number else results[k], per_row))
+            found.append(same(f"{results[k]}.sizes()" if by_number else results[k], per_row))
         return found

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from element_types import with_elements
 from kinds import LIST, Kind, Options, defined_in, sides
 from places import backward_schema, backward_shapes, shapes
 from schema import Argument, Refusal, Schema, names_in
@@ -42,7 +43,7 @@ def with_dtypes(schema: Schema, options: Options) -> tuple[Schema, Options]:
         a.name for a, s in zip(schema.tensors, given.inputs, strict=True) if _is_integer(given, s)
     }
     arguments = [replace(a, integer=a.name in integers) for a in schema.arguments]
-    schema = replace(schema, arguments=arguments)
+    schema = with_elements(replace(schema, arguments=arguments), given)
     if schema.main.integer or any(_is_integer(given, shape) for shape in given.outputs[:1]):
         options = replace(options, no_grad=True)
     return schema, options
@@ -178,7 +179,7 @@ def check_line(kind: Kind, schema: Schema, options: Options) -> None:
     parse, error_type = notation()["parse_notation"], notation()["NotationError"]
     own = backward_shapes(kind, schema, line)
     inputs, (result,) = sides(own)
-    described = {"grad_output": "the gradient of the result", "mean": "the last result"}
+    described = {"grad_output": "the gradient of the result", "mean": "the second result"}
     takes = [
         f'{described.get(name, schema.main.name)} ("{shape}")'
         for name, shape in zip(kind.backward_takes, inputs, strict=True)
@@ -321,11 +322,23 @@ def documented(text: str, schema: Schema, options: Options) -> str:
     arguments = [schema.main, *(a for a in schema.arguments if a is not schema.main)]
     lines = "".join(_wrapped(f"{a.name}: {said.argument(a)}", "            ") for a in arguments)
     text = re.sub(r"(?<=    Args:\n)(?:        .*\n)+", lambda _: lines, text, count=1)
-    if schema.outputs:
-        result = _wrapped(said.result(), "        ")
-        returns = r"(?<=    Returns:\n)        A (?s:.*?)\.\n"
-        text = re.sub(returns, lambda _: result, text, count=1)
-    return text
+    return _with_returned(text, said.result()) if schema.outputs else text
+
+
+def returning(text: str, schema: Schema, options: Options) -> str:
+    """An ops.py whose function returns the first of several results, for one that returns all."""
+    each = [Said(schema, options).result(k).removesuffix(".") for k in range(schema.outputs)]
+    first, *others = each
+    text = _with_returned(text, "; ".join([first, *(x[0].lower() + x[1:] for x in others)]) + ".")
+    text = re.sub(r"\) -> Tensor:", f") -> tuple[{', '.join(['Tensor'] * schema.outputs)}]:", text)
+    return re.sub(
+        r"    # EDIT: what else .*\n(    return (?s:.*?\)))\[0\]\n", r"\1\n", text, count=1
+    )
+
+
+def _with_returned(text: str, said: str) -> str:
+    returns = r"(?<=    Returns:\n)        A (?s:.*?)\.\n"
+    return re.sub(returns, lambda _: _wrapped(said, "        "), text, count=1)
 
 
 def _wrapped(text: str, hanging: str) -> str:
@@ -411,9 +424,9 @@ class Said:
             text += f", {'with ' * dtype.startswith('the ')}{dtype}, on the device of {main}"
         return text + (", or None." if argument.type.endswith("?") else ".")
 
-    def result(self) -> str:
-        """The first, which is the one that the public function returns."""
-        shape = self.given.outputs[0]
+    def result(self, k: int = 0) -> str:
+        """By itself the first is what the public function returns."""
+        shape = self.given.outputs[k]
         kept = ", in the layout on which the dense inputs agree, else contiguous"
         elementwise = self.given.elementwise
         text = f"A {'' if elementwise else 'contiguous '}tensor of shape {self.shape(shape)}"

@@ -17,7 +17,7 @@ from batching_rules import with_rules
 from cpp import Cpp
 from formatting import format_text
 from given_shapes import check_line, documented, notation, with_dtypes
-from kinds import KINDS, PACKAGE, TEMPLATES, Kind, Options, returned
+from kinds import KINDS, PACKAGE, TEMPLATES, Kind, Options
 from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, shapes
 from python import Python, Spec
@@ -61,19 +61,9 @@ def check_fits(kind: str, schema: Schema) -> None:
     if KINDS[kind].accepts(schema):
         return
     fitting = [name for name, other in KINDS.items() if other.accepts(schema)]
-    if not fitting:
-        raise Refusal(
-            f"no template is for operators that take a list of tensors and {returned(schema)}, as "
-            f"{schema.name} does: make each tensor of the list an argument of its own"
-        )
-    by_hand = ""
-    if KINDS[kind].lists and schema.outputs > 1:
-        by_hand = ". A kernel of your own is made with one result, and gets the others by hand: "
-        by_hand += "templates/README.md says how"
     raise Refusal(
         f"the template '{kind}' is for {KINDS[kind].fits}, which {schema.name} is not; "
         f"for its schema there {'is' if len(fitting) == 1 else 'are'}: {', '.join(fitting)}"
-        f"{by_hand}"
     )
 
 

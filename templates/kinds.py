@@ -80,7 +80,7 @@ KINDS = {
     name: Kind(name)
     for name in (
         *("elementwise", "rowwise", "reduction", "scan", "multi_output", "kernel"),
-        *("inplace", "inplace_kernel"),
+        *("multi_output_kernel", "inplace", "inplace_kernel"),
     )
 }
 

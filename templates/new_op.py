@@ -166,7 +166,7 @@ def next_steps(
 
 def default_kind(schema: Schema, own_kernel: bool) -> str:
     """The simplest that takes the schema; for a kernel of one's own the one with raw pointers."""
-    kernels = ["kernel", "inplace_kernel"]
+    kernels = ["kernel", "multi_output_kernel", "inplace_kernel"]
     preferred = kernels * own_kernel + ["elementwise", "inplace", "multi_output"] + kernels
     return next((kind for kind in preferred if KINDS[kind].accepts(schema)), "elementwise")
 

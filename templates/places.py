@@ -91,5 +91,6 @@ def backward_shapes(kind: Kind, schema: Schema, line: str) -> str:
         names = [a.name for a in parse(schema.text).tensors]
         like = dict(zip(names, inputs, strict=False)).get(grad_output[1:].strip(), grad_output)
         grad_output = of_any_dtype(like)
-    by_name = {"grad_output": grad_output, "input": main, "mean": outputs[-1]}
+    # Of several results, the second: the first statistic.
+    by_name = {"grad_output": grad_output, "input": main, "mean": outputs[min(1, len(outputs) - 1)]}
     return f"{', '.join(by_name[name] for name in kind.backward_takes)} -> {main}"

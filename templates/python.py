@@ -76,16 +76,20 @@ class Python(Places):
         of_list = {LIST: "(j + 1) * grad_output{weight}\n"}
         grads = self.each(self.others, "grad_output{weight}\n", of_list).splitlines()
         found = dict(zip(self.others, grads, strict=True)) | {self.main: f"grad_{self.main.name}"}
+        # Where there are several results it may be None, of which there is no part.
+        several, is_there = self.schema.outputs > 1, "grad_output is not None and "
         for position, a in enumerate(self.positional):
             needed = f"ctx.needs_input_grad[{position}]"
             if a.integer:
                 found[a] = "None"
             elif a.type == LIST:
-                found[a] = f"[{found[a]} if needed else None for j, needed in enumerate({needed})]"
+                needed = (
+                    f"{is_there * several}needed else None for j, needed in enumerate({needed})"
+                )
+                found[a] = f"[{found[a]} if {needed}]"
             elif a in self.others:
-                # Where there are several results it may be None, of which there is no part.
-                is_part = self.schema.outputs > 1 and found[a] != "grad_output"
-                found[a] += f" if {'grad_output is not None and ' * is_part}{needed} else None"
+                is_part = several and found[a] != "grad_output"
+                found[a] += f" if {is_there * is_part}{needed} else None"
         return f"return ({', '.join(found.get(a, 'None') for a in self.positional)})"
 
     def complete(self, file: str, text: str) -> str:

@@ -207,6 +207,9 @@ class Argument:
         type: as the schema spells it, without size and alias: `int[]?`.
         default: Python source, or None where there is none.
         integer: a tensor of integers or bool, as a line of shapes says, which has no gradient.
+        leads: a tensor of the dtype T, as such a line says.
+        element: what a kernel's pointer to the tensor points to.
+        converted: whether it may be in another type, from which it is converted.
     """
 
     name: str
@@ -215,6 +218,9 @@ class Argument:
     kwarg_only: bool
     mutated: bool
     integer: bool = False
+    leads: bool = False
+    element: str = "T"
+    converted: bool = False
 
     @property
     def info(self) -> Type:
@@ -223,6 +229,11 @@ class Argument:
     @property
     def is_tensor(self) -> bool:
         return self.type.startswith("Tensor")
+
+    @property
+    def part(self) -> str:
+        """Behind an element of the tensor, of which a number is to be made."""
+        return ".real()" * self.element.startswith("c10::complex")
 
     @property
     def cpp_parameter(self) -> str:
@@ -253,9 +264,11 @@ class Schema:
 
     @property
     def main(self) -> Argument:
-        """The first that is written to, else the first floating tensor that is always there."""
+        """The first that is written to, else the first floating tensor that is always there; of
+        them one of the dtype T, where a line of shapes says that there is one.
+        """
         plain = [a for a in self.arguments if a.type == "Tensor"]
-        return min(plain, key=lambda a: (not a.mutated, a.integer))
+        return min(plain, key=lambda a: (not a.mutated, a.integer, not a.leads))
 
     @property
     def tensors(self) -> list[Argument]:

@@ -8,6 +8,7 @@ KINDS = [
     ["s(Tensor x, Tensor y) -> Tensor", "--template", "scan"],
     ["m(Tensor x, Tensor y) -> (Tensor, Tensor)", "--template", "multi_output"],
     ["k(Tensor x, Tensor y) -> Tensor", "--template", "kernel"],
+    ["n(Tensor x, Tensor y) -> (Tensor, Tensor)", "--template", "multi_output_kernel"],
     ["i(Tensor(a!) x, Tensor y) -> ()", "--template", "inplace"],
     ["w(Tensor(a!) x, Tensor y) -> ()", "--template", "inplace_kernel"],
 ]
@@ -19,7 +20,13 @@ LONG_NAMES = [
         [f"{LONG[: -len(kind)]}{kind}(Tensor x, float alpha=1.0) -> Tensor", "--template", kind]
         for kind in ("elementwise", "rowwise", "reduction", "scan", "kernel")
     ),
-    [f"{LONG[:-1]}m(Tensor x, float alpha=1.0) -> (Tensor, Tensor)", "--template", "multi_output"],
+    *(
+        [
+            f"{LONG[: -len(kind)]}{kind}(Tensor x, float alpha=1.0) -> (Tensor, Tensor)",
+            *("--template", kind),
+        ]
+        for kind in ("multi_output", "multi_output_kernel")
+    ),
     *(
         [f"{LONG[: -len(kind)]}{kind}(Tensor(a!) x, float alpha=1.0) -> ()", "--template", kind]
         for kind in ("inplace", "inplace_kernel")
@@ -46,6 +53,7 @@ SCHEMAS = [
     ],
     ["keyword_only(float a, Tensor x, *, bool flag=False, str mode, int? n=None) -> Tensor"],
     ["tensor_lists(Tensor x, Tensor[] rest, Tensor? z=None) -> Tensor"],
+    ["several_lists(Tensor? z, Tensor x, Tensor[] rest, int n=2) -> (Tensor, Tensor, Tensor)"],
     [
         "switches(Tensor x, bool a, bool b, bool c=True, bool d=False) -> Tensor",
         "--backward",
@@ -96,7 +104,13 @@ NAMES = [
         ]
         for kind in ("elementwise", "rowwise", "reduction", "scan", "kernel")
     ),
-    [f"own_several(Tensor grad_mean, Tensor output, {_OWN}) -> (Tensor, Tensor, Tensor)"],
+    *(
+        [
+            f"own_{kind}(Tensor grad_mean, Tensor output, {_OWN}) -> (Tensor, Tensor, Tensor)",
+            *("--template", kind),
+        ]
+        for kind in ("multi_output", "multi_output_kernel")
+    ),
     *(
         [
             f"own_{kind}(Tensor(a!) output, Tensor tag_, Tensor contiguous_output, {_OWN}) -> ()",
@@ -128,10 +142,13 @@ OTHER_SHAPES = [
         [f"other_{kind}(Tensor x, Tensor y) -> Tensor", "--template", kind, "--shapes", _LINE]
         for kind in ("elementwise", "rowwise", "reduction", "scan", "kernel")
     ),
-    [
-        "other_several(Tensor x, Tensor y) -> (Tensor, Tensor)",
-        *("--shapes", f"{_LINE}, *rows m k:sum"),
-    ],
+    *(
+        [
+            f"other_{kind}(Tensor x, Tensor y) -> (Tensor, Tensor)",
+            *("--template", kind, "--shapes", f"{_LINE}, *rows m k:sum"),
+        ]
+        for kind in ("multi_output", "multi_output_kernel")
+    ),
     *(
         [
             f"other_{kind}(Tensor(a!) x, Tensor y) -> ()",
@@ -149,7 +166,46 @@ OTHER_SHAPES = [
     ],
 ]
 
-CASES = [*KINDS, *LONG_NAMES, *SCHEMAS, *NAMES, *OTHER_SHAPES]
+# Dtypes of their own, which the pointers of kernels have to have: all that there are, of arguments
+# and of results; and such that no tensor gives the operator one.
+DTYPES = (
+    *("bool", "float8_e5m2", "float8_e4m3fn", "float16", "bfloat16", "uint8", "int8", "int16"),
+    *("int32", "int64", "float32", "float64", "complex64", "complex128"),
+)
+_EVERY = ", ".join(f"*rows n:{dtype}" for dtype in DTYPES)
+TYPED = [
+    [
+        f"every_dtype(Tensor x, {', '.join(f'Tensor y{k}' for k in range(len(DTYPES)))}) -> "
+        f"(Tensor{', Tensor' * len(DTYPES)})",
+        *("--template", "multi_output_kernel", "--shapes"),
+        f"*rows n, {_EVERY} -> *rows n:int8, {_EVERY.replace(' n', '')}",
+    ],
+    [
+        "any_dtype(Tensor x, Tensor? wide, Tensor[] rest, Tensor any, Tensor like) -> Tensor",
+        "--shapes",
+        "*rows n, *rows n:wide, *rows n:any, *rows n:any, *rows n:x -> *rows n:sum",
+    ],
+    [
+        "whole_numbers(Tensor x, Tensor y) -> Tensor",
+        *("--template", "kernel", "--shapes", "*rows n:int64, *rows n:bool -> *rows n:int32"),
+    ],
+    [
+        "complex_numbers(Tensor x, Tensor y) -> (Tensor, Tensor)",
+        *("--template", "multi_output_kernel", "--no-grad", "--shapes"),
+        "*rows n:complex64, *rows n:any -> *rows n:complex128, *rows:float8_e5m2",
+    ],
+    [
+        "codes(Tensor(a!) codes, Tensor? x, Tensor y, Tensor(b!) sums) -> ()",
+        *("--template", "inplace_kernel", "--shapes"),
+        "*rows n:uint8, *rows n:y, *rows n, *rows n:sum ->",
+    ],
+    [
+        "cache(Tensor(a!) codes, Tensor x) -> ()",
+        *("--template", "inplace_kernel", "--shapes", "*rows n:int8, *rows n ->"),
+    ],
+]
+
+CASES = [*KINDS, *LONG_NAMES, *SCHEMAS, *NAMES, *OTHER_SHAPES, *TYPED]
 
 
 def name(case: list[str]) -> str:

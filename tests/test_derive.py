@@ -2438,6 +2438,74 @@ def test_a_result_without_a_batch(define):
     assert rule in ops
 
 
+SOFTMAX = """
+def soft(x: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    \"\"\"Softmax of each row, and its logsumexp.\"\"\"
+    lse = torch.logsumexp(x * scale, -1)
+    return torch.exp(x * scale - lse.unsqueeze(-1)), lse
+"""
+
+
+def test_a_schema_alone_of_several_results(define):
+    """All of which are for users."""
+    place = define(SOFTMAX, "soft")
+    line = "*rows n -> *rows n, *rows:float32"
+    options = Options(shapes=line)
+    files = with_template(read(place, line), "multi_output_kernel", options)
+    assert f'"soft(Tensor x, float scale=1.0) -> (Tensor, Tensor)", "{line}"' in files["soft.h"]
+    assert "Backward" not in files["soft.h"]
+    assert "float* __restrict__ mean," in files["soft_cpu.cpp"]
+    assert_expected_inline(
+        f"{files['ops.py']}\n{files['spec.py']}",
+        """\
+\"\"\"soft: softmax of each row, and its logsumexp.\"\"\"
+
+import torch
+from torch import Tensor
+
+from extension_cpp import checks, registration
+from extension_cpp.operators.soft.definition import soft as _definition
+
+_ops = torch.ops.extension_cpp
+
+
+def soft(x: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    \"\"\"Softmax of each row, and its logsumexp.
+
+    Args:
+        x: of shape `(..., n)` and any layout, on CPU or CUDA; float64, float32, float16 or
+            bfloat16.
+        scale: a number.
+
+    Returns:
+        A contiguous tensor of shape `(..., n)` with the dtype of `x`; a contiguous tensor of
+        shape `(...)` in float32.
+        Differentiable to any order, in reverse and forward mode.
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+    \"\"\"
+    checks.check_number("soft", "scale", scale)
+    return _ops.soft(x, scale)
+
+
+registration.register_fake("extension_cpp::soft")
+# EDIT: the definition's derivative. The definition is computed besides the kernel for it; a formula
+# saves that: _setup_context and _backward, as in templates/multi_output_kernel/ops.py.
+registration.register_autograd("extension_cpp::soft", reference=_definition)
+registration.register_vmap("extension_cpp::soft")
+
+from extension_cpp.operators.soft.definition import soft
+from extension_cpp.testing import OpSpec
+
+spec = OpSpec(name="soft", reference=soft)
+""",
+    )
+    # In plain PyTorch what is of a row has the dtype of the row.
+    files = with_template(read(place), "multi_output_kernel", Options())
+    assert '"*rows n -> *rows n, *rows"' in files["soft.h"]
+
+
 @pytest.mark.parametrize(
     ("kind", "source", "message"),
     [
@@ -2448,6 +2516,10 @@ def test_a_result_without_a_batch(define):
             "kernel",
             "def gram(x: Tensor) -> tuple[Tensor, Tensor]:\n    return x, x",
             "the template 'kernel' is for operators that return one new tensor, which gram is not",
+        ),
+        (
+            *("multi_output_kernel", GRAM),
+            "the template 'multi_output_kernel' is for operators that return several new tensors,",
         ),
     ],
 )

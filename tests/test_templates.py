@@ -254,7 +254,8 @@ spec.py
 @pytest.mark.parametrize("kind", kinds.KINDS)
 def test_gradients_have_one_entry_per_argument(kind):
     writes = kinds.KINDS[kind].schema.mutates
-    outputs = "()" if writes else "(Tensor, Tensor)" if kind == "multi_output" else "Tensor"
+    several = kinds.KINDS[kind].schema.outputs > 1
+    outputs = "()" if writes else "(Tensor, Tensor)" if several else "Tensor"
     main = "Tensor(a!) x" if writes else "Tensor x"
     text = f"f(float a, {main}, int[] b, Tensor y, Tensor? z=None, *, bool c=True) -> {outputs}"
     ops = generate(text, "--template", kind)["ops.py"]
@@ -414,7 +415,8 @@ def test_refused_schemas(text, message, checkout):
         (
             ["f(Tensor x) -> (Tensor, Tensor)", "--template", "rowwise"],
             "the template 'rowwise' is for operators that take a fixed number of tensors and "
-            "return one new tensor, which f is not; for its schema there is: multi_output",
+            "return one new tensor, which f is not; for its schema there are: multi_output, "
+            "multi_output_kernel",
         ),
         (
             ["f(Tensor x, Tensor[] y) -> Tensor", "--template", "elementwise"],
@@ -429,8 +431,7 @@ def test_refused_schemas(text, message, checkout):
         (
             ["f(Tensor x) -> (Tensor, Tensor)", "--template", "kernel"],
             "the template 'kernel' is for operators that return one new tensor, which f is not; "
-            "for its schema there is: multi_output. A kernel of your own is made with one result, "
-            "and gets the others by hand: templates/README.md says how",
+            "for its schema there are: multi_output, multi_output_kernel",
         ),
         (
             ["f(Tensor(a!) x, Tensor[] y) -> ()", "--template", "inplace"],
@@ -438,13 +439,17 @@ def test_refused_schemas(text, message, checkout):
             "to an argument, Tensor(a!), and return nothing, which f is not; for its schema there "
             "is: inplace_kernel",
         ),
-        *(
-            (
-                ["f(Tensor x, Tensor[] y) -> (Tensor, Tensor)", *template],
-                "no template is for operators that take a list of tensors and return several new "
-                "tensors, as f does: make each tensor of the list an argument of its own",
-            )
-            for template in ([], ["--template", "kernel"])
+        (
+            ["f(Tensor x, Tensor[] y) -> (Tensor, Tensor)", "--template", "multi_output"],
+            "the template 'multi_output' is for operators that take a fixed number of tensors and "
+            "return several new tensors, which f is not; for its schema there is: "
+            "multi_output_kernel",
+        ),
+        (
+            ["f(Tensor x) -> Tensor", "--template", "multi_output_kernel"],
+            "the template 'multi_output_kernel' is for operators that return several new tensors, "
+            "which f is not; for its schema there are: elementwise, rowwise, reduction, scan, "
+            "kernel",
         ),
         *(
             (
@@ -465,6 +470,26 @@ def test_refused_schemas(text, message, checkout):
 )
 def test_refused_requests(arguments, message, checkout):
     assert refusal(checkout, *arguments) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "simplest", "own_kernel"),
+    [
+        ("f(Tensor x) -> Tensor", "elementwise", "kernel"),
+        ("f(Tensor x, Tensor[] y) -> Tensor", "kernel", "kernel"),
+        ("f(Tensor x) -> (Tensor, Tensor)", "multi_output", "multi_output_kernel"),
+        (
+            "f(Tensor x, Tensor[] y) -> (Tensor, Tensor)",
+            *("multi_output_kernel", "multi_output_kernel"),
+        ),
+        ("f(Tensor(a!) x) -> ()", "inplace", "inplace_kernel"),
+        ("f(Tensor(a!) x, Tensor[] y) -> ()", "inplace_kernel", "inplace_kernel"),
+    ],
+)
+def test_the_template_that_a_schema_asks_for(text, simplest, own_kernel):
+    parsed = schema.parse(text)
+    assert new_op.default_kind(parsed, own_kernel=False) == simplest
+    assert new_op.default_kind(parsed, own_kernel=True) == own_kernel
 
 
 @pytest.mark.parametrize(
@@ -566,10 +591,12 @@ def test_where_all_shapes_are_the_templates_nothing_is_checked(case):
         ("reduction", "*b n m, *b n m -> *b n"),
         ("scan", "*rows 3, *rows 3 -> *rows 3"),
         ("kernel", "*b t d, *b t d -> *b t d"),
+        ("multi_output_kernel", "*b t d, *b t d -> *b t d, *b t:float32"),
     ],
 )
 def test_shapes_that_a_template_is_for_are_not_checked(kind, line):
-    case = ["f(Tensor x, Tensor y) -> Tensor", "--template", kind, "--shapes", line]
+    result = "Tensor" if kinds.KINDS[kind].schema.outputs == 1 else "(Tensor, Tensor)"
+    case = [f"f(Tensor x, Tensor y) -> {result}", "--template", kind, "--shapes", line]
     assert guards(*case) == []
 
 
@@ -599,9 +626,14 @@ other_kernel: its kernel is the template's, for tensors of one shape
   grad_x.numel() == grad_output.numel()
   y.numel() == x.numel() && output.numel() == x.numel()
   grad_x.numel() == grad_output.numel()
-other_several: its formula is the template's, for tensors of one shape and a number for each row
+other_multi_output: its formula is the template's, for tensors of one shape and a number for each row
   equal_sizes(y.sizes(), x.sizes()) && equal_sizes(checked.sizes(), x.sizes()) && x.dim() > 0 && equal_sizes(checked.sizes(1), x.sizes().slice(0, x.dim() - 1))
   equal_sizes(x.sizes(), grad_output.sizes()) && grad_output.dim() > 0 && equal_sizes(mean.sizes(), grad_output.sizes().slice(0, grad_output.dim() - 1)) && equal_sizes(checked.sizes(), grad_output.sizes())
+other_multi_output_kernel: its kernel is the template's, for tensors of one shape and a number for each row
+  y.numel() == x.numel() && output.numel() == x.numel() && x.dim() > 0 && equal_sizes(mean.sizes(), x.sizes().slice(0, x.dim() - 1))
+  x.numel() == grad_output.numel() && grad_output.dim() > 0 && equal_sizes(mean.sizes(), grad_output.sizes().slice(0, grad_output.dim() - 1)) && grad_x.numel() == grad_output.numel()
+  y.numel() == x.numel() && output.numel() == x.numel() && x.dim() > 0 && equal_sizes(mean.sizes(), x.sizes().slice(0, x.dim() - 1))
+  x.numel() == grad_output.numel() && grad_output.dim() > 0 && equal_sizes(mean.sizes(), grad_output.sizes().slice(0, grad_output.dim() - 1)) && grad_x.numel() == grad_output.numel()
 other_inplace: its formula is the template's, for tensors of one shape
   equal_sizes(y.sizes(), x.sizes())
 other_inplace_kernel: its kernel is the template's, for tensors of one shape
@@ -633,6 +665,95 @@ def test_so_does_one_that_writes_to_an_argument():
     assert guards(*case) == [("x.dim() > 0", message)] * 2  # of two backends
 
 
+def pointers(*case):
+    """What a kernel for CUDA is given, with what is written, and what is converted for it."""
+    files = generate(*case)
+    (text,) = (text for file, text in files.items() if file.endswith("_cuda.cu"))
+    patterns = (
+        r"(?m)^ +((?:const )?\S+ (?:__restrict__ )?\w+), +// \[rows",
+        r"(?m)^ +(\w+\[.*\] = .*;)$",
+        r"\w+ = (as_accumulated\(.*\));",
+        r"(dispatch_floating\(.*?),",
+    )
+    return "".join(f"{found}\n" for p in patterns for found in re.findall(p, text))
+
+
+def test_pointers_have_the_types_that_a_line_says():
+    assert_expected_inline(
+        pointers(
+            "f(Tensor i, Tensor x, Tensor? w, Tensor[] rest, Tensor z) -> (Tensor, Tensor, Tensor)",
+            "--shapes",
+            "*b n:int64, *b n, *b n:wide, *b n:any, *b n:i -> *b n:int8, *b:float32, *b:sum",
+        ),
+        """\
+const T* __restrict__ x
+const int64_t* __restrict__ i_
+const acc_t<T>* __restrict__ w
+const Pointers<acc_t<T>> rest
+const int64_t* __restrict__ z
+int8_t* __restrict__ output
+float* __restrict__ mean
+acc_t<T>* __restrict__ mean_2
+shared[threadIdx.x / cuda::kWarp] = value;
+output[i] = static_cast<int8_t>(result);
+mean[row] = static_cast<float>(average);
+mean_2[row] = average;
+as_accumulated(w, x.scalar_type())
+as_accumulated(rest, x.scalar_type())
+dispatch_floating(x.scalar_type()
+""",
+    )
+    assert_expected_inline(
+        pointers(
+            "f(Tensor x, Tensor y) -> Tensor",
+            *("--template", "kernel", "--shapes", "*b n:complex64, *b n:bool -> *b n:bfloat16"),
+        ),
+        """\
+const Matrix<c10::complex<float>> x
+const bool* __restrict__ y
+BFloat16* __restrict__ output
+shared[k] = col >= 0 && col < matrix.size(1) ? static_cast<A>(matrix[row][col].real()) : A(0);
+output[i] = static_cast<BFloat16>(result);
+dispatch_floating(ScalarType::Float
+""",
+    )
+    assert_expected_inline(
+        pointers(
+            "f(Tensor(a!) cache, Tensor x) -> ()",
+            *("--template", "inplace_kernel", "--shapes", "*b n:float8_e5m2, *b n ->"),
+        ),
+        """\
+Float8_e5m2* cache
+const T* x
+results[end] = result;
+cache[ends[0]] = static_cast<Float8_e5m2>(results[0]);
+cache[ends[1]] = static_cast<Float8_e5m2>(results[1]);
+dispatch_floating(x->scalar_type()
+""",
+    )
+
+
+def test_the_pointer_to_a_saved_statistic_has_its_type():
+    line = "*b n -> *b n, *b:float64, *b:int32"
+    text = generate(
+        "f(Tensor x) -> (Tensor, Tensor, Tensor)",
+        *("--template", "multi_output_kernel", "--shapes", line),
+    )
+    assert '"*b n, *b n, *b:float64 -> *b n"' in text["f.h"]
+    for file in ("f_cpu.cpp", "f_cuda.cu"):
+        assert "const double* __restrict__ mean," in text[file]
+        assert "contiguous_mean.const_data_ptr<double>()" in text[file]
+
+
+def test_the_main_tensor_is_one_of_the_dtype_that_the_kernel_is_compiled_for():
+    """Of which the others follow."""
+    line = "*b n:float32, *b n -> *b n"
+    files = generate("f(Tensor w, Tensor x) -> Tensor", "--template", "kernel", "--shapes", line)
+    assert "    const T* __restrict__ x," in files["f_cpu.cpp"]
+    assert "    const float* __restrict__ w," in files["f_cpu.cpp"]
+    assert "dispatch_floating(x.scalar_type()" in files["f_cpu.cpp"]
+
+
 @pytest.mark.parametrize("options", [["--backward", "torch"], ["--no-grad"]])
 @pytest.mark.parametrize("backend", [[], ["--no-cuda"], ["--no-cpu"]])
 def test_both_backends_check_what_the_kernel_needs(options, backend):
@@ -661,11 +782,14 @@ def test_both_backends_check_what_the_kernel_needs(options, backend):
         ("scan", "*rows 3, *rows 3 -> *rows 3", False),  # of which there are no samples
         ("kernel", "*rows n, *rows n -> *rows n", True),
         ("kernel", "*rows n, *rows m -> *rows n", False),
+        ("multi_output_kernel", "*b n m, *b n m -> *b n m, *b n:sum", True),
+        ("multi_output_kernel", "*b n m, *b n m -> *b n m, *b n:int64", False),
     ],
 )
 def test_the_closing_words_say_whether_it_works_as_it_is(kind, line, works, checkout, capsys):
     shapes = [] if line is None else ["--shapes", line]
-    new_op.main(["f(Tensor x, Tensor y) -> Tensor", "--template", kind, *shapes], checkout)
+    result = "Tensor" if kinds.KINDS[kind].schema.outputs == 1 else "(Tensor, Tensor)"
+    new_op.main([f"f(Tensor x, Tensor y) -> {result}", "--template", kind, *shapes], checkout)
     new_op.main(["--remove", "f"], checkout)
     said = capsys.readouterr().out
     assert ("It works as it is:\n    make check OP=f\n" in said) == works

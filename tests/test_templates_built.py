@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from scratch import EVERY, ROOT, copy_repository, git, python, quickly, run, under_git
-from template_cases import CASES, KINDS, NAMES, OTHER_SHAPES, SCHEMAS, name
+from template_cases import CASES, DTYPES, KINDS, NAMES, OTHER_SHAPES, SCHEMAS, TYPED, name
 
 pytestmark = pytest.mark.slow
 
@@ -21,7 +21,7 @@ COSTLY = (
     "compile or inductor or dynamic or export or memory or properties or determinism or layouts or "
     f"gradcheck or saved_tensors or transforms or {BY_SCHEMA}"
 )
-SEEN = ["three", "tensor_lists", "writes"]
+SEEN = ["three", "tensor_lists", "several_lists", "writes"]
 # `make test-all` traces all kinds, and asks of derived operators all there is: twice as long.
 # What traces whole programs, and of the kinds those whose Python differs most.
 TRACED = "opcheck or compile or inductor or dynamic or export or memory"
@@ -91,7 +91,7 @@ def make(root: Path, cases: list[list[str]]) -> None:
 
 def test_every_kind_shape_and_name_passes_as_it_was_made(tmp_path: Path) -> None:
     root = under_git(copy_repository(tmp_path))
-    make(root, [*SHAPES, *NAMES, *OTHER_SHAPES])
+    make(root, [*SHAPES, *NAMES, *OTHER_SHAPES, *TYPED])
     succeed(sys.executable, "-m", "ruff", "check", "--no-cache", ".", cwd=root)
     succeed(sys.executable, "-m", "ruff", "format", "--no-cache", "--check", ".", cwd=root)
     pytest_(root, "-n", "0", "tests/test_schemas.py")
@@ -106,6 +106,7 @@ def test_every_kind_shape_and_name_passes_as_it_was_made(tmp_path: Path) -> None
     # Kernels and formulas are what the name of an argument might break.
     battery(root, f"({select([*map(name, NAMES)])}) and ({FORMULAS})")
     refuses_shapes_that_its_kernel_is_not_for(root)
+    reads_and_writes_the_types_that_a_line_says(root)
     notices_arguments_that_change_places(root)
 
 
@@ -139,11 +140,65 @@ def refuses_shapes_that_its_kernel_is_not_for(root: Path) -> None:
     """Where it would read and write what is not there."""
     names = [each for case in OTHER_SHAPES for each in (name(case), f"{name(case)}_backward")]
     said = succeed(sys.executable, "-c", CALLS, *names, cwd=root).splitlines()
-    assert len(said) == len(OTHER_SHAPES) + 6, said  # as many have a backward operator
+    assert len(said) == len(OTHER_SHAPES) + 7, said  # as many have a backward operator
     for line in said:
         assert re.fullmatch(r"other_\w+: its (kernel|formula) is the template's, for .*", line), (
             line
         )
+
+
+# Calls of operators whose tensors have dtypes of their own, of rows that are constant: what their
+# kernels compute of them is known.
+TYPED_CALLS = """
+import sys
+import extension_cpp
+import torch
+
+ops = torch.ops.extension_cpp
+DTYPES = [getattr(torch, name) for name in sys.argv[1:]]
+
+def rows(value, dtype, cols=1):
+    return torch.full((3, cols), value).to(dtype)
+
+def check(result, value, dtype):
+    assert result.dtype is dtype, (result.dtype, dtype)
+    expected = torch.full(result.shape, value, dtype=torch.float64).to(dtype)
+    compared = torch.complex128 if dtype.is_complex else torch.float64
+    torch.testing.assert_close(result.to(compared), expected.to(compared), rtol=1e-6, atol=0)
+
+for own in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
+    arithmetic = torch.float64 if own is torch.float64 else torch.float32
+    # Each of the others counts as much as it is divided by.
+    others = [rows(k, dtype, 5) for k, dtype in enumerate(DTYPES, 1)]
+    output, *means = ops.every_dtype(rows(3, own, 5), *others)
+    check(output, len(DTYPES), torch.int8)
+    for mean, dtype in zip(means, DTYPES, strict=True):
+        check(mean, 3, dtype)
+    for wide in {own, arithmetic}:
+        for dtype in DTYPES:
+            any = rows(1, dtype)
+            output = ops.any_dtype(rows(3, own), rows(2, wide), [any, any], any, rows(4, own))
+            check(output, 3 + 2 + 3 / 2 + 1 / 3 + 4 / 4, arithmetic)
+    for x, more in ((rows(4, own), 4), (None, 0)):
+        codes, sums = rows(5, torch.uint8), rows(9, arithmetic)
+        ops.codes(codes, x, rows(6, own), sums)
+        check(codes, 2 * 9 + 5 + more / 2 + 6 / 3, torch.uint8)
+        check(sums, 2 * 9 + 5 + more / 2 + 6 / 3, arithmetic)
+    cache = rows(5, torch.int8)
+    ops.cache(cache, rows(-7, own))
+    check(cache, 3, torch.int8)
+check(ops.whole_numbers(rows(3, torch.int64), rows(1, torch.bool)), 4, torch.int32)
+for dtype in DTYPES:
+    output, mean = ops.complex_numbers(rows(3 + 2j, torch.complex64, 5), rows(1, dtype, 5))
+    check(output, 1, torch.complex128)
+    check(mean, 3, torch.float8_e5m2)
+print("right")
+"""
+
+
+def reads_and_writes_the_types_that_a_line_says(root: Path) -> None:
+    said = succeed(sys.executable, "-c", TYPED_CALLS, *DTYPES, cwd=root)
+    assert said.endswith("right\n"), said
 
 
 def notices_arguments_that_change_places(root: Path) -> None:
@@ -237,7 +292,7 @@ def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:
 def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
     root = under_git(copy_repository(tmp_path))
     wanted = ("gelu_gate", "all_defaults", "tensor_lists", "row_names", "writes", "d", "no_cpu")
-    wanted += ("writes_lists",)
+    wanted += ("writes_lists", "several_lists", *map(name, TYPED))
     source = tmp_path / "mine.cu"
     source.write_text("__global__ void scale(float* x, float a) { x[threadIdx.x] *= a; }\n")
     own = ["own_kernel(Tensor x, float a) -> Tensor", "--cuda", str(source), "--no-grad"]

@@ -19,6 +19,28 @@ inline std::vector<Tensor> as_contiguous(TensorList tensors) {
   return result;
 }
 
+// The same in the type in which values of `dtype` are computed: a copy of what is in another.
+inline Tensor as_accumulated(const Tensor& tensor, ScalarType dtype) {
+  const ScalarType wanted = dtype == ScalarType::Double ? dtype : ScalarType::Float;
+  if (dtype_of(tensor) == wanted) {
+    return as_contiguous(tensor);
+  }
+  Tensor result = new_empty(tensor, tensor.sizes(), wanted);
+  copy_into(result, tensor);
+  return result;
+}
+
+inline std::optional<Tensor> as_accumulated(const std::optional<Tensor>& tensor, ScalarType dtype) {
+  return tensor.has_value() ? std::optional<Tensor>(as_accumulated(*tensor, dtype)) : std::nullopt;
+}
+
+inline std::vector<Tensor> as_accumulated(TensorList tensors, ScalarType dtype) {
+  std::vector<Tensor> result(tensors.begin(), tensors.end());
+  std::transform(
+      result.begin(), result.end(), result.begin(), [&](const Tensor& t) { return as_accumulated(t, dtype); });
+  return result;
+}
+
 // Null where there is no tensor.
 template <class T>
 const T* data_of(const std::optional<Tensor>& tensor) {

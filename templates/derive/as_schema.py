@@ -11,8 +11,10 @@ import re
 import textwrap
 
 from formatting import format_text
+from given_shapes import returning
 from instantiate import drop_paragraphs, fitted, instantiate
 from kinds import KINDS, Options
+from places import shapes
 
 from .definition import Definition, summary
 from .ops_file import lower_first
@@ -22,7 +24,7 @@ from .refusal import NotDerived
 # What stands above the derivative.
 COMMENT = """\
 # EDIT: the definition's derivative. The definition is computed besides the kernel for it; a formula
-# saves that: _setup_context and _backward, as in templates/kernel/ops.py.
+# saves that: _setup_context and _backward, as in templates/{kind}/ops.py.
 """
 
 
@@ -30,7 +32,7 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
     """The files of an operator whose kernel is the template's.
 
     Raises:
-        NotDerived: the template is one of several results, or of none.
+        NotDerived: the template is one of results that no definition has, or of none.
         Refusal: the template does not take the schema.
     """
     if KINDS[kind].schema.mutates:
@@ -38,11 +40,16 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
             f"--from with --template {kind}: no definition says what is written to; start from the "
             "schema, Tensor(a!)"
         )
-    if KINDS[kind].schema.outputs != 1:
+    several = KINDS[kind].schema.outputs > 1
+    if several and not KINDS[kind].lists:
         raise NotDerived(
             f"--from with --template {kind}: what the template returns besides its result no "
             "definition says; start from the schema"
         )
+    if several and options.shapes is None:
+        # In plain PyTorch a number of the row has the dtype of the row.
+        line = shapes(KINDS[kind], definition.schema).replace(":sum", "")
+        options = dataclasses.replace(options, shapes=line)
     schema, options = fitted(kind, definition.schema, options)
     files = instantiate(kind, schema, dataclasses.replace(options, backward="torch"))
     imported = f"from extension_cpp.operators.{schema.name}.definition import {schema.name}"
@@ -50,9 +57,12 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
     if not options.no_grad:
         ops = drop_paragraphs(ops, r"^def (_setup_context|_backward|_backward_in_torch)\(")
         given = r"(\"extension_cpp::\w+\"), _backward, setup_context=_setup_context\s*"
-        registered = rf"{COMMENT}registration.register_autograd(\1, reference=_definition)"
+        comment = COMMENT.format(kind=kind if several else "kernel")
+        registered = rf"{comment}registration.register_autograd(\1, reference=_definition)"
         ops = re.sub(rf"registration.register_autograd\(\s*{given}\)", registered, ops)
         ops = ops.replace("import torch\n", f"import torch\n{imported} as _definition\n", 1)
+    if several:  # all of which are for users
+        ops = returning(ops, schema, options)
     text, _ = summary(definition)
     if text:
         (first, *_) = text.splitlines()
@@ -65,6 +75,7 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
     reference = f"={schema.name}"
     if re.search(r"\bdetach\(|\bno_grad\(", definition.source):
         reference += ", stops_gradients=True"
-    spec = drop_paragraphs(spec, r"^def reference\(").replace("=reference", reference)
+    spec = drop_paragraphs(spec, r"^def (op_)?reference\(")
+    spec = re.sub(r"\b(?:op_)?reference=(?:op_)?reference", f"reference{reference}", spec)
     files |= {"ops.py": ops, "spec.py": f"{imported}\n{spec}", "definition.py": definition.source}
     return {name: format_text(name, text) for name, text in files.items()}

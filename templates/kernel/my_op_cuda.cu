@@ -19,9 +19,8 @@ using Matrix = cuda::PackedAccessor<const T, 2>;
 // An element plus its two neighbours, for the thread's column of a tile. The block reads the tile from memory once,
 // with a neighbour at either end, and all else from shared memory. Every thread of the block has to reach both
 // barriers: a thread without a column goes along.
-template <class T>
-__device__ acc_t<T> with_neighbours(const Matrix<T>& matrix, int64_t row, int64_t first_col, acc_t<T>* shared) {
-  using A = acc_t<T>;
+template <class A, class T>
+__device__ A with_neighbours(const Matrix<T>& matrix, int64_t row, int64_t first_col, A* shared) {
   for (int k = static_cast<int>(threadIdx.x); k < kThreads + 2; k += kThreads) {
     const int64_t col = first_col + k - 1;
     shared[k] = col >= 0 && col < matrix.size(1) ? static_cast<A>(matrix[row][col]) : A(0);
@@ -47,7 +46,7 @@ __global__ void __launch_bounds__(kThreads) my_op_kernel(
     const int64_t row = tile / tiles_per_row;
     const int64_t first_col = tile % tiles_per_row * kThreads;
     const int64_t col = first_col + threadIdx.x;
-    const A sum = with_neighbours<T>(input, row, first_col, shared);
+    const A sum = with_neighbours(input, row, first_col, shared);
     if (col < cols) {
       const int64_t i = row * cols + col;  // 64 bits: a tensor may have more than 2^31 elements
       A result = sum * (A(1) + alpha);

@@ -15,6 +15,16 @@ constexpr int64_t kSegment = 16384;
 // Rows for one thread at least, where a thread takes whole rows: the grain of a parallel_for over rows.
 inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, kGrain / std::max<int64_t>(1, cols)); }
 
+// f(row) for every row of a [rows, cols] matrix. A thread takes whole rows.
+template <class F>
+void for_each_row(int64_t rows, int64_t cols, F f) {
+  parallel_for(0, rows, row_grain(cols), [=](int64_t begin, int64_t end) CPU_CLONES {
+    for (int64_t row = begin; row < end; ++row) {
+      f(row);
+    }
+  });
+}
+
 // What numbers are reduced by, one after the other or side by side, as vectors.
 
 struct Add {
@@ -169,6 +179,13 @@ CPU_INLINE auto reduce_over(int64_t begin, int64_t end, A start, const Combine& 
     }
   }
   return result;
+}
+
+// The sum of f(col) over the columns of a row, as many sums side by side, which lose less to rounding than one.
+template <class A, class F>
+CPU_INLINE A row_sum(int64_t cols, const F& f) {
+  const auto term = [&](int64_t col) CPU_INLINE_LAMBDA { return Values<A, 1>{{f(col)}}; };
+  return reduce_over(int64_t{0}, cols, A(0), Add{}, term)[0];
 }
 
 }  // namespace extension_cpp::cpu
