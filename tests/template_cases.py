@@ -186,13 +186,14 @@ TYPED = [
         "*rows n, *rows n:wide, *rows n:any, *rows n:any, *rows n:x -> *rows n:sum",
     ],
     [
-        "whole_numbers(Tensor x, Tensor y) -> Tensor",
-        *("--template", "kernel", "--shapes", "*rows n:int64, *rows n:bool -> *rows n:int32"),
+        "whole_numbers(Tensor x, Tensor y) -> (Tensor, Tensor)",
+        *("--template", "multi_output_kernel", "--shapes"),
+        "*rows n:int64, *rows n:bool -> *rows n:int32, *rows:int64",
     ],
     [
-        "complex_numbers(Tensor x, Tensor y) -> (Tensor, Tensor)",
-        *("--template", "multi_output_kernel", "--no-grad", "--shapes"),
-        "*rows n:complex64, *rows n:any -> *rows n:complex128, *rows:float8_e5m2",
+        "complex_numbers(Tensor x, Tensor y) -> Tensor",
+        *("--template", "kernel", "--no-grad", "--shapes"),
+        "*rows n:complex64, *rows n:any -> *rows n:complex128",
     ],
     [
         "codes(Tensor(a!) codes, Tensor? x, Tensor y, Tensor(b!) sums) -> ()",

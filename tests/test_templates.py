@@ -554,6 +554,13 @@ def test_refused_shapes_of_gradients(request_, message, checkout):
             ["f(Tensor x, Tensor y) -> (Tensor, Tensor)", "--shapes", "*a n, *b -> *a n, *b"],
             ["f", "f_backward"],
         ),
+        (
+            [
+                "f(Tensor x, Tensor y) -> (Tensor, Tensor)",
+                *("--template", "multi_output_kernel", "--shapes", "n m, n m -> n m, n:sum"),
+            ],
+            ["f", "f_backward"],
+        ),
         ([EMBED, "--no-grad", "--shapes", "v n, b l:int64 -> b n"], ["embed"]),
     ],
 )
