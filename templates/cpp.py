@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from element_types import ARITHMETIC, FLOATING, OWN, of_results
-from given_shapes import PER_ROW, Unmet, notation, sizes_among, unmet, unmet_backward
+from element_types import ARITHMETIC, FLOATING, IN_FORMULA, OWN, in_formula, of_results
+from given_shapes import ANY, PER_ROW, Unmet, notation, sizes_among, unmet, unmet_backward
 from kinds import LIST
 from places import Places, backward_shapes, shapes
 from schema import Argument
@@ -36,7 +36,7 @@ class Cpp(Places):
     def fragments(self) -> tuple[list[str], list[str]]:
         main, outputs, settings = self.main.name, self.schema.outputs, self.schema.settings
         line = self.options.shapes or shapes(self.kind, self.schema)
-        taken = [f"A {a.name}" for a in self.schema.tensors]
+        taken = [f"{self.in_formula(a)} {a.name}" for a in self.schema.tensors]
         into = f"elementwise_into<{self.camel}>({main}, {self.operands})"
         result = ["output"] * (outputs > 0)
         count = f", {outputs}" if outputs > 1 else ""
@@ -173,8 +173,16 @@ class Cpp(Places):
         flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
         return ", ".join([*tensors, *(a.number for a in self.schema.settings), *flags])
 
+    def in_formula(self, tensor: Argument) -> str:
+        """The type of its elements in a formula (csrc/element_types.h); of rows it is A."""
+        return in_formula(tensor) if self.kind.input == ANY else "A"
+
     def complete(self, file: str, text: str) -> str:
         """Adds what some types need besides."""
+        if self.kind.input == ANY:
+            own = self.in_formula(self.main)
+            result = own if self.schema.mutates else IN_FORMULA.get(self.results[0], "A")
+            text = text.replace("HOST_DEVICE A operator()", f"HOST_DEVICE {result} operator()")
         if flags := "".join(f"\n  bool has_{a.name};" for a in self.others if a.type == "Tensor?"):
             members = rf"(?<=struct {self.camel} \{{)(?s:.*?)(?=\n+  (?:HOST_DEVICE|template))"
             text = re.sub(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from schema import Schema
+from schema import Argument, Schema
 
 OWN, ARITHMETIC = "T", "acc_t<T>"
 # Those of which T may be.
@@ -35,6 +35,20 @@ SPELLED = {
     "float8_e4m3fn": "Float8_e4m3fn",
     "float8_e5m2": "Float8_e5m2",
 }
+# In an elementwise formula (csrc/element_types.h), where it is not A.
+IN_FORMULA = {
+    ARITHMETIC: "SumType<A>",
+    **{name: name for name in ("bool", "uint8_t", "int8_t", "int16_t", "int32_t", "int64_t")},
+    **{name: name for name in ("float", "double")},
+}
+
+
+def in_formula(tensor: Argument) -> str:
+    """The type of a tensor's elements in an elementwise formula."""
+    # For an optional one another tensor may stand in.
+    if tensor.converted or tensor.type != "Tensor":
+        return "A"
+    return IN_FORMULA.get(tensor.element, "A")
 
 
 def with_elements(schema: Schema, given: Any) -> Schema:

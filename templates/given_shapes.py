@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from element_types import with_elements
+from element_types import in_formula, with_elements
 from kinds import LIST, Kind, Options, defined_in, sides
 from places import backward_schema, backward_shapes, shapes
 from schema import Argument, Refusal, Schema, names_in
@@ -204,6 +204,9 @@ def works_as_it_is(kind: Kind, schema: Schema, options: Options) -> bool:
     given = notation()["parse_notation"](schema.text, options.shapes)
     own = notation()["parse_notation"](schema.text, shapes(kind, schema))
     tensors, wanted = (*given.inputs, *given.outputs), (*own.inputs, *own.outputs)
+    # The types of an elementwise formula say the dtypes of its inputs.
+    said = [kind.name == "elementwise" and in_formula(a) != "A" for a in schema.tensors]
+    said += [False] * schema.outputs
     dtypes = [[(s.rule, s.dtype, s.source) for s in each] for each in (tensors, wanted)]
     needs = [unmet(kind, schema, options.shapes)]
     if options.own_backward and not schema.mutates:
@@ -217,7 +220,7 @@ def works_as_it_is(kind: Kind, schema: Schema, options: Options) -> bool:
     # Samples follow of sizes that have names.
     return (
         not any(needs)
-        and dtypes[0] == dtypes[1]
+        and all(own or a == b for own, a, b in zip(said, *dtypes, strict=True))
         and all(_dims(given, shape) == main for shape in alike)
         and all(dim.is_name for dim in main)
     )

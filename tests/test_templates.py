@@ -779,7 +779,9 @@ def test_both_backends_check_what_the_kernel_needs(options, backend):
         ("elementwise", "*rows n, *rows n -> *rows n", True),
         ("elementwise", "..., ... -> ...", True),
         ("elementwise", "*rows n, n -> *rows n", False),  # of a batch of the second alone
-        ("elementwise", "*shape, *shape:bool -> *shape", False),
+        ("elementwise", "*shape, *shape:bool -> *shape", True),
+        ("elementwise", "*shape, *shape:any -> *shape", False),
+        ("elementwise", "*shape, *shape -> *shape:int8", False),
         ("rowwise", "*b n m, *b n m -> *b n m", True),
         ("rowwise", "*shape, *shape -> *shape", False),  # of which there may be no row
         ("reduction", "*b n m, *b n m -> *b n", True),
@@ -1045,6 +1047,26 @@ def test_a_number_that_is_called_as_a_size_of_the_template_is_none(options):
     lines = re.findall(r'-> Tensor",\s*"(.*?)"', "".join(files.values()))
     assert len(lines) == 2
     assert not any(re.search(r"\bn\b", line) for line in lines)
+
+
+def test_a_formula_has_the_types_of_its_tensors():
+    def calls(*case):
+        text = "".join(t for name, t in generate(*case).items() if name.endswith(".cpp"))
+        return re.findall(r"HOST_DEVICE (.*?\(.*?)\) const", text)
+
+    schema = "f(Tensor x, Tensor a, Tensor b, Tensor? c, Tensor d) -> Tensor"
+    line = "..., ...:bool, ...:sum, ...:int64, ...:float8_e5m2 -> ...:int8"
+    assert calls(schema, "--shapes", line) == [
+        "int8_t operator()(A x, bool a, SumType<A> b, A c, A d"
+    ]
+    schema = "f(Tensor(a!) x, Tensor y, Tensor(b!) z) -> ()"
+    assert calls(schema, "--shapes", "*s, *s:sum, *s:float32 ->") == [
+        "A operator()(A x, SumType<A> y, float z"
+    ]
+    # Rows are of one dtype.
+    of_rows = ["--template", "reduction", "--shapes", "*rows n, *rows n:bool -> *rows"]
+    text = generate("f(Tensor x, Tensor y) -> Tensor", *of_rows)["f.cpp"]
+    assert "(A x, A y)" in text
 
 
 def test_shapes_can_be_given():

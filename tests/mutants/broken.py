@@ -130,6 +130,14 @@ class Overflows(FusedOp):
         return fresh(input, by_exponentials(output.to(arithmetic(input.dtype))))
 
 
+class GivesIntegers(FusedOp):
+    caught_by = "check_forward"
+    says = "int32"
+
+    def fused_op_kernel(self, input, bias, scale=1.0):
+        return super().fused_op_kernel(input, bias, scale).to(torch.int32)
+
+
 class GradientOverflows(FusedOp):
     caught_by = "check_backward"
     says = "of large numbers a result is none"
