@@ -43,6 +43,8 @@ OPERATORS: dict[str, tuple[list[str], list[float], Any]] = {
             x.double() * scale > offset,
         ),
     ),
+    "counted": (["own", "mask"], [], lambda x, mask: x + mask),
+    "twice": (["own"], [], lambda x: (x, x + x)),
     "places": (["index", "shift"], [], lambda index, offset: index * 3 + offset),
     "less": (["own", "own"], [], lambda a, b: a < b),
     "wide": (
@@ -128,6 +130,13 @@ def test_every_layout_of_every_dtype(library: Any):
 @pytest.mark.usefixtures("on_the_cpu")
 def test_what_is_written_has_a_dtype_of_its_own(library: Any):
     compare_writes(library, 3)
+
+
+def test_bytes_that_are_viewed_as_bools(library: Any):
+    counts = torch.arange(600).to(torch.uint8)
+    for mask in (counts, counts[2:3], counts.view(-1, 1)):
+        result = library.counted(torch.zeros(600), mask.view(torch.bool))
+        assert torch.equal(result, torch.zeros(600) + mask.ne(0))
 
 
 def test_a_dtype_that_the_types_of_the_formula_do_not_say(library: Any):

@@ -132,9 +132,17 @@ template <class Call>
 struct SignatureOf;
 template <class Of, class R, class... E>
 struct SignatureOf<R (Of::*)(E...) const> {
-  using results = typename ListOf<std::decay_t<R>>::type;
+  using returned = std::decay_t<R>;
+  using results = typename ListOf<returned>::type;
   using elements = Types<std::decay_t<E>...>;
 };
+template <class Of, class R, class... E>
+struct SignatureOf<R (Of::*)(E...) const noexcept> : SignatureOf<R (Of::*)(E...) const> {};
+
+template <class R>
+constexpr bool is_results = false;
+template <class... R>
+constexpr bool is_results<Results<R...>> = true;
 
 template <class InFloat, class InDouble, class = void>
 struct SignaturesOf {
@@ -155,7 +163,8 @@ struct SignaturesOf<
   using D = SignatureOf<decltype(&InDouble::operator())>;
   using results = typename ElementsOf<typename F::results, typename D::results>::type;
   using elements = typename ElementsOf<typename F::elements, typename D::elements>::type;
-  static constexpr bool mixed = has_others(results()) || has_others(elements());
+  // Results, of whatever: other loops know Values.
+  static constexpr bool mixed = is_results<typename F::returned> || has_others(results()) || has_others(elements());
 };
 
 template <template <class> class F>
@@ -200,6 +209,10 @@ struct StoredAs<T, OwnSum> {
 template <class T, class Element>
 using stored_as = typename StoredAs<T, Element>::type;
 
+// A bool is any byte, where bytes are viewed as bools: PyTorch takes what is not 0 for true, C++ what is not 1 for a
+// number of its own.
+HOST_DEVICE inline bool is_true(const bool& element) { return reinterpret_cast<const unsigned char&>(element) != 0; }
+
 // What the formula gets of an element that is in memory, and what is stored of its result.
 template <class T, class Element>
 HOST_DEVICE auto as_argument(const stored_as<T, Element>& element) {
@@ -207,6 +220,8 @@ HOST_DEVICE auto as_argument(const stored_as<T, Element>& element) {
     return static_cast<acc_t<T>>(element);
   } else if constexpr (std::is_same_v<Element, OwnSum>) {
     return SumType<acc_t<T>>(element);
+  } else if constexpr (std::is_same_v<Element, bool>) {
+    return is_true(element);
   } else {
     return element;
   }

@@ -154,6 +154,9 @@ struct ElementwiseKernel<op, F, Result (Of::*)(Elements...) const, Numbers...> {
     return elementwise<F>(op, tensors..., numbers...);
   }
 };
+template <const Operator& op, template <class> class F, class Of, class Result, class... Elements, class... Numbers>
+struct ElementwiseKernel<op, F, Result (Of::*)(Elements...) const noexcept, Numbers...>
+    : ElementwiseKernel<op, F, Result (Of::*)(Elements...) const, Numbers...> {};
 
 }  // namespace detail
 

@@ -13,6 +13,8 @@ const Operator kPlaces{"places(Tensor index, Tensor offset) -> Tensor", "...:int
 const Operator kLess{"less(Tensor a, Tensor b) -> Tensor", "..., ... -> ...:bool"};
 const Operator kWide{
     "wide(Tensor a, Tensor b, Tensor c) -> (Tensor, Tensor)", "...:uint8, ..., ...:float64 -> ...:float64, ...:sum"};
+const Operator kCounted{"counted(Tensor x, Tensor mask) -> Tensor", "..., ...:bool -> ..."};
+const Operator kTwice{"twice(Tensor x) -> (Tensor, Tensor)", "... -> ..., ..."};
 const Operator kUnfit{"unfit(Tensor x, Tensor mask) -> Tensor", "..., ...:any -> ..."};
 
 template <class A>
@@ -54,7 +56,7 @@ struct Places {
 
 template <class A>
 struct Less {
-  HOST_DEVICE bool operator()(A a, A b) const { return a < b; }
+  HOST_DEVICE bool operator()(A a, A b) const noexcept { return a < b; }
 };
 
 template <class A>
@@ -62,6 +64,16 @@ struct Wide {
   HOST_DEVICE Results<double, SumType<A>> operator()(uint8_t a, A b, double c) const {
     return {static_cast<double>(a) + c, static_cast<A>(a) * b};
   }
+};
+
+template <class A>
+struct Counted {
+  HOST_DEVICE A operator()(A x, bool mask) const { return x + static_cast<A>(mask); }
+};
+
+template <class A>
+struct Twice {
+  HOST_DEVICE Results<A, A> operator()(A x) const { return {x, x + x}; }
 };
 
 void step(Tensor& param, const Tensor& grad, Tensor& moment, double rate, double decay) {
@@ -74,7 +86,8 @@ void step(Tensor& param, const Tensor& grad, Tensor& moment, double rate, double
 
 TORCH_LIBRARY_FRAGMENT(NAMESPACE, m) {
   using namespace extension_cpp::mixed;
-  for (const extension_cpp::Operator* op : {&kMasked, &kCodes, &kStep, &kPlaces, &kLess, &kWide, &kUnfit}) {
+  for (const extension_cpp::Operator* op :
+       {&kMasked, &kCodes, &kStep, &kPlaces, &kLess, &kWide, &kCounted, &kTwice, &kUnfit}) {
     m.def(op->schema());
   }
 }
@@ -88,5 +101,7 @@ TORCH_LIBRARY_IMPL(NAMESPACE, BACKEND, m) {
   m.impl("places", TORCH_BOX((elementwise_kernel<kPlaces, Places>)));
   m.impl("less", TORCH_BOX((elementwise_kernel<kLess, Less>)));
   m.impl("wide", TORCH_BOX((elementwise_kernel<kWide, Wide>)));
+  m.impl("counted", TORCH_BOX((elementwise_kernel<kCounted, Counted>)));
+  m.impl("twice", TORCH_BOX((elementwise_kernel<kTwice, Twice>)));
   m.impl("unfit", TORCH_BOX((elementwise_kernel<kUnfit, Chosen>)));
 }

@@ -244,7 +244,11 @@ struct MixedRowLoopOf<
         reinterpret_cast<const Stored<Element>*>(operands.inputs[input] + row * operands.input_bytes[input]);
     if (operands.numbers[input]) {
       if (begin == 0 && (row == 0 || operands.input_bytes[input] != 0)) {
-        room.fill(static_cast<Loaded<Element>>(*from));
+        if constexpr (std::is_same_v<Element, bool>) {
+          room.fill(extension_cpp::detail::is_true(*from));
+        } else {
+          room.fill(static_cast<Loaded<Element>>(*from));
+        }
       }
       return room.data();
     }
