@@ -221,7 +221,7 @@ class Operator:
             inputs.first is not None, lambda: f"{self.name}: at least one tensor must be given"
         )
         for name, number in zip(self.notation.numbers, numbers, strict=True):
-            checks.check_not_negative(self.name, name, number)
+            self._check_number(name, number)
             inputs.sizes[name] = (number,)
         for k, shape in enumerate(self.notation.inputs):
             for i in range(len(tensors[k])):
@@ -231,6 +231,10 @@ class Operator:
                 if dim.terms and not self._is_absent(inputs, shape):
                     self._check_result(dim, dim.value(inputs.sizes))
         return inputs
+
+    def _check_number(self, name: str, number: Any) -> None:
+        what = f"{self.name}: {name} must not be negative"
+        torch._check(number >= 0, lambda: f"{what}, got {number}")
 
     def _check_result(self, dim: Dim, value: Any) -> None:
         what = f"{self.name}: the size {dim.symbol} of a result"

@@ -204,6 +204,7 @@ MESSAGES = [
     ("blocks", [(4,)], "x must have shape (*rows, 4n, 2m), got (4,)"),
     ("padded", [(3, 4), 1, 2**62], "the size before+n+2after of a result is too large"),
     ("padded", [(3, 4), 1, -1], "after must not be negative, got -1"),
+    ("padded", [(3, 4), -12345678, 1], "before must not be negative, got -12345678"),
     ("slid", [(3, 1), (4,)], "the size 3n-k+2step of a result must not be negative, got -2"),
     ("slid", [(3, 0), (4,)], "x must have shape (b, 3n+1), got (3, 0)"),
     ("split", [(4, 2), [(3,)]], "parts[0] must have shape (2,), got (3,)"),
@@ -366,6 +367,8 @@ def test_sizes_that_follow_from_others_stay_symbols():
         sums, numbers = op.fake(x, k)
         assert not any(isinstance(size, int) for size in (*sums.shape, *numbers.shape))
         assert (*sums.shape, *numbers.shape) == (3, 9, 5)
+        with pytest.raises(RuntimeError, match=r"^f: k must not be negative, got -1$"):
+            op.fake(x, k - 6)
         unknown = env.create_unbacked_symint()
         sums, _ = op.fake(x, unknown)
         assert sums.shape[1] == x.shape[1] // 2 + unknown

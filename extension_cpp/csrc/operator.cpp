@@ -37,7 +37,7 @@ CheckedInputs::CheckedInputs(const Notation& notation, const detail::Given* give
   }
   check(first_ != nullptr, op(), ": at least one tensor must be given");
   for (const int number : notation_.numbers) {
-    check_not_negative(op(), notation_.symbols[number].c_str(), static_cast<double>(own_[number]));
+    check(own_[number] >= 0, op(), ": ", notation_.symbols[number], " must not be negative, got ", own_[number]);
   }
   for (size_t k = 0; k < tensors; ++k) {
     const Shape& shape = notation_.inputs[k];
