@@ -736,7 +736,7 @@ class Operator:
     def _first_sizes(self, least: int) -> Sizes:
         """Of the first tensor, with names that are so much and more, and numbers as usual."""
         first = self.notation.inputs[0]
-        bound = self._number_sizes(())
+        bound = {name: self._number_size(name) for name in self.notation.numbers}
         sizes: Sizes = ()
         for dim in first.dims:
             rank = max(0, 2 - first.single) if dim.is_star else 1
@@ -762,14 +762,10 @@ class Operator:
             return (*args[:position], value, *args[position + 1 :]), kwargs
         return args, {**kwargs, self.schema.arguments[position].name: value}
 
-    def _number_sizes(self, given: Sequence[Dim], *, other: bool = False) -> dict[str, Sizes]:
-        """The numbers that are sizes, but for those that are given."""
-        arguments = self.schema.arguments
-        return {
-            name: (self._number(arguments[position], other=other),)
-            for name, position in zip(self.notation.numbers, self.number_positions, strict=True)
-            if not any(dim.symbol == name for dim in given)
-        }
+    def _number_size(self, name: str, *, other: bool = False) -> Sizes:
+        """A number that is a size and follows from no tensor."""
+        position = self.number_positions[self.notation.numbers.index(name)]
+        return (self._number(self.schema.arguments[position], other=other),)
 
     def _bind(self, sizes: Sizes, *, other: bool = False) -> dict[str, Sizes] | None:
         """What the names stand for where the first tensor has these sizes; None if it cannot."""
@@ -781,16 +777,27 @@ class Operator:
         for dim in shape.dims:
             at = sum(len(part) for _, part in parts)
             parts.append((dim, sizes[at : at + (star if dim.is_star else 1)]))
-        bound = self._number_sizes(shape.dims, other=other)
+        bound: dict[str, Sizes] = {}
         for dim, part in parts:
             if dim.is_name:
                 bound.setdefault(dim.symbol, part)
-        for dim, part in parts:
+        # Of each sum one name follows. Beside others, numbers are as usual.
+        sums = [(dim, part[0]) for dim, part in parts if dim.terms]
+        while sums:
+            dim, size = next((s for s in sums if len({*s[0].names} - {*bound}) < 2), sums[0])
+            unknown = [name for name in dim.names if name not in bound]
+            if len(unknown) > 1:
+                number = next(name for name in unknown if name in self.notation.numbers)
+                bound[number] = self._number_size(number, other=other)
+                continue
+            sums.remove((dim, size))
             if found := dim.open(bound):
                 times, name = found
-                bound[name] = ((part[0] - dim.value(bound)) // times,)
+                bound[name] = ((size - dim.value(bound)) // times,)
                 if bound[name][0] < 0:
                     return None
+        for name in self.notation.numbers:
+            bound.setdefault(name, self._number_size(name, other=other))
         if any(not dim.is_anything and part != _sizes_of(dim, bound) for dim, part in parts):
             return None
         return {**bound, "": sizes}  # of the first tensor

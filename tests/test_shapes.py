@@ -260,6 +260,16 @@ def test_samples_have_the_sizes_that_sums_and_numbers_say():
     # A number that the first tensor has follows from it, others are 1, then 2, or as their default.
     heads = ("f(Tensor x, int heads, int k=4) -> Tensor", "t heads -> t k")
     assert samples(*heads, (5, 3)) == [[(5, 3), 3], [(5, 3), 3, 5]]
+    # So it does from a sum, if there is no other name to follow.
+    packed = ("f(Tensor x, int heads) -> Tensor", "t 3heads -> t heads")
+    assert samples(*packed, (5, 6)) == [[(5, 6), 2], [(5, 6), 2]]
+    assert samples(*packed, (5, 7)) == []
+    behind = ("f(Tensor x, int k=3) -> Tensor", "k+1 -> k")
+    assert samples(*behind, (8,)) == [[(8,), 7], [(8,), 7]]
+    before = ("f(Tensor x, int k, int m) -> Tensor", "n+k m-n k -> n")
+    assert samples(*before, (5, 1, 4)) == [[(5, 1, 4), 4, 2], [(5, 1, 4), 4, 2]]
+    beside = ("f(Tensor x, int k) -> Tensor", "n+k -> n")
+    assert samples(*beside, (5,)) == [[(5,), 1], [(5,), 2]]
     # No size is negative.
     slid = ("f(Tensor x, Tensor taps, int k=0) -> Tensor", "n, m -> n-k")
     assert samples(*slid, (1,)) == [[(1,), (6,)], [(1,), (6,), 1]]
