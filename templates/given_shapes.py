@@ -242,25 +242,35 @@ def made(schema: Schema, line: str, values: Mapping[str, str]) -> tuple[str, dic
     if star is None or first.single > 1:
         conditions.append(f"len(shape) {'==' if star is None else '>='} {first.single}")
     numbers = dict(zip(given.numbers, sizes_among(schema, schema.text, line), strict=True))
-    of_first = {dim.symbol for dim in first.dims}
+    of_first = {name for dim in first.dims for name in dim.names}
     # What the names stand for.
     sizes = {name: values[a.name] for name, a in numbers.items() if name not in of_first}
+    sums = []
     for d, dim in enumerate(first.dims):
         size = f"shape[{d if star is None or d < star else d - count}]"
         if d == star:
             size = f"*shape[{d or ''}:{d + 1 - count or ''}]" if count > 1 else "*shape"
         same = str(dim.size) if dim.size is not None else sizes.get(dim.symbol, size)
-        if found := dim.open(sizes):
-            times, name = found
-            rest = _sum([size], dim, sizes, -1)
-            conditions += [f"({rest}) % {times} == 0"] * (abs(times) > 1)
-            sizes[name] = f"({rest}) // {times}" if abs(times) > 1 else rest
-        elif dim.terms:
-            conditions.append(f"{size} == {_sum([], dim, sizes)}")
+        if dim.terms:
+            sums.append((dim, size))
         elif same != size:
             conditions.append(f"{size} == {same}")
         elif not dim.is_anything:
             sizes[dim.symbol] = size
+    # Of each sum one name follows. Beside others, numbers are as they are passed.
+    for dim, size in sums:
+        unknown = [name for name in dim.names if name not in sizes]
+        for name in [name for name in unknown if name in numbers][: max(0, len(unknown) - 1)]:
+            sizes[name] = values[numbers[name].name]
+        if found := dim.open(sizes):
+            times, name = found
+            rest = _sum([size], dim, sizes, -1)
+            sizes[name] = f"({rest}) // {times}" if abs(times) > 1 or times < 0 else rest
+            conditions += [f"({rest}) % {times} == 0"] * (abs(times) > 1)
+            less = dim.plus > 0 or any(t > 0 for t, other in dim.terms if other != name)
+            conditions += [f"{sizes[name]} >= 0"] * (less or times < 0)
+        else:
+            conditions.append(f"{size} == {_sum([], dim, sizes)}")
 
     def source(shape: Any) -> str:
         parts = []
@@ -284,7 +294,11 @@ def made(schema: Schema, line: str, values: Mapping[str, str]) -> tuple[str, dic
     for a, shape in zip(schema.tensors, given.inputs, strict=True):
         one = source(shape)
         found[a.name] = f"[{one}, {one}]" if a.type == LIST else one
-    return " and ".join(conditions), found
+    for dim in (dim for shape in (*given.inputs[1:], *given.outputs) for dim in shape.dims):
+        if dim.plus < 0 or any(times < 0 for times, _ in dim.terms):
+            size = _sum([], dim, sizes)
+            conditions += [f"{size} >= 0"] * ("shape" in size)
+    return " and ".join(dict.fromkeys(conditions)), found
 
 
 def _sum(start: Sequence[str], dim: Any, sizes: Mapping[str, str], sign: int = 1) -> str:

@@ -980,6 +980,18 @@ SAMPLED = [
         "heads t 2d-1, d k:sum -> t d+n heads",
     ],
     [
+        "padded(Tensor x, Tensor y, int k, str a) -> Tensor",
+        *("--template", "kernel", "--no-grad", "--shapes", "*r n+k, *r n -> *r n"),
+    ],
+    [
+        "packed(Tensor x, int heads, str a) -> Tensor",
+        *("--template", "kernel", "--no-grad", "--shapes", "*t 3heads -> *t heads"),
+    ],
+    [
+        "rest(Tensor x, int k, str a) -> Tensor",
+        *("--template", "kernel", "--no-grad", "--shapes", "*r n -> *r n-k"),
+    ],
+    [
         "g(Tensor x, Tensor y, Tensor z, Tensor u, str a) -> Tensor",
         *("--no-grad", "--shapes", "n *r n, *r, (), ... -> *r"),
     ],
@@ -1000,6 +1012,15 @@ def samples(make, shape):
     if len(shape) == 3 and (shape[2] + 1) % 2 == 0:
         yield Sample(make(shape), make(((shape[2] + 1) // 2, 3), dtype=sum_dtype(make.dtype)), 2, 'ab', 3, shape[0])
         yield Sample(make(shape), make(((shape[2] + 1) // 2, 3), dtype=sum_dtype(make.dtype)), 2, k=3, heads=shape[0])
+def samples(make, shape):
+    if shape[-1] - 2 >= 0:
+        yield Sample(make(shape), make((*shape[:-1], shape[-1] - 2)), 2, 'ab')
+def samples(make, shape):
+    if shape[-1] % 3 == 0:
+        yield Sample(make(shape), shape[-1] // 3, 'ab')
+def samples(make, shape):
+    if shape[-1] - 2 >= 0:
+        yield Sample(make(shape), 2, 'ab')
 def samples(make, shape):
     if len(shape) >= 2 and shape[-1] == shape[0]:
         yield Sample(make(shape), make(shape[1:-1]), make(()), make((2, 3)), 'ab')
