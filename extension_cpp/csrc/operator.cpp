@@ -15,8 +15,8 @@ constexpr std::array<ScalarType, kDtypeNames.size()> kDtypes = {
     ScalarType::Float8_e4m3fn, ScalarType::Float8_e5m2};
 
 // What no sum in a line exceeds, whatever numbers it is of.
-__extension__ using Wide = __int128;
-constexpr int64_t kLargest = std::numeric_limits<int64_t>::max();
+__extension__ using Int128 = __int128;
+constexpr int64_t kMostSize = std::numeric_limits<int64_t>::max();
 
 bool is_half(ScalarType dtype) { return dtype == ScalarType::Half || dtype == ScalarType::BFloat16; }
 
@@ -78,11 +78,11 @@ void CheckedInputs::bind(int symbol, int64_t size) {
 }
 
 bool CheckedInputs::fits(const Dim& sum, int64_t size) {
-  Wide rest = Wide{size} - sum.size;
+  Int128 rest = Int128{size} - sum.size;
   const Term* open = nullptr;
   for (const Term& term : sum.terms) {
     if (is_bound(term.symbol)) {
-      rest -= Wide{term.times} * *bound_[term.symbol].data;
+      rest -= Int128{term.times} * *bound_[term.symbol].data;
     } else {
       open = &term;
     }
@@ -90,8 +90,8 @@ bool CheckedInputs::fits(const Dim& sum, int64_t size) {
   if (open == nullptr) {
     return rest == 0;
   }
-  const Wide found = rest / open->times;
-  if (found * open->times != rest || found < 0 || found > kLargest) {
+  const Int128 found = rest / open->times;
+  if (found * open->times != rest || found < 0 || found > kMostSize) {
     return false;
   }
   bind(open->symbol, static_cast<int64_t>(found));
@@ -99,11 +99,11 @@ bool CheckedInputs::fits(const Dim& sum, int64_t size) {
 }
 
 std::optional<int64_t> CheckedInputs::value_of(const Dim& sum) const {
-  Wide value = sum.size;
+  Int128 value = sum.size;
   for (const Term& term : sum.terms) {
-    value += Wide{term.times} * *bound_[term.symbol].data;
+    value += Int128{term.times} * *bound_[term.symbol].data;
   }
-  return value > kLargest ? std::nullopt : std::optional<int64_t>(std::max<Wide>(value, -kLargest));
+  return value > kMostSize ? std::nullopt : std::optional<int64_t>(std::max<Int128>(value, -kMostSize));
 }
 
 void CheckedInputs::check_results() const {
