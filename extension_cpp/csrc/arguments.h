@@ -2,6 +2,7 @@
 #pragma once
 
 #include "checks.h"
+#include "dispatch.h"
 #include "indexing.h"
 #include "torch_abi.h"
 
@@ -21,7 +22,7 @@ inline std::vector<Tensor> as_contiguous(TensorList tensors) {
 
 // The same in the type in which values of `dtype` are computed: a copy of what is in another.
 inline Tensor as_accumulated(const Tensor& tensor, ScalarType dtype) {
-  const ScalarType wanted = dtype == ScalarType::Double ? dtype : ScalarType::Float;
+  const ScalarType wanted = sum_dtype(dtype);
   if (dtype_of(tensor) == wanted) {
     return as_contiguous(tensor);
   }

@@ -12,6 +12,11 @@ namespace extension_cpp {
 template <class T>
 using acc_t = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
+// The same of dtypes.
+inline ScalarType sum_dtype(ScalarType dtype) {
+  return dtype == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+}
+
 template <class A>
 constexpr ScalarType kDtypeOf = std::is_same_v<A, double> ? ScalarType::Double : ScalarType::Float;
 

@@ -114,6 +114,8 @@ template <class... R>
 struct ListOf<Results<R...>> {
   using type = Types<R...>;
 };
+
+// A type as often as there are indices.
 template <class A, size_t>
 using Same = A;
 
@@ -270,7 +272,7 @@ ScalarType dtype_of_element(ScalarType own) {
   if constexpr (std::is_same_v<Element, Own>) {
     return own;
   } else if constexpr (std::is_same_v<Element, OwnSum>) {
-    return own == ScalarType::Double ? ScalarType::Double : ScalarType::Float;
+    return sum_dtype(own);
   } else {
     return dtype_of_type<Element>();
   }

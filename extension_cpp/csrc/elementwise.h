@@ -76,8 +76,9 @@ ScalarType own_dtype(
   return dtype_of(*found);
 }
 
+// Returns the dtype for which A stands.
 template <class... R, class... E, size_t M, class... Inputs>
-void check_operands(
+ScalarType check_operands(
     const char* op, Types<R...> results, Types<E...> elements, const std::array<Tensor, M>& outputs,
     const Inputs&... inputs) {
   static_assert(sizeof...(R) == M, "an output for each result of the formula");
@@ -89,22 +90,22 @@ void check_operands(
   (check_dtype_of(op, R(), own, outputs[m++]), ...);
   (check_dtype_of(op, E(), own, inputs), ...);
   (check_fits(op, outputs[0].sizes(), inputs.sizes(), true), ...);
+  return own;
 }
 
-// Of tensors that have been checked.
+// Of tensors that have been checked, and the dtype for which A stands.
 template <template <class> class F, size_t M, class... Arguments>
-void compute_elementwise(std::array<Tensor, M>& outputs, const Arguments&... arguments) {
+void compute_elementwise(ScalarType own, std::array<Tensor, M>& outputs, const Arguments&... arguments) {
   static_assert(counts_of<F, Arguments...>::results == M, "an output for each result of the formula");
   static_assert(counts_of<F, Arguments...>::terms == 0, "elementwise_with_column_sums, in columns.h");
   std::apply(
       [&](const auto&... tensors) {
-        const auto results = results_of<F, M>();
-        const auto elements = elements_of<F, sizeof...(tensors)>();
-        dispatch_floating(own_dtype("", results, elements, outputs, tensors...), [&](auto tag) {
+        dispatch_floating(own, [&](auto tag) {
           using T = typename decltype(tag)::type;
           const auto f = make_formula<acc_t<T>, F>(arguments...);
           if constexpr (is_mixed<F>) {
-            backend::mixed_elementwise<T>(f, results, elements, outputs, tensors...);
+            backend::mixed_elementwise<T>(
+                f, results_of<F, M>(), elements_of<F, sizeof...(tensors)>(), outputs, tensors...);
           } else {
             backend::elementwise<T>(f, outputs, tensors...);
           }
@@ -115,8 +116,8 @@ void compute_elementwise(std::array<Tensor, M>& outputs, const Arguments&... arg
 
 // As check_operands, of a formula.
 template <template <class> class F, size_t M, class... Inputs>
-void check_operands_of(const char* op, const std::array<Tensor, M>& outputs, const Inputs&... inputs) {
-  check_operands(op, results_of<F, M>(), elements_of<F, sizeof...(Inputs)>(), outputs, inputs...);
+ScalarType check_operands_of(const char* op, const std::array<Tensor, M>& outputs, const Inputs&... inputs) {
+  return check_operands(op, results_of<F, M>(), elements_of<F, sizeof...(Inputs)>(), outputs, inputs...);
 }
 
 }  // namespace detail
@@ -131,8 +132,8 @@ auto elementwise(const Operator& op, const Arguments&... arguments) {
         op.check_broadcasts();
         const DeviceGuard guard(first);
         auto outputs = detail::make_tensors<kOutputs>([&](size_t k) { return inputs.new_output(k); });
-        detail::check_operands_of<F>(op.name(), outputs, first, others...);
-        detail::compute_elementwise<F>(outputs, arguments...);
+        const ScalarType own = detail::check_operands_of<F>(op.name(), outputs, first, others...);
+        detail::compute_elementwise<F>(own, outputs, arguments...);
         return detail::as_result(outputs);
       },
       detail::tensors_in(arguments...));
@@ -170,8 +171,8 @@ constexpr auto elementwise_kernel =
 // The same into tensors of any layout that are there already, and have been checked by the operator.
 template <template <class> class F, size_t M, class... Arguments>
 void elementwise_into(std::array<Tensor, M>& outputs, const Arguments&... arguments) {
-  std::apply(
-      [&](const auto&... inputs) { detail::check_operands_of<F>("elementwise_into", outputs, inputs...); },
+  const ScalarType own = std::apply(
+      [&](const auto&... inputs) { return detail::check_operands_of<F>("elementwise_into", outputs, inputs...); },
       detail::tensors_in(arguments...));
   const DeviceGuard guard(outputs[0]);
   // Loops write to one layout.
@@ -182,7 +183,7 @@ void elementwise_into(std::array<Tensor, M>& outputs, const Arguments&... argume
     to[m] = m == 0 ? new_elementwise(outputs[0].sizes(), outputs[0])
                    : empty_with_strides(outputs[m], to[0].sizes(), to[0].strides());
   }
-  detail::compute_elementwise<F>(to, arguments...);
+  detail::compute_elementwise<F>(own, to, arguments...);
   for (size_t m = 0; m < M && !alike; ++m) {
     copy_into(outputs[m], to[m]);
   }

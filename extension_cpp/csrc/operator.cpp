@@ -1,5 +1,7 @@
 #include "operator.h"
 
+#include "dispatch.h"
+
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -23,9 +25,6 @@ bool is_half(ScalarType dtype) { return dtype == ScalarType::Half || dtype == Sc
 bool is_floating(ScalarType dtype) {
   return dtype == ScalarType::Float || dtype == ScalarType::Double || is_half(dtype);
 }
-
-// The type of the arithmetic on elements of a type.
-ScalarType sum_dtype(ScalarType dtype) { return dtype == ScalarType::Double ? ScalarType::Double : ScalarType::Float; }
 
 }  // namespace
 

@@ -6,6 +6,7 @@
 // of the operands, each element is read before it is written.
 #pragma once
 
+#include "element_types.h"
 #include "formula.h"
 #include "launch.cuh"
 #include "layout.h"
@@ -33,6 +34,8 @@ struct Flat {
 };
 
 namespace detail {
+
+using extension_cpp::detail::Same;
 
 // Calls at(N) for the N elements of this thread, or at(1) for each of those that are there. `before`: elements from the
 // 16-byte boundary below the outputs to their first element; accesses start there.
@@ -169,10 +172,6 @@ void launch_aligned(
     }
   }
 }
-
-// A type as often as there are indices.
-template <class U, size_t>
-using Same = U;
 
 template <class T, size_t M, class F, size_t... I>
 void elementwise(
