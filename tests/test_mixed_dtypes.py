@@ -159,20 +159,24 @@ def test_as_it_is_built(tmp_path: Path):
             shutil.rmtree(operator)
     for name in ("ops.py", "nn.py"):
         (package / name).write_text("")
-    (package / "operators" / "mixed").mkdir()
-    source = (ROOT / "tests" / "abi" / "mixed.h").read_text()
-    (package / "operators" / "mixed" / "mixed.cpp").write_text(
-        source.replace("NAMESPACE", "extension_cpp")
-    )
+    for name in ("mixed", "mixed_rows"):
+        (package / "operators" / name).mkdir()
+        source = (ROOT / "tests" / "abi" / f"{name}.h").read_text()
+        (package / "operators" / name / f"{name}.cpp").write_text(
+            source.replace("NAMESPACE", "extension_cpp")
+        )
     built = run(sys.executable, "setup.py", "build_ext", "--inplace", cwd=root)
     assert built.returncode == 0, built.stdout[-20000:]
     code = """
 import torch
 import extension_cpp
-import test_mixed_dtypes as tests
+import test_mixed_dtypes as elements
+import test_mixed_rows as rows
 
-tests.compare(torch.ops.extension_cpp, 20)
-tests.compare_writes(torch.ops.extension_cpp, 20)
+elements.compare(torch.ops.extension_cpp, 20)
+elements.compare_writes(torch.ops.extension_cpp, 20)
+rows.compare(torch.ops.extension_cpp, rows.SHAPES, 4)
+rows.compare(torch.ops.extension_cpp, rows.LONG, 1)
 print("equal")
 """
     paths = f"{root}:{root / 'tests'}"

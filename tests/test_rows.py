@@ -183,9 +183,9 @@ struct RowsAndColumns {
   }
 };
 
-using Results = std::tuple<Tensor, Tensor, Tensor, Tensor, bool>;
+using Made = std::tuple<Tensor, Tensor, Tensor, Tensor, bool>;
 
-Results run(const Tensor& x, const Tensor& y, const std::optional<Tensor>& w) {
+Made run(const Tensor& x, const Tensor& y, const std::optional<Tensor>& w) {
   const int64_t rows = x.size(0);
   const int64_t cols = x.size(1);
   Tensor softmax = new_empty(x, x.sizes());

@@ -229,6 +229,16 @@ HOST_DEVICE auto as_argument(const stored_as<T, Element>& element) {
   }
 }
 
+// The same where the type in memory says all.
+template <class U>
+HOST_DEVICE auto as_value(const U& element) {
+  if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>) {
+    return static_cast<float>(element);
+  } else {
+    return as_argument<float, U>(element);
+  }
+}
+
 // Result k of what a formula returned.
 template <size_t K, class... R>
 HOST_DEVICE auto result_at(const Results<R...>& results) {
@@ -258,6 +268,10 @@ constexpr ScalarType dtype_of_type() {
     return ScalarType::Int;
   } else if constexpr (std::is_same_v<T, int64_t>) {
     return ScalarType::Long;
+  } else if constexpr (std::is_same_v<T, Half>) {
+    return ScalarType::Half;
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return ScalarType::BFloat16;
   } else if constexpr (std::is_same_v<T, float>) {
     return ScalarType::Float;
   } else {

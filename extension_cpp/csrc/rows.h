@@ -26,12 +26,17 @@
 // launch. What a functor reads besides its inputs is read ahead, or kept, if it says what that is (row_values.h). One
 // that says `static constexpr bool kWritesRows = false;`, as a sum may, has its accesses aligned to what it reads, and
 // must not call row.write.
+//
+// Of tensors of the rows' shape that have another dtype, per_element(mask) is `const bool* mask` in the functor. Its
+// passes have the elements by row.elements(mask), and their lambdas a `bool` each, after the inputs; row.write takes
+// outputs of any type. The types of a functor's pointers say what dtypes its tensors have: others are refused.
 #pragma once
 
 #include "arguments.h"
 #include "backend.h"
 #include "dispatch.h"
 #include "divisor.h"
+#include "element_types.h"
 #include "elementary.h"
 #include "formula.h"
 #include "operator.h"
@@ -69,22 +74,40 @@ inline int64_t parameter_cols(int64_t rows, int64_t cols) { return rows > 0 ? co
 
 // Tensors that are members of a functor, and become whatever the member is.
 
+template <class T>
+void check_member(const char* op, const Tensor& tensor) {
+  constexpr ScalarType kWanted = dtype_of_type<T>();
+  check(dtype_of(tensor) == kWanted, op, ": the functor has ", kWanted, " here, the tensor is ", dtype_of(tensor));
+}
+
 struct Written {
+  const char* op;
   Tensor& tensor;
 
   template <class T>
   operator T*() const {
+    check_member<T>(op, tensor);
     return tensor.template mutable_data_ptr<T>();
+  }
+};
+
+struct Read {
+  const char* op;
+  Tensor tensor;
+
+  template <class T>
+  operator const T*() const {
+    check_member<T>(op, tensor);
+    return tensor.template const_data_ptr<T>();
   }
 };
 
 struct PerRow {
   Tensor tensor;
+};
 
-  template <class T>
-  operator const T*() const {
-    return tensor.template const_data_ptr<T>();
-  }
+struct PerElement {
+  Tensor tensor;
 };
 
 struct PerColumn {
@@ -104,17 +127,31 @@ auto checked_in(const Argument& argument) {
   return tensor_in(argument);
 }
 inline auto checked_in(const PerRow& argument) { return std::tuple<const Tensor&>(argument.tensor); }
+inline auto checked_in(const PerElement& argument) { return std::tuple<const Tensor&>(argument.tensor); }
 inline auto checked_in(const PerColumn& argument) { return std::tuple<const std::optional<Tensor>&>(argument.tensor); }
+
+// Of which operator an argument is one, and the matrix of its rows.
+struct OfRows {
+  const char* op;
+  int64_t rows;
+  int64_t cols;
+};
 
 // What an argument is as a member of the functor.
 template <class Argument>
-auto member_in(const Argument& argument, int64_t /*cols*/) {
+auto member_in(const Argument& argument, const OfRows& /*of*/) {
   return number_in(argument);
 }
-inline auto member_in(const PerRow& argument, int64_t /*cols*/) {
-  return std::tuple(PerRow{as_contiguous(argument.tensor)});
+inline auto member_in(const PerRow& argument, const OfRows& of) {
+  check(argument.tensor.numel() == of.rows, of.op, ": per_row is what has a value for each row");
+  return std::tuple(Read{of.op, as_contiguous(argument.tensor)});
 }
-inline auto member_in(const PerColumn& argument, int64_t cols) {
+inline auto member_in(const PerElement& argument, const OfRows& of) {
+  check(argument.tensor.numel() == of.rows * of.cols, of.op, ": per_element is what has a value for each element");
+  return std::tuple(Read{of.op, as_contiguous(argument.tensor)});
+}
+inline auto member_in(const PerColumn& argument, const OfRows& of) {
+  const int64_t cols = parameter_cols(of.rows, of.cols);
   return std::tuple(PerColumn{as_parameter(argument.tensor), argument.otherwise, cols});
 }
 
@@ -137,8 +174,11 @@ auto for_rows(const Operator& op, const Launch& launch, const Arguments&... argu
         }
         for (const Tensor& input : inputs) {
           check(input.numel() == rows * cols, op.name(), ": what is not of the rows' shape is per_row or per_column");
+          check(
+              dtype_of(input) == dtype_of(first), op.name(), ": what is not of the rows' dtype, ", dtype_of(first),
+              ", is per_element, got ", dtype_of(input));
         }
-        const auto members = std::tuple_cat(member_in(arguments, parameter_cols(rows, cols))...);
+        const auto members = std::tuple_cat(member_in(arguments, OfRows{op.name(), rows, cols})...);
         dispatch_floating(first.scalar_type(), [&](auto tag) {
           using T = typename decltype(tag)::type;
           std::array<const T*, 1 + sizeof...(rest)> pointers;
@@ -154,8 +194,8 @@ auto for_rows(const Operator& op, const Launch& launch, const Arguments&... argu
 
 // F{outputs..., members...}, of the outputs M.
 template <class F, size_t... M, class Outputs, class Members>
-F make_row_functor(std::index_sequence<M...>, Outputs& outputs, const Members& members) {
-  return std::apply([&](const auto&... each) { return F{Written{outputs[M]}..., each...}; }, members);
+F make_row_functor(const char* op, std::index_sequence<M...>, Outputs& outputs, const Members& members) {
+  return std::apply([&](const auto&... each) { return F{Written{op, outputs[M]}..., each...}; }, members);
 }
 
 // What rowwise_with_column_sums() does with a row at once, or in two steps.
@@ -241,9 +281,13 @@ void launch_rows(
   }
 }
 
-// For rowwise(): a tensor with a value for each row. The functor has it as `const T*` (T as the tensor's dtype), to be
+// For rowwise(): a tensor with a value for each row. The functor has it as a pointer to what its dtype holds, to be
 // read at row.index().
 inline detail::PerRow per_row(const Tensor& tensor) { return {tensor}; }
+
+// For rowwise(): a tensor of the rows' shape that has another dtype. The functor has it as a pointer to what that
+// holds, for row.elements().
+inline detail::PerElement per_element(const Tensor& tensor) { return {tensor}; }
 
 // For rowwise(): a tensor with a value for each column, perhaps None, perhaps wider than the rows. The functor has it
 // as backend::Parameter<T>, for row.sum, row.write and the like.
@@ -264,10 +308,10 @@ HOST_DEVICE void write_per_row(const Row& row, T* output, A value) {
 // the arguments besides the tensors of that shape, in their order: numbers, and what per_row and per_column say of.
 template <template <class> class F, size_t M = 1, class... Arguments>
 auto rowwise(const Operator& op, const Arguments&... arguments) {
-  const auto launch = [](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
-                         const auto& members) {
+  const auto launch = [&](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
+                          const auto& members) {
     using T = typename decltype(tag)::type;
-    const auto f = detail::make_row_functor<F<T>>(std::make_index_sequence<M>(), outputs, members);
+    const auto f = detail::make_row_functor<F<T>>(op.name(), std::make_index_sequence<M>(), outputs, members);
     backend::launch_rows<T>(like, f, inputs, rows, cols);
   };
   return detail::for_rows<M>(op, launch, arguments...);
@@ -286,10 +330,10 @@ auto rowwise(const Operator& op, const Arguments&... arguments) {
 // A functor with row_values() (row_values.h) is called as of_row(row, values).
 template <template <class> class F, size_t M, size_t C, class... Arguments>
 auto rowwise_with_column_sums(const Operator& op, const Arguments&... arguments) {
-  const auto launch = [](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
-                         const auto& members) {
+  const auto launch = [&](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
+                          const auto& members) {
     using T = typename decltype(tag)::type;
-    const auto f = detail::make_row_functor<F<T>>(std::make_index_sequence<M>(), outputs, members);
+    const auto f = detail::make_row_functor<F<T>>(op.name(), std::make_index_sequence<M>(), outputs, members);
     std::array<SumOutput<T>, C> sums;
     std::transform(outputs.begin() + M, outputs.end(), sums.begin(), [](Tensor& sum) { return SumOutput<T>::of(sum); });
     detail::launch_rows_of_any_length<T>(like, f, inputs, rows, cols, sums);

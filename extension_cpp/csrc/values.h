@@ -38,6 +38,10 @@ HOST_DEVICE constexpr const Values<A, N>& as_values(const Values<A, N>& results)
   return results;
 }
 
+// What is made of whatever it returns, where numbers of any type count as A.
+template <class R, class A>
+using as_result_t = std::conditional_t<std::is_arithmetic_v<R>, A, R>;
+
 // How many results and terms a formula returns.
 template <class R>
 struct ResultCounts {

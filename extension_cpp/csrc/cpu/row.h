@@ -9,6 +9,7 @@
 #include "cpu/row_sums.h"
 #include "cpu/wide_rows.h"
 #include "dispatch.h"
+#include "element_types.h"
 #include "values.h"
 
 #include <algorithm>
@@ -57,6 +58,18 @@ struct KeptResults {
   CPU_INLINE Values<A, N> at(int64_t col) const {
     static_assert(N == 1, "an element at a time");
     return {{values[col - first_col]}};
+  }
+};
+
+// Of every element of a row, one of another type in memory.
+template <class U>
+struct OfElements {
+  const U* row;
+
+  template <int N>
+  CPU_INLINE auto at(int64_t col) const {
+    static_assert(N == 1, "an element at a time");
+    return Values<decltype(extension_cpp::detail::as_value(U())), 1>{{extension_cpp::detail::as_value(row[col])}};
   }
 };
 
@@ -116,14 +129,14 @@ class Row {
   // A column operand has a method at<N>(col), as Parameter.
   template <class F, class... Columns>
   CPU_INLINE auto sum(const F& f, const Columns&... columns) const {
-    using R = decltype(call(f, Inputs(), 0, 0, columns...));
+    using R = as_result_t<decltype(call(f, Inputs(), 0, 0, columns...)), A>;
     constexpr int S = ResultCounts<R>::results;
     double long_sums[S] = {};
     Values<A, S> sums = over_segments<Values<A, S>>(
         [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
           return reduce_segment<S>(
               rows, first, A(0), Add(), [&](const Inputs& inputs, int64_t begin, int64_t j) CPU_INLINE_LAMBDA {
-                return as_values(call(f, inputs, begin, j, columns...));
+                return as_values(static_cast<R>(call(f, inputs, begin, j, columns...)));
               });
         },
         [&](const Values<A, S>& terms) CPU_INLINE_LAMBDA {
@@ -168,7 +181,7 @@ class Row {
         [&](WideRows<T, K>& rows, int64_t first) CPU_INLINE_LAMBDA {
           return reduce_segment<1>(
               rows, first, kLeast, KeepLarger(), [&](const Inputs& inputs, int64_t begin, int64_t j) CPU_INLINE_LAMBDA {
-                return as_values(call(f, inputs, begin, j, columns...));
+                return as_values(static_cast<A>(call(f, inputs, begin, j, columns...)));
               })[0];
         },
         [&](A segment) CPU_INLINE_LAMBDA { KeepLarger()(largest, segment); });
@@ -181,28 +194,36 @@ class Row {
     return max([](A x) CPU_INLINE_LAMBDA { return x; });
   }
 
-  // f(inputs...) of every element, computed once, as a column operand.
-  template <class F>
-  CPU_INLINE KeptResults<A> keep(const F& f) {
+  // The elements of a tensor of another type, [rows, cols], as a column operand.
+  template <class U>
+  CPU_INLINE OfElements<U> elements(const U* tensor) const {
+    return {tensor + index_ * row_cols_};
+  }
+
+  // f(inputs..., operands...) of every element, computed once, as a column operand. The operands are elements(), or
+  // what is kept.
+  template <class F, class... Operands>
+  CPU_INLINE KeptResults<A> keep(const F& f, const Operands&... operands) {
     A* const results = inputs_->place(kept_++, cols_);
     for_columns([&](WideRows<T, K>& rows, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
       if constexpr (kInBlocks) {
         in_blocks(rows).for_each(begin, end, [&](const Inputs& inputs, int64_t first, auto count) CPU_INLINE_LAMBDA {
-          const auto of = [&](int k) CPU_INLINE_LAMBDA { return call(f, inputs, first, k); };
+          const auto of = [&](int k) CPU_INLINE_LAMBDA { return call(f, inputs, first, k, operands...); };
           Blocks::write(results + first, count, of);
         });
       } else {
         for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
-          for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { results[first + j] = call(f, inputs, first, j); });
+          for_each(
+              count, [&](int64_t j) CPU_INLINE_LAMBDA { results[first + j] = call(f, inputs, first, j, operands...); });
         });
       }
     });
     return {results, first_col_};
   }
 
-  // output[row, col] = f(inputs..., columns...) for every element.
-  template <class F, class... Columns>
-  CPU_INLINE void write(T* output /* [rows, cols] */, const F& f, const Columns&... columns) const {
+  // output[row, col] = f(inputs..., columns...) for every element; of the rows' type, or of any other.
+  template <class U, class F, class... Columns>
+  CPU_INLINE void write(U* output /* [rows, cols] */, const F& f, const Columns&... columns) const {
     for_columns([&](WideRows<T, K>& rows, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
       for_pieces(rows, begin, end, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
         return call(f, inputs, first, j, columns...);
@@ -400,9 +421,9 @@ class Row {
   }
 
   // output[row, first + j] = f(inputs, first, j) for columns begin ... end - 1, a piece at a time.
-  template <class F>
-  CPU_INLINE void for_pieces(WideRows<T, K>& rows, int64_t begin, int64_t end, T* output, const F& f) const {
-    T* const out = output + offset_;
+  template <class U, class F>
+  CPU_INLINE void for_pieces(WideRows<T, K>& rows, int64_t begin, int64_t end, U* output, const F& f) const {
+    U* const out = output + offset_;
     if constexpr (kInBlocks) {
       const auto write_block = [&](const Inputs& inputs, int64_t first, auto count) CPU_INLINE_LAMBDA {
         const auto of = [&](int k) CPU_INLINE_LAMBDA { return f(inputs, first, k); };
@@ -419,15 +440,15 @@ class Row {
     } else {
       for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
         if constexpr (kKind == RowKind::kShort) {
-          for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { out[first + j] = static_cast<T>(f(inputs, first, j)); });
+          for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { out[first + j] = static_cast<U>(f(inputs, first, j)); });
         } else {
-          constexpr bool kCopies = WideRows<T, K>::kCopies;
+          constexpr bool kCopies = WideRows<T, K>::kCopies && std::is_same_v<U, T>;
           alignas(kLineBytes) A values[kCopies ? kPiece : 1];
           const bool sends = sends_for_next_row();
           const int64_t most = kCopies || sends ? kPiece : count;
           for (int64_t piece = 0; piece < count; piece += most) {
             const int64_t width = std::min(most, count - piece);
-            T* const to = out + first + piece;
+            U* const to = out + first + piece;
             if (sends) {
               send_for_next_row(rows, to, first + piece, width);
             }
@@ -436,7 +457,7 @@ class Row {
               narrow(values, to, width);
             } else {
               for_each(
-                  width, [&](int64_t j) CPU_INLINE_LAMBDA { to[j] = static_cast<T>(f(inputs, first, piece + j)); });
+                  width, [&](int64_t j) CPU_INLINE_LAMBDA { to[j] = static_cast<U>(f(inputs, first, piece + j)); });
             }
           }
         }
@@ -456,14 +477,15 @@ class Row {
 
   // What lies below `width` columns of this row from `col` on, which are written to `to`. Behind the last row there may
   // be nothing, which does no harm.
-  CPU_INLINE void send_for_next_row(const WideRows<T, K>& rows, const T* to, int64_t col, int64_t width) const {
+  template <class U>
+  CPU_INLINE void send_for_next_row(const WideRows<T, K>& rows, const U* to, int64_t col, int64_t width) const {
     constexpr int64_t kLine = kLineBytes / sizeof(T);
     const int64_t row_bytes = row_cols_ * static_cast<int64_t>(sizeof(T));
     for (int64_t j = 0; j < width; j += kLine) {
       for (size_t k = 0; k < K; ++k) {
         send_for<kLine, kToRead, kSecondLevel>(rows.in_memory(k) + offset_ + col + j, row_bytes);
       }
-      send_for<kLine, kToWrite, kSecondLevel>(to + j, row_bytes);
+      send_for<kLine, kToWrite, kSecondLevel>(to + j, row_cols_ * static_cast<int64_t>(sizeof(U)));
     }
   }
 

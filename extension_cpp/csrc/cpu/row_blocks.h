@@ -48,17 +48,25 @@ class RowBlocks {
   // to[k] = f(k), of so many.
   template <class Out, class Count, class F>
   CPU_INLINE static void write(Out* to, Count count, const F& f) {
-    A results[kBlock] = {};   // what is not set is stored nowhere
     const int width = count;  // a condition that calls something is none of a loop to be vectorised
-    CPU_INDEPENDENT_LOOP
-    CPU_ROLLED_LOOP
-    for (int k = 0; k < width; ++k) {
-      results[k] = f(k);
-    }
-    if constexpr (std::is_same_v<Count, int>) {
-      Isa::store_rest(results, count, to);
+    if constexpr (std::is_same_v<Out, T> || std::is_same_v<Out, A>) {
+      A results[kBlock] = {};  // what is not set is stored nowhere
+      CPU_INDEPENDENT_LOOP
+      CPU_ROLLED_LOOP
+      for (int k = 0; k < width; ++k) {
+        results[k] = f(k);
+      }
+      if constexpr (std::is_same_v<Count, int>) {
+        Isa::store_rest(results, count, to);
+      } else {
+        Isa::store_block(results, to);
+      }
     } else {
-      Isa::store_block(results, to);
+      CPU_INDEPENDENT_LOOP
+      CPU_ROLLED_LOOP
+      for (int k = 0; k < width; ++k) {
+        to[k] = static_cast<Out>(f(k));
+      }
     }
   }
 

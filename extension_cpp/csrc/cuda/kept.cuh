@@ -139,10 +139,10 @@ struct KeptEdge<In, N, Fit::kFull> : KeptEdge<In, N, Fit::kWhole> {
 template <class T, int P>
 class NamedColumns {
  public:
-  // Whether all of these are kept that are not at hand anyway. (Compilers see which is which.)
+  // Whether all of these are kept that are parameters. (Compilers see which is which.)
   template <class... Columns>
   __device__ bool has(const Columns&... columns) const {
-    return all_ && ((is_at_hand<Columns> || index(columns) < P) && ...);
+    return all_ && ((is_at_hand<Columns> || is_of_elements<Columns> || index(columns) < P) && ...);
   }
 
  protected:

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "element_types.h"
+#include "elements.cuh"
 #include "indexing.h"
 #include "launch.cuh"
 #include "layout.h"
@@ -24,51 +25,6 @@ using extension_cpp::detail::slot_at;
 using extension_cpp::detail::Slots;
 using extension_cpp::detail::stored_as;
 using extension_cpp::detail::Types;
-
-template <>
-struct Word<1> {
-  using type = unsigned char;
-};
-
-// N elements as they are in memory.
-template <class U, int N>
-struct Elements {
-  U at[N];
-};
-
-// Elements `address`[0], `address`[stride], ...
-template <int N, class U>
-__device__ Elements<U, N> load_elements(const U* address, int64_t stride) {
-  constexpr int kBytes = N * static_cast<int>(sizeof(U));
-  Elements<U, N> result;
-  if (stride == 1 && reinterpret_cast<uintptr_t>(address) % kBytes == 0) {
-    const auto word = __ldg(reinterpret_cast<const typename Word<kBytes>::type*>(address));
-    memcpy(&result, &word, kBytes);
-    return result;
-  }
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    const auto word = __ldg(reinterpret_cast<const typename Word<sizeof(U)>::type*>(address + n * stride));
-    memcpy(&result.at[n], &word, sizeof(U));
-  }
-  return result;
-}
-
-template <int N, class U>
-__device__ void store_elements(U* address, int64_t stride, const Elements<U, N>& elements) {
-  constexpr int kBytes = N * static_cast<int>(sizeof(U));
-  if (stride == 1 && reinterpret_cast<uintptr_t>(address) % kBytes == 0) {
-    using Access = typename Word<kBytes>::type;
-    Access word;
-    memcpy(&word, &elements, kBytes);
-    __stwb(reinterpret_cast<Access*>(address), word);
-    return;
-  }
-#pragma unroll
-  for (int n = 0; n < N; ++n) {
-    address[n * stride] = elements.at[n];
-  }
-}
 
 // The pointers of tensors of such elements.
 template <class T, class Elements>
@@ -121,7 +77,7 @@ struct MixedFormula<T, Types<R...>, Types<E...>, std::index_sequence<M...>, std:
       const auto result = f(as_argument<T, E>(elements.at[n])...);
       ((slot_at<M>(results).at[n] = static_cast<stored_as<T, R>>(result_at<M>(result))), ...);
     }
-    (store_elements<N>(slot_at<M>(outputs) + offsets[0], strides[0], slot_at<M>(results)), ...);
+    (store_elements(slot_at<M>(outputs) + offsets[0], slot_at<M>(results), strides[0]), ...);
   }
 };
 

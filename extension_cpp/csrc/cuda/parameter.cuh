@@ -1,6 +1,8 @@
 // Parameters of a row kernel, one value for each column.
 #pragma once
 
+#include "element_types.h"
+#include "elements.cuh"
 #include "request.cuh"
 #include "vector.cuh"
 
@@ -10,6 +12,8 @@
 namespace extension_cpp::cuda {
 
 namespace detail {
+
+using extension_cpp::detail::as_value;
 
 // N values as they are in memory, in the accesses that they take.
 template <class U, int N>
@@ -48,6 +52,16 @@ __device__ Values<acc_t<U>, N> column_values(const RequestedValues<U, N>& values
   return column_values(raw);
 }
 
+template <class U, int N>
+__device__ auto column_values(const Elements<U, N>& elements) {
+  Values<decltype(as_value(U())), N> result;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    result[n] = as_value(elements.at[n]);
+  }
+  return result;
+}
+
 // What is no more than that already.
 template <class Column>
 __device__ const Column& column_values(const Column& values) {
@@ -73,13 +87,13 @@ __device__ RawColumns<Raw, Rest...> raw_columns(const Raw& first, const Rest&...
 
 // f(values...)
 template <class F, class... Done>
-__device__ void with_column_values(const F& f, const RawColumns<>& /*no more*/, const Done&... values) {
-  f(values...);
+__device__ auto with_column_values(const F& f, const RawColumns<>& /*no more*/, const Done&... values) {
+  return f(values...);
 }
 
 template <class F, class Raw, class... Rest, class... Done>
-__device__ void with_column_values(const F& f, const RawColumns<Raw, Rest...>& raw, const Done&... values) {
-  with_column_values(f, raw.rest, values..., column_values(raw.first));
+__device__ auto with_column_values(const F& f, const RawColumns<Raw, Rest...>& raw, const Done&... values) {
+  return with_column_values(f, raw.rest, values..., column_values(raw.first));
 }
 
 // One value for each column, in memory.
@@ -326,6 +340,58 @@ struct Written {
     return at<N>(col);
   }
 };
+
+// Of every element of the row, one of another type in memory, which each pass reads.
+template <class U>
+struct OfElements {
+  using IsOfRow = void;
+
+  const U* first;
+
+  // Of any columns.
+  template <int N, class Index>
+  __device__ Elements<U, N> raw(Index col) const {
+    return load_elements<N>(first + col);
+  }
+
+  template <int N, class Index>
+  __device__ Elements<U, N> requested(Index col) const {
+    return raw<N>(col);
+  }
+
+  template <int N, class Index>
+  __device__ auto at(Index col) const {
+    return column_values(raw<N>(col));
+  }
+};
+
+// One that has the value of an element computed from the inputs and from operands of the row when it is asked for.
+template <class F, class Operands>
+struct RecomputedOf {
+  using IsOfRow = void;
+
+  F f;
+  Operands operands;
+};
+template <class F, class Operands>
+RecomputedOf(F, Operands) -> RecomputedOf<F, Operands>;
+
+template <class F, class Operands>
+__device__ auto column_values(const RecomputedOf<F, Operands>& raw) {
+  return with_column_values(
+      [&](const auto&... values) { return RecomputedOf{raw.f, raw_columns(values...)}; }, raw.operands);
+}
+
+template <class Column>
+constexpr bool is_recomputed_of = false;
+template <class F, class Operands>
+constexpr bool is_recomputed_of<RecomputedOf<F, Operands>> = true;
+
+// Whether an operand is of elements in memory that are of another type.
+template <class Column>
+constexpr bool is_of_elements = is_recomputed_of<Column>;
+template <class U>
+constexpr bool is_of_elements<OfElements<U>> = true;
 
 // Whether an operand is the row's own, and not to be moved to its first column.
 template <class Column, class = void>

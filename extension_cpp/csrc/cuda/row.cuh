@@ -1,6 +1,7 @@
 // A row as the functors of rows.cuh see it.
 #pragma once
 
+#include "elements.cuh"
 #include "kept.cuh"
 #include "larger.cuh"
 #include "launch.cuh"
@@ -109,11 +110,12 @@ class Row {
   // A column operand has a method at<N>(col), as Parameter in parameter.cuh.
   template <class F, class... Columns>
   __device__ auto sum(const F& f, const Columns&... columns) {
-    using R = decltype(call(f, std::declval<const Elements<N>&>(), 0, std::declval<const AnyColumn<Columns>&>()...));
+    using Term = decltype(call(f, std::declval<const InputsAt<N>&>(), 0, std::declval<const AnyColumn<Columns>&>()...));
+    using R = as_result_t<Term, A>;
     R total{};
     for_each(
         [&](int, const auto& inputs, int n, const auto&... values) {
-          total = plus(total, call(f, inputs, n, values...));
+          total = plus(total, static_cast<R>(call(f, inputs, n, values...)));
         },
         nothing(), columns...);
     return team_.all_reduce(total, R{}, Plus{});
@@ -150,26 +152,45 @@ class Row {
     return team_.all_reduce(largest.value(), -static_cast<A>(INFINITY), Larger{});
   }
 
-  // f(inputs...) of every element, as a column operand: computed once and kept in registers, or, where that would take
-  // too many, whenever it is asked for.
-  template <class F>
-  __device__ auto keep(const F& f) {
+  // The elements of a tensor of another type, [rows, cols], as a column operand.
+  template <class U>
+  __device__ OfElements<U> elements(const U* tensor) const {
+    return {tensor + span_.offset};
+  }
+
+  // f(inputs..., operands...) of every element, as a column operand: computed once and kept in registers, or, where
+  // that would take too many, whenever it is asked for. The operands are elements(), or what is kept.
+  template <class F, class... Operands>
+  __device__ auto keep(const F& f, const Operands&... operands) {
+    static_assert((is_of_row<Operands> && ...), "elements of the row, or what it keeps");
     if constexpr (V > 0 && V * N <= kMostKept) {
       KeptResults<A, N, V, Rows> kept;
-      for_each([&](int v, const auto& inputs, int n) { kept.results[v][n] = call(f, inputs, n); }, nothing());
+      for_each(
+          [&](int v, const auto& inputs, int n, const auto&... values) {
+            kept.results[v][n] = call(f, inputs, n, values...);
+          },
+          nothing(), operands...);
       return kept;
+    } else if constexpr (sizeof...(Operands) > 0) {
+      return RecomputedOf{f, raw_columns(operands...)};
     } else {
       return Recomputed<F>{f};
     }
   }
 
-  // output[row, col] = f(inputs..., columns...) for every element.
-  template <class F, class... Columns>
-  __device__ void write(T* output /* [rows, cols] */, const F& f, const Columns&... columns) {
-    T* const to = in_register(at_head(output));
-    Values<A, N> result;
+  // output[row, col] = f(inputs..., columns...) for every element; of the rows' type, or of any other.
+  template <class U, class F, class... Columns>
+  __device__ void write(U* output /* [rows, cols] */, const F& f, const Columns&... columns) {
+    U* const to = in_register(at_head(output));
+    std::conditional_t<std::is_same_v<U, T>, Values<A, N>, Elements<U, N>> result;
     for_each(
-        [&](int, const auto& inputs, int n, const auto&... values) { result[n] = call(f, inputs, n, values...); },
+        [&](int, const auto& inputs, int n, const auto&... values) {
+          if constexpr (std::is_same_v<U, T>) {
+            result[n] = call(f, inputs, n, values...);
+          } else {
+            result.at[n] = static_cast<U>(call(f, inputs, n, values...));
+          }
+        },
         [&](auto count, auto col) { store_at<count>(to + col, result); }, columns...);
   }
 
@@ -327,13 +348,21 @@ class Row {
   using Where = Place<N, V, Index, Rows>;
 
   template <int M>
-  struct Elements {
+  struct InputsAt {
     Values<A, M> inputs[K];
   };
 
-  // A value for each element of an access.
-  template <class /*Column*/>
-  using AnyColumn = Values<A, N>;
+  // A value of an operand for each element of an access.
+  template <class Column>
+  struct ValuesOf {
+    using type = Values<A, N>;
+  };
+  template <class U>
+  struct ValuesOf<OfElements<U>> {
+    using type = Values<decltype(as_value(U())), N>;
+  };
+  template <class Column>
+  using AnyColumn = typename ValuesOf<Column>::type;
 
   __device__ static auto nothing() {
     return [](auto, auto) {};
@@ -348,22 +377,27 @@ class Row {
 
   // The value of a column operand at an element.
   template <int M, class Column>
-  __device__ static A at_element(const Column& column, const Elements<M>& /*elements*/, int n) {
+  __device__ static auto at_element(const Column& column, const InputsAt<M>& /*elements*/, int n) {
     return column[n];
   }
   template <int M, class F>
-  __device__ static A at_element(const Recomputed<F>& column, const Elements<M>& elements, int n) {
+  __device__ static A at_element(const Recomputed<F>& column, const InputsAt<M>& elements, int n) {
     return call(column.f, elements, n);
+  }
+  template <int M, class F, class Operands>
+  __device__ static A at_element(const RecomputedOf<F, Operands>& column, const InputsAt<M>& elements, int n) {
+    return with_column_values(
+        [&](const auto&... values) { return call(column.f, elements, n, values...); }, column.operands);
   }
 
   template <int M, class F, size_t... I, class... Columns>
   __device__ static auto call(
-      const F& f, const Elements<M>& elements, int n, std::index_sequence<I...>, const Columns&... columns) {
+      const F& f, const InputsAt<M>& elements, int n, std::index_sequence<I...>, const Columns&... columns) {
     return f(elements.inputs[I][n]..., at_element(columns, elements, n)...);
   }
 
   template <int M, class F, class... Columns>
-  __device__ static auto call(const F& f, const Elements<M>& elements, int n, const Columns&... columns) {
+  __device__ static auto call(const F& f, const InputsAt<M>& elements, int n, const Columns&... columns) {
     return call(f, elements, n, std::make_index_sequence<K>{}, columns...);
   }
 
@@ -376,7 +410,10 @@ class Row {
   }
 
   // Where the span's columns begin in an output, apart from those before the head.
-  __device__ T* at_head(T* output) const { return output + (span_.offset + (kRagged<Rows> ? span_.head : 0)); }
+  template <class U>
+  __device__ U* at_head(U* output) const {
+    return output + (span_.offset + (kRagged<Rows> ? span_.head : 0));
+  }
 
   // The first M of the values, in one access where it is aligned.
   template <int M>
@@ -391,12 +428,30 @@ class Row {
     }
   }
 
+  template <int M, class U>
+  __device__ static void store_at(U* address, const Elements<U, N>& elements) {
+    if constexpr (M == N) {
+      store_elements(address, elements);
+    } else {
+#pragma unroll
+      for (int n = 0; n < M; ++n) {
+        address[n] = elements.at[n];
+      }
+    }
+  }
+
   // The values of a column operand at an access, as they are in memory if that is known. Those that are kept come as
   // they are.
   template <class Column>
   __device__ auto column_at(const Column& column, int v, const Where& where) const {
     if constexpr (is_at_hand<Column>) {
       return column.at_access(v);
+    } else if constexpr (is_recomputed_of<Column>) {
+      return with_column_values(
+          [&](const auto&... operands) {
+            return RecomputedOf{column.f, raw_columns(column_at(operands, v, where)...)};
+          },
+          column.operands);
     } else if constexpr (kRagged<Rows>) {
       return column.template requested<N>(span_.head + where.col);
     } else {
@@ -408,6 +463,10 @@ class Row {
   __device__ auto edge_column(const Column& column, int64_t col) const {
     if constexpr (is_at_hand<Column>) {
       return column.at_edge();
+    } else if constexpr (is_recomputed_of<Column>) {
+      return with_column_values(
+          [&](const auto&... operands) { return RecomputedOf{column.f, raw_columns(edge_column(operands, col)...)}; },
+          column.operands);
     } else {
       return column.template at<1>(col);
     }
@@ -422,7 +481,7 @@ class Row {
       static_assert(K == 1);
       of.f(get(0));
     } else {
-      Elements<M> elements;
+      InputsAt<M> elements;
 #pragma unroll
       for (size_t k = 0; k < K; ++k) {
         elements.inputs[k] = to_values(get(k));
@@ -508,10 +567,10 @@ class Row {
     }
   }
 
-  // Of a column operand that is kept, or at hand anyway, what is at hand.
+  // Of a column operand that is kept what is at hand; others as they are.
   template <class Column>
   __device__ decltype(auto) at_hand(const Column& column) const {
-    if constexpr (is_at_hand<Column>) {
+    if constexpr (is_at_hand<Column> || is_of_elements<Column>) {
       return (column);
     } else {
       return columns_.of(column);
@@ -521,7 +580,7 @@ class Row {
   // visit() for every access to the row.
   template <class Of, class Done, class... Columns>
   __device__ void for_each(const Of& of, const Done& done, const Columns&... columns) {
-    if constexpr (Named::kCount > 0 && (... || !is_at_hand<Columns>)) {
+    if constexpr (Named::kCount > 0 && (... || !(is_at_hand<Columns> || is_of_elements<Columns>))) {
       if (columns_.has(columns...)) {
         visit_all<V>(static_cast<Index>(team_.lane()), kept_, of, done, at_hand(columns)...);
         visit_edge(of, done, at_hand(columns)...);

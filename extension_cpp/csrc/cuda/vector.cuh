@@ -52,6 +52,10 @@ __device__ inline unsigned shared_address(const void* pointer) {
 template <int Bytes>
 struct Word;
 template <>
+struct Word<1> {
+  using type = unsigned char;
+};
+template <>
 struct Word<2> {
   using type = unsigned short;
 };

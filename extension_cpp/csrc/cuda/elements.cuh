@@ -1,0 +1,61 @@
+// Elements of any type, as they are in memory.
+#pragma once
+
+#include "vector.cuh"
+
+namespace extension_cpp::cuda::detail {
+
+template <class U, int N>
+struct Elements {
+  static constexpr int kBytes = N * static_cast<int>(sizeof(U));
+  // Bytes of an access.
+  static constexpr int kAccess = kBytes < kAccessBytes ? kBytes : kAccessBytes;
+  using Access = typename Word<kAccess>::type;
+
+  U at[N];
+
+  // Whether they may be read or written there in whole accesses.
+  __device__ static bool lie_at(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAccess == 0; }
+};
+
+// Elements `address`[0], `address`[stride], ...: in as few accesses as they take, where they lie together at a multiple
+// of an access.
+template <int N, class U>
+__device__ Elements<U, N> load_elements(const U* address, int64_t stride = 1) {
+  using Here = Elements<U, N>;
+  Here result;
+  if (stride == 1 && Here::lie_at(address)) {
+#pragma unroll
+    for (int from = 0; from < Here::kBytes; from += Here::kAccess) {
+      const auto word = __ldg(reinterpret_cast<const typename Here::Access*>(address) + from / Here::kAccess);
+      memcpy(reinterpret_cast<char*>(result.at) + from, &word, Here::kAccess);
+    }
+    return result;
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    const auto word = __ldg(reinterpret_cast<const typename Word<sizeof(U)>::type*>(address + n * stride));
+    memcpy(&result.at[n], &word, sizeof(U));
+  }
+  return result;
+}
+
+template <int N, class U>
+__device__ void store_elements(U* address, const Elements<U, N>& elements, int64_t stride = 1) {
+  using Here = Elements<U, N>;
+  if (stride == 1 && Here::lie_at(address)) {
+#pragma unroll
+    for (int from = 0; from < Here::kBytes; from += Here::kAccess) {
+      typename Here::Access word;
+      memcpy(&word, reinterpret_cast<const char*>(elements.at) + from, Here::kAccess);
+      __stwb(reinterpret_cast<typename Here::Access*>(address) + from / Here::kAccess, word);
+    }
+    return;
+  }
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    address[n * stride] = elements.at[n];
+  }
+}
+
+}  // namespace extension_cpp::cuda::detail

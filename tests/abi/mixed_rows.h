@@ -1,0 +1,143 @@
+// Row functors of tensors of several dtypes, for tests/test_mixed_rows.py: in a library of their own, and in a package.
+#include "rows.h"
+
+namespace extension_cpp::mixed_rows {
+
+const Operator kMaskedSoftmax{"masked_softmax(Tensor x, Tensor mask) -> Tensor", "*rows n, *rows n:bool -> *rows n"};
+const Operator kQuantise{"quantise(Tensor x) -> (Tensor, Tensor)", "*rows n -> *rows n:int8, *rows:float32"};
+const Operator kCompared{
+    "compared(Tensor x, Tensor k, Tensor s, Tensor d, Tensor? w) -> (Tensor, Tensor, Tensor)",
+    "*rows n, *rows n:int64, *rows n:sum, *rows n:float64, n:wide -> *rows n:bool, *rows n:float64, *rows n"};
+const Operator kMaskedSums{
+    "masked_sums(Tensor x, Tensor y, Tensor mask, Tensor limit) -> (Tensor, Tensor, Tensor)",
+    "*rows n, *rows n, *rows n:bool, *rows:int16 -> *rows n, *rows n:uint8, n:sum"};
+const Operator kUnfit{"unfit_rows(Tensor x, Tensor k) -> Tensor", "*rows n, *rows n:any -> *rows n"};
+const Operator kUnfitResult{"unfit_result(Tensor x, Tensor k) -> Tensor", "*rows n, *rows n:bool -> *rows n:bool"};
+
+template <class T>
+struct MaskedSoftmax {
+  using A = acc_t<T>;
+  T* output;
+  const bool* mask;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const auto seen = row.keep([](A x, bool masked) { return masked ? -A(INFINITY) : x; }, row.elements(mask));
+    const A max = row.max([](A, A x) { return x; }, seen);
+    const auto powers = row.keep([=](A, A x) { return math::exp(x - max); }, seen);
+    const Divisor<A> total = row.sum([](A, A power) { return power; }, powers);
+    row.write(output, [=](A, A power) { return power / total; }, powers);
+  }
+};
+
+template <class T>
+struct Quantise {
+  using A = acc_t<T>;
+  int8_t* codes;
+  float* scales;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A largest = row.max([](A x) { return std::fabs(x); });
+    const Divisor<A> scale = largest > 0 ? largest / A(127) : A(1);
+    row.write(codes, [=](A x) { return std::rint(x / scale); });
+    write_per_row(row, scales, largest / A(127));
+  }
+};
+
+// Whether x k is more than all of s, as the sum of w s; d + k; and x s + d.
+template <class T>
+struct Compared {
+  using A = acc_t<T>;
+  bool* more;
+  double* shifted;
+  T* products;
+  const int64_t* k;
+  const A* s;
+  const double* d;
+  backend::Parameter<T> w;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A sum = row.sum([](A, A w, A s) { return w * s; }, w, row.elements(s));
+    row.write(more, [=](A x, int64_t k) { return x * A(k) > sum; }, row.elements(k));
+    row.write(shifted, [](A, double d, int64_t k) { return d + double(k); }, row.elements(d), row.elements(k));
+    row.write(products, [](A x, A s, double d) { return x * s + A(d); }, row.elements(s), row.elements(d));
+  }
+};
+
+// x - what the row has of y where the mask is, how often y is over the row's limit, up to each element, and the sums of
+// x and y over the rows where the mask is.
+template <class T>
+struct MaskedSums {
+  using A = acc_t<T>;
+  using RowValues = Values<A, 1>;
+  T* output;
+  uint8_t* over;
+  const bool* mask;
+  const int16_t* limit;
+
+  template <class Row>
+  HOST_DEVICE RowValues of_row(Row& row) const {
+    return {row.sum([](A, A y, bool there) { return there ? y : A(0); }, row.elements(mask))};
+  }
+
+  template <class Row>
+  HOST_DEVICE void write(Row& row, const RowValues& sum) const {
+    const A most = A(limit[row.index()]);
+    row.write(output, [=](A x, A) { return x - sum[0]; });
+    row.write(over, [=](A, A y) { return y > most; });
+    row.add_to_columns([](A x, A y, bool there) { return Values<A, 1>{there ? x * y : A(0)}; }, row.elements(mask));
+  }
+};
+
+template <class T>
+struct Unfit {
+  T* output;
+  const bool* k;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    using A = acc_t<T>;
+    row.write(output, [](A x, bool k) { return k ? x : A(0); }, row.elements(k));
+  }
+};
+
+Tensor masked_softmax(const Tensor& x, const Tensor& mask) {
+  return rowwise<MaskedSoftmax>(kMaskedSoftmax, x, per_element(mask));
+}
+
+std::tuple<Tensor, Tensor> quantise(const Tensor& x) { return rowwise<Quantise, 2>(kQuantise, x); }
+
+std::tuple<Tensor, Tensor, Tensor> compared(
+    const Tensor& x, const Tensor& k, const Tensor& s, const Tensor& d, const std::optional<Tensor>& w) {
+  return rowwise<Compared, 3>(kCompared, x, per_element(k), per_element(s), per_element(d), per_column(w, 1));
+}
+
+std::tuple<Tensor, Tensor, Tensor> masked_sums(
+    const Tensor& x, const Tensor& y, const Tensor& mask, const Tensor& limit) {
+  return rowwise_with_column_sums<MaskedSums, 2, 1>(kMaskedSums, x, y, per_element(mask), per_row(limit));
+}
+
+Tensor unfit_rows(const Tensor& x, const Tensor& k) { return rowwise<Unfit>(kUnfit, x, per_element(k)); }
+Tensor unfit_result(const Tensor& x, const Tensor& k) { return rowwise<Unfit>(kUnfitResult, x, per_element(k)); }
+
+}  // namespace extension_cpp::mixed_rows
+
+TORCH_LIBRARY_FRAGMENT(NAMESPACE, m) {
+  using namespace extension_cpp::mixed_rows;
+  for (const extension_cpp::Operator* op :
+       {&kMaskedSoftmax, &kQuantise, &kCompared, &kMaskedSums, &kUnfit, &kUnfitResult}) {
+    m.def(op->schema());
+  }
+}
+
+TORCH_LIBRARY_IMPL(NAMESPACE, BACKEND, m) {
+  using namespace extension_cpp::mixed_rows;
+  m.impl("masked_softmax", TORCH_BOX(&masked_softmax));
+  m.impl("quantise", TORCH_BOX(&quantise));
+  m.impl("compared", TORCH_BOX(&compared));
+  m.impl("masked_sums", TORCH_BOX(&masked_sums));
+  m.impl("unfit_rows", TORCH_BOX(&unfit_rows));
+  m.impl("unfit_result", TORCH_BOX(&unfit_result));
+}
