@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from given_shapes import notation
-from kinds import Kind, Options
+from kinds import Kind, Options, notation
 from places import backward_schema, backward_shapes
 from schema import Schema
 

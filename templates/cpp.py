@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from element_types import ARITHMETIC, FLOATING, IN_FORMULA, OWN, in_formula, of_results
-from given_shapes import ANY, PER_ROW, Unmet, notation, sizes_among, unmet, unmet_backward
+from element_types import ARITHMETIC, FLOATING, IN_FORMULA, OWN, in_formula, in_rows
+from given_shapes import ANY, PER_ROW, Unmet, sizes_among, unmet, unmet_backward
 from kinds import LIST
 from places import Places, backward_shapes, shapes
 from schema import Argument
@@ -36,7 +36,9 @@ class Cpp(Places):
     def fragments(self) -> tuple[list[str], list[str]]:
         main, outputs, settings = self.main.name, self.schema.outputs, self.schema.settings
         line = self.options.shapes or shapes(self.kind, self.schema)
-        taken = [f"{self.in_formula(a)} {a.name}" for a in self.schema.tensors]
+        # A row's lambda has its inputs first.
+        lambda_order = sorted(self.schema.tensors, key=lambda a: a.name in self.beside)
+        taken = [f"{self.in_formula(a)} {a.name}" for a in lambda_order]
         into = f"elementwise_into<{self.camel}>({main}, {self.operands})"
         result = ["output"] * (outputs > 0)
         count = f", {outputs}" if outputs > 1 else ""
@@ -90,7 +92,10 @@ class Cpp(Places):
                 f"contiguous_mean.const_data_ptr<{types['mean']}>()",
             ]
             blocks += [
-                "\n".join(f"A* {mean};  // [rows]" for mean in means),
+                "\n".join(
+                    f"{'A' if t == ARITHMETIC else t}* {mean};  // [rows]"
+                    for mean, t in types.items()
+                ),
                 "\n".join(f"{t}* {restrict}{mean},  // [rows]" for mean, t in types.items()),
                 "\n".join(
                     f"Tensor {mean} = checked.new_output({k});" for k, mean in enumerate(means, 1)
@@ -132,14 +137,6 @@ class Cpp(Places):
             return f"{a.name}{'.' if a is self.main else '->'}scalar_type()"
         return f"{self.main.name}.scalar_type()" if self.main.element in OF_T else FLOAT
 
-    @property
-    def results(self) -> Sequence[str]:
-        """The types of the results' elements."""
-        if self.options.shapes is not None and self.schema.outputs:
-            return of_results(notation()["parse_notation"](self.schema.text, self.options.shapes))
-        own = [ARITHMETIC if shape.endswith(":sum") else OWN for shape in self.kind.outputs]
-        return [own[min(k, len(own) - 1)] for k in range(self.schema.outputs)]
-
     def declaration(self, suffix: str, schema: str, line: str) -> str:
         literal = schema.replace("\\", "\\\\").replace('"', '\\"').replace("??", "?\\?")
         return f'const Operator k{self.camel}{suffix}{{"{literal}", "{line}"}};'
@@ -169,13 +166,53 @@ class Cpp(Places):
     def operands(self) -> str:
         """The main tensor stands in for one that is not there."""
         there = {"Tensor?": f"{{}}.value_or({self.main.name})"}
-        tensors = [there.get(a.type, "{}").format(a.name) for a in self.schema.tensors]
+        there |= dict.fromkeys(self.beside, "per_element({})")
+        tensors = [
+            there.get(a.name, there.get(a.type, "{}")).format(a.name) for a in self.schema.tensors
+        ]
         flags = [f"{a.name}.has_value()" for a in self.others if a.type == "Tensor?"]
         return ", ".join([*tensors, *(a.number for a in self.schema.settings), *flags])
 
+    @property
+    def beside(self) -> dict[str, tuple[str, str]]:
+        """The tensors that a functor for rows has besides those of the rows' dtype: their types in
+        memory and in a lambda.
+        """
+        others = self.others if self.kind.by_rows else []
+        return {a.name: types for a in others if (types := in_rows(a))}
+
     def in_formula(self, tensor: Argument) -> str:
-        """The type of its elements in a formula (csrc/element_types.h); of rows it is A."""
+        """The type of its elements in a formula (csrc/element_types.h, rows.h)."""
+        if tensor.name in self.beside:
+            return self.beside[tensor.name][1]
         return in_formula(tensor) if self.kind.input == ANY else "A"
+
+    def with_elements(self, text: str) -> str:
+        """Reads the tensors beside, where a row's lambda has something of them, and gives the
+        result its type.
+        """
+        if self.kind.by_rows and not self.schema.mutates:
+            own = rf"(?<=struct {self.camel} \{{\n)((?:.*\n)*?)  T\* output;"
+            written = self.results[0].replace(ARITHMETIC, "A")
+            text = re.sub(own, rf"\1  {written}* output;", text, count=1)
+        members = rf"(?<=struct {self.camel} \{{\n)(?:.*\n)*?\n(?:  \S+\* .*\n)+"
+        added = "".join(
+            f"  const {pointer}* {name};  // [rows, cols]\n"
+            for name, (pointer, _) in self.beside.items()
+        )
+        text = re.sub(members, lambda match: match[0] + added, text, count=1)
+        for name, (_, element) in self.beside.items():
+            parameter = f"{element} {name}"
+
+            def read(match: re.Match[str], name: str = name, parameter: str = parameter) -> str:
+                taken, body = match[1], match[2]
+                if re.search(rf"\b{name}\b", body):
+                    return f"{match[0]}, row.elements({name})"
+                return f"({taken.replace(f', {parameter}', '')}){body}"
+
+            taken = rf"[^()]*, {re.escape(parameter)}(?:, [^()]*)?"
+            text = re.sub(rf"\(({taken})\)( \{{[^{{}}]*\}}(?:, row[^()]*\([^()]*\))*)", read, text)
+        return text
 
     def complete(self, file: str, text: str) -> str:
         """Adds what some types need besides."""
@@ -183,6 +220,7 @@ class Cpp(Places):
             own = self.in_formula(self.main)
             result = own if self.schema.mutates else IN_FORMULA.get(self.results[0], "A")
             text = text.replace("HOST_DEVICE A operator()", f"HOST_DEVICE {result} operator()")
+        text = self.with_elements(text)
         if flags := "".join(f"\n  bool has_{a.name};" for a in self.others if a.type == "Tensor?"):
             members = rf"(?<=struct {self.camel} \{{)(?s:.*?)(?=\n+  (?:HOST_DEVICE|template))"
             text = re.sub(

@@ -51,6 +51,22 @@ def in_formula(tensor: Argument) -> str:
     return IN_FORMULA.get(tensor.element, "A")
 
 
+def of_other_floats(tensor: Argument) -> bool:
+    """Whether its elements have a floating type that is not that of the operator's own dtype."""
+    return not tensor.converted and tensor.element in (ARITHMETIC, *FLOATING.values())
+
+
+def in_rows(tensor: Argument) -> tuple[str, str] | None:
+    """What a functor for rows (csrc/rows.h) has of a tensor that is not of the rows' dtype: the
+    type in memory, and that of an element in a lambda.
+    """
+    if tensor.converted or tensor.type != "Tensor":
+        return None
+    if tensor.element in (ARITHMETIC, "Half", "BFloat16"):
+        return tensor.element.replace(ARITHMETIC, "A"), "A"
+    return (tensor.element, tensor.element) if tensor.element in IN_FORMULA else None
+
+
 def with_elements(schema: Schema, given: Any) -> Schema:
     """The schema, whose tensors have the types that a line says, which is parsed."""
     rules = [given.dtype_source(shape).rule.value for shape in given.inputs]

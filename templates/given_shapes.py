@@ -13,17 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from element_types import in_formula, with_elements
-from kinds import LIST, Kind, Options, defined_in, sides
+from element_types import in_formula, in_rows, with_elements
+from kinds import LIST, Kind, Options, notation, sides
 from places import backward_schema, backward_shapes, shapes
 from schema import Argument, Refusal, Schema, names_in
 
 # The shapes in the lines of the templates.
 ROW, PER_ROW, ANY = "*rows n", "*rows", "*shape"
-
-
-def notation() -> dict[str, Any]:
-    return defined_in("notation.py")
 
 
 def with_dtypes(schema: Schema, options: Options) -> tuple[Schema, Options]:
@@ -204,8 +200,13 @@ def works_as_it_is(kind: Kind, schema: Schema, options: Options) -> bool:
     given = notation()["parse_notation"](schema.text, options.shapes)
     own = notation()["parse_notation"](schema.text, shapes(kind, schema))
     tensors, wanted = (*given.inputs, *given.outputs), (*own.inputs, *own.outputs)
-    # The types of an elementwise formula say the dtypes of its inputs.
-    said = [kind.name == "elementwise" and in_formula(a) != "A" for a in schema.tensors]
+    # The types of an elementwise formula say the dtypes of its inputs, and those of a functor for
+    # rows of all but the first.
+    said = [
+        (kind.name == "elementwise" and in_formula(a) != "A")
+        or (kind.by_rows and a is not schema.main and in_rows(a) is not None)
+        for a in schema.tensors
+    ]
     said += [False] * schema.outputs
     dtypes = [[(s.rule, s.dtype, s.source) for s in each] for each in (tensors, wanted)]
     needs = [unmet(kind, schema, options.shapes)]

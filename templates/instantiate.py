@@ -16,8 +16,8 @@ from pathlib import Path
 from batching_rules import with_rules
 from cpp import Cpp
 from formatting import format_text
-from given_shapes import check_line, documented, notation, with_dtypes
-from kinds import KINDS, PACKAGE, TEMPLATES, Kind, Options
+from given_shapes import check_line, documented, with_dtypes
+from kinds import KINDS, PACKAGE, TEMPLATES, Kind, Options, notation
 from naming import declared, spell, whole_words, with_stand_ins
 from places import Places, backward_schema, shapes
 from python import Python, Spec

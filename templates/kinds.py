@@ -22,6 +22,10 @@ def defined_in(file: str) -> dict[str, Any]:
     return runpy.run_path(str(PACKAGE / file))
 
 
+def notation() -> dict[str, Any]:
+    return defined_in("notation.py")
+
+
 class Kind:
     """A template; its sources say most of it.
 
@@ -33,6 +37,7 @@ class Kind:
         backward_takes: the tensors that the backward takes; "input" is the first of the operator.
         backward_inputs: their shapes.
         lists: whether it takes lists of tensors, as a kernel of its own does.
+        by_rows: whether it is a functor for rows (csrc/rows.h).
     """
 
     def __init__(self, name: str) -> None:
@@ -49,6 +54,7 @@ class Kind:
             shape.partition(":")[0] for _, backward in declared[1:] for shape in sides(backward)[0]
         ]
         self.lists = "my_op_kernel" in source
+        self.by_rows = "rowwise<MyOp" in source
 
     def accepts(self, schema: Schema) -> bool:
         lists = any(a.type == LIST for a in schema.arguments)

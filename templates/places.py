@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from kinds import LIST, Kind, Options, sides
+from element_types import ARITHMETIC, OWN, of_results
+from kinds import LIST, Kind, Options, notation, sides
 from naming import camel, free
 from schema import Argument, Schema, names_in, parse
 
@@ -47,6 +48,14 @@ class Places:
             by_type.get(a.type, usual).format(a=a, weight=weight)
             for a, weight in zip(arguments, weights, strict=False)
         )
+
+    @property
+    def results(self) -> Sequence[str]:
+        """The types of the results' elements."""
+        if self.options.shapes is not None and self.schema.outputs:
+            return of_results(notation()["parse_notation"](self.schema.text, self.options.shapes))
+        own = [ARITHMETIC if shape.endswith(":sum") else OWN for shape in self.kind.outputs]
+        return [own[min(k, len(own) - 1)] for k in range(self.schema.outputs)]
 
     def factor(self, setting: str) -> str:
         """What the main tensor is multiplied by, in which there is a term for each setting."""

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 
+from element_types import OWN, of_other_floats
 from given_shapes import made
 from kinds import LIST
 from places import Places
@@ -75,6 +76,10 @@ class Python(Places):
     def input_grads(self) -> str:
         of_list = {LIST: "(j + 1) * grad_output{weight}\n"}
         grads = self.each(self.others, "grad_output{weight}\n", of_list).splitlines()
+        for k, a in enumerate(self.others):
+            # What has been rounded would be summed, where it was broadcast.
+            wide = "grad_output.to(sum_dtype(grad_output.dtype))"
+            grads[k] = grads[k].replace("grad_output", wide) if of_other_floats(a) else grads[k]
         found = dict(zip(self.others, grads, strict=True)) | {self.main: f"grad_{self.main.name}"}
         # Where there are several results it may be None, of which there is no part.
         several, is_there = self.schema.outputs > 1, "grad_output is not None and "
@@ -94,7 +99,9 @@ class Python(Places):
 
     def complete(self, file: str, text: str) -> str:
         """Imports all that any type needs; formatting takes out what is not used."""
-        return text.replace("\nimport", "\nfrom collections.abc import Sequence\nimport", 1)
+        text = text.replace("\nimport", "\nfrom collections.abc import Sequence\nimport", 1)
+        last = "\nfrom extension_cpp import checks, registration\n"
+        return text.replace(last, f"{last}from extension_cpp.shapes import sum_dtype\n", 1)
 
 
 class Spec(Python):
@@ -160,7 +167,15 @@ class Spec(Python):
         return "".join(f"    {x}" for x in lines) + "\n\n"
 
     def complete(self, file: str, text: str) -> str:
-        """Has the reference write what the operator writes besides, and imports what is used."""
+        """Has the reference write what the operator writes besides, and give it the dtype that the
+        operator gives it, and imports what is used.
+        """
         writes = "".join(f"\n    {a.name}.copy_({self.main.name})" for a in self.also_written)
         text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
+        # PyTorch promotes to the widest of floating types.
+        if self.results[:1] == [OWN] and any(of_other_floats(a) for a in self.others):
+            returned = r"return output(?=,)" if self.schema.outputs > 1 else r"(?<=return )(.+)"
+            own = rf"(\1).to({self.main.name}.dtype)"
+            own = own if self.schema.outputs == 1 else f"return output.to({self.main.name}.dtype)"
+            text = re.sub(returned, own, text)
         return f"{IMPORTS}{text}"

@@ -71,6 +71,11 @@ SCHEMAS = [
         "sized(Tensor x, int heads, Tensor y, int n=2) -> Tensor",
         *("--template", "kernel", "--shapes", "*rows heads m, *rows heads m -> *rows heads m"),
     ],
+    # Beside tensors of the rows' dtype, one of another.
+    [
+        "masked_rows(Tensor x, Tensor mask, Tensor y, float a) -> Tensor",
+        *("--template", "rowwise", "--shapes", "*rows n, *rows n:bool, *rows n -> *rows n"),
+    ],
     ["no_cuda(Tensor x, float a) -> Tensor", "--no-cuda", "--backward", "torch"],
     ["no_cpu(Tensor x, float a) -> Tensor", "--no-cpu"],
     ["no_grad(Tensor x, int n) -> (Tensor, Tensor, Tensor, Tensor)", "--no-grad"],
@@ -173,12 +178,21 @@ DTYPES = (
     *("int32", "int64", "float32", "float64", "complex64", "complex128"),
 )
 _EVERY = ", ".join(f"*rows n:{dtype}" for dtype in DTYPES)
+# Those of a functor for rows.
+OF_ROWS = [dtype for dtype in DTYPES if not dtype.startswith(("float8", "complex"))]
+_OF_ROWS = ", ".join(f"*rows n:{dtype}" for dtype in OF_ROWS)
 TYPED = [
     [
         f"every_dtype(Tensor x, {', '.join(f'Tensor y{k}' for k in range(len(DTYPES)))}) -> "
         f"(Tensor{', Tensor' * len(DTYPES)})",
         *("--template", "multi_output_kernel", "--shapes"),
         f"*rows n, {_EVERY} -> *rows n:int8, {_EVERY.replace(' n', '')}",
+    ],
+    [
+        f"row_dtypes(Tensor x, {', '.join(f'Tensor y{k}' for k in range(len(OF_ROWS)))}, Tensor s) "
+        f"-> (Tensor{', Tensor' * len(OF_ROWS)})",
+        *("--template", "multi_output", "--shapes"),
+        f"*rows n, {_OF_ROWS}, *rows n:sum -> *rows n:int8, {_OF_ROWS.replace(' n', '')}",
     ],
     [
         "any_dtype(Tensor x, Tensor? wide, Tensor[] rest, Tensor any, Tensor like) -> Tensor",

@@ -1084,10 +1084,42 @@ def test_a_formula_has_the_types_of_its_tensors():
     assert calls(schema, "--shapes", "*s, *s:sum, *s:float32 ->") == [
         "A operator()(A x, SumType<A> y, float z"
     ]
-    # Rows are of one dtype.
-    of_rows = ["--template", "reduction", "--shapes", "*rows n, *rows n:bool -> *rows"]
-    text = generate("f(Tensor x, Tensor y) -> Tensor", *of_rows)["f.cpp"]
-    assert "(A x, A y)" in text
+
+
+def test_a_functor_has_the_types_of_its_tensors():
+    def made(kind, schema, line):
+        text = generate(schema, "--template", kind, "--shapes", line)["f.cpp"]
+        return " ".join(text.replace("\n", " ").split())
+
+    schema = "f(Tensor x, Tensor a, Tensor b, Tensor? c, Tensor d, Tensor e) -> Tensor"
+    line = "*r n, *r n:bool, *r n, *r n:int64, *r n:sum, *r n:float8_e5m2 -> *r n:int8"
+    text = made("rowwise", schema, line)
+    members = "int8_t* output; // [rows, cols] const bool* a; // [rows, cols] const A* d;"
+    assert members in text
+    # Beside it are those that a lambda makes something of, after the others.
+    assert "row.sum([](A x, A b, A c, A e) { return x; })" in text
+    assert "(A x, A b, A c, A e, bool a, A d)" in text
+    assert text.count("row.elements(a), row.elements(d)") == 1
+    assert "rowwise<F>(kF, x, per_element(a), b, c.value_or(x), per_element(d), e" in text
+    text = made("reduction", "f(Tensor x, Tensor y) -> Tensor", "*r n, *r n:bool -> *r")
+    assert "row.sum([*this](A x, bool y) { return x * x + y; }, row.elements(y))" in text
+    results = "(Tensor, Tensor, Tensor)"
+    line = "*r n, *r n:float16 -> *r n, *r:sum, *r:int64"
+    text = made("multi_output", f"f(Tensor x, Tensor y) -> {results}", line)
+    assert "A* mean; // [rows] int64_t* mean_2; // [rows] const Half* y;" in text
+    assert "(A x, A y) {" in text
+
+
+def test_a_wider_tensor_has_a_gradient_that_is_not_rounded_before_it_is_summed():
+    line = "..., ...:sum, ...:int64, ...:wide -> ..."
+    schema = "f(Tensor x, Tensor s, Tensor k, Tensor w) -> Tensor"
+    files = generate(schema, "--shapes", line)
+    wide = "grad_output.to(sum_dtype(grad_output.dtype)) if ctx.needs_input_grad[1]"
+    assert wide in files["ops.py"]
+    assert "from extension_cpp.shapes import sum_dtype\n" in files["ops.py"]
+    assert ").to(x.dtype)\n" in files["spec.py"]
+    exact = generate(schema, "--shapes", line.replace("-> ...", "-> ...:float32"))["spec.py"]
+    assert ".to(x.dtype)" not in exact
 
 
 def test_shapes_can_be_given():

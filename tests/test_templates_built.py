@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 from scratch import EVERY, ROOT, copy_repository, git, python, quickly, run, under_git
-from template_cases import CASES, DTYPES, KINDS, NAMES, OTHER_SHAPES, SCHEMAS, TYPED, name
+from template_cases import (
+    CASES,
+    DTYPES,
+    KINDS,
+    NAMES,
+    OF_ROWS,
+    OTHER_SHAPES,
+    SCHEMAS,
+    TYPED,
+    name,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -155,7 +165,7 @@ import extension_cpp
 import torch
 
 ops = torch.ops.extension_cpp
-DTYPES = [getattr(torch, name) for name in sys.argv[1:]]
+DTYPES, OF_ROWS = ([getattr(torch, name) for name in names.split()] for names in sys.argv[1:])
 
 def rows(value, dtype, cols=1):
     return torch.full((3, cols), value).to(dtype)
@@ -173,6 +183,11 @@ for own in (torch.float64, torch.float32, torch.float16, torch.bfloat16):
     output, *means = ops.every_dtype(rows(3, own, 5), *others)
     check(output, len(DTYPES), torch.int8)
     for mean, dtype in zip(means, DTYPES, strict=True):
+        check(mean, 3, dtype)
+    others = [rows(k, dtype, 5) for k, dtype in enumerate([*OF_ROWS, arithmetic], 1)]
+    output, *means = ops.row_dtypes(rows(3, own, 5), *others)
+    check(output, len(others), torch.int8)
+    for mean, dtype in zip(means, OF_ROWS, strict=True):
         check(mean, 3, dtype)
     for wide in {own, arithmetic}:
         for dtype in DTYPES:
@@ -198,7 +213,8 @@ print("right")
 
 
 def reads_and_writes_the_types_that_a_line_says(root: Path) -> None:
-    said = succeed(sys.executable, "-c", TYPED_CALLS, *DTYPES, cwd=root)
+    names = (" ".join(DTYPES), " ".join(OF_ROWS))
+    said = succeed(sys.executable, "-c", TYPED_CALLS, *names, cwd=root)
     assert said.endswith("right\n"), said
 
 
