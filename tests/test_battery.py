@@ -374,9 +374,27 @@ def test_results_that_are_quantised():
     spec = spec_of(Quantise)
     checks = ["forward", "layouts", "vmap", "no_gradient", "determinism", "strides", "export"]
     testing.check(spec, checks=[f"check_{name}" for name in checks])
+    # Of calls without elements too, whose gradients nothing refuses.
+    testing.check(spec, checks=["check_opcheck"], thorough=True)
     exact = dataclasses.replace(spec, shapes=((128, 1024),), tolerances={})
     with pytest.raises(testing.CheckError, match=r"output 0: \d+ of 131072 elements differ"):
         testing.check(exact, checks=["check_forward"])
+
+
+def test_a_reference_may_give_what_has_one_dtype_in_that():
+    spec = spec_of(Quantise)
+
+    def in_its_dtype(input, dtype=torch.float32):
+        *rest, scale = spec.reference(input)
+        return *rest, scale.to(dtype)
+
+    testing.check(dataclasses.replace(spec, reference=in_its_dtype), checks=["check_forward"])
+    wrong = dataclasses.replace(spec, reference=lambda x: in_its_dtype(x * 1.0001))
+    with pytest.raises(testing.CheckError, match=r"output 3: \d+ of"):
+        testing.check(wrong, checks=["check_forward"])
+    half = dataclasses.replace(spec, reference=lambda x: in_its_dtype(x, torch.float16))
+    with pytest.raises(testing.CheckError, match=r"gives torch.float16 for torch.float64"):
+        testing.check(half, checks=["check_forward"])
 
 
 @pytest.mark.parametrize(("output", "factor"), [(0, 0.95), (1, 0.8), (2, 1.0001)])
