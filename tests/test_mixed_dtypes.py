@@ -18,6 +18,8 @@ from extension_cpp.testing import devices
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 SHAPES = [(0, 3), (1,), (4099,), (31, 33), (100, 257), (3, 65, 70), (2, 16, 7, 9), (1,) * 18]
+# Of a library that is optimised.
+LARGE = [(600, 704), (3, 400, 301)]
 INTEGERS = {
     "mask": torch.bool,
     "offset": torch.int16,
@@ -72,9 +74,9 @@ def operand(rng: random.Random, like: str, dtype: torch.dtype, shape: list[int],
     return placed.copy_(x)
 
 
-def compare(namespace: Any, rounds: int) -> None:
+def compare(namespace: Any, shapes: list[tuple[int, ...]], rounds: int) -> None:
     rng = random.Random(0)
-    cases = itertools.product(devices(), DTYPES, SHAPES, OPERATORS, range(rounds))
+    cases = itertools.product(devices(), DTYPES, shapes, OPERATORS, range(rounds))
     for device, dtype, shape, name, _ in cases:
         kinds, numbers, function = OPERATORS[name]
         operands = []
@@ -124,7 +126,7 @@ def on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("on_the_cpu")
 def test_every_layout_of_every_dtype(library: Any):
-    compare(library, 3)
+    compare(library, SHAPES, 3)
 
 
 @pytest.mark.usefixtures("on_the_cpu")
@@ -173,7 +175,8 @@ import extension_cpp
 import test_mixed_dtypes as elements
 import test_mixed_rows as rows
 
-elements.compare(torch.ops.extension_cpp, 20)
+elements.compare(torch.ops.extension_cpp, elements.SHAPES, 20)
+elements.compare(torch.ops.extension_cpp, elements.LARGE, 20)
 elements.compare_writes(torch.ops.extension_cpp, 20)
 rows.compare(torch.ops.extension_cpp, rows.SHAPES, 4)
 rows.compare(torch.ops.extension_cpp, rows.LONG, 1)

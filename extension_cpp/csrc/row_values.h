@@ -69,6 +69,12 @@ HOST_DEVICE void call_with_row_values(const F& f, Row& row) {
   call_with_row_values(f, row, row_values(f, row.index()));
 }
 
+// Whether a functor writes rows; one says where it does not (rows.h).
+template <class F, class = void>
+constexpr bool writes_rows = true;
+template <class F>
+constexpr bool writes_rows<F, std::enable_if_t<!F::kWritesRows>> = false;
+
 struct NoRowColumns {
   static constexpr int kCount = 0;
 };

@@ -148,7 +148,7 @@ inline auto member_in(const PerRow& argument, const OfRows& of) {
 }
 inline auto member_in(const PerElement& argument, const OfRows& of) {
   check(argument.tensor.numel() == of.rows * of.cols, of.op, ": per_element is what has a value for each element");
-  return std::tuple(Read{of.op, as_contiguous(argument.tensor)});
+  return std::tuple(Read{of.op, *as_parameter(argument.tensor)});
 }
 inline auto member_in(const PerColumn& argument, const OfRows& of) {
   const int64_t cols = parameter_cols(of.rows, of.cols);
@@ -193,8 +193,11 @@ auto for_rows(const Operator& op, const Launch& launch, const Arguments&... argu
 }
 
 // F{outputs..., members...}, of the outputs M.
-template <class F, size_t... M, class Outputs, class Members>
+template <class F, class... Arguments, size_t... M, class Outputs, class Members>
 F make_row_functor(const char* op, std::index_sequence<M...>, Outputs& outputs, const Members& members) {
+  static_assert(
+      writes_rows<F> || !(std::is_same_v<Arguments, PerElement> || ...),
+      "accesses that are aligned to what is read may not be to what is per_element");
   return std::apply([&](const auto&... each) { return F{Written{op, outputs[M]}..., each...}; }, members);
 }
 
@@ -311,7 +314,8 @@ auto rowwise(const Operator& op, const Arguments&... arguments) {
   const auto launch = [&](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
                           const auto& members) {
     using T = typename decltype(tag)::type;
-    const auto f = detail::make_row_functor<F<T>>(op.name(), std::make_index_sequence<M>(), outputs, members);
+    const auto f =
+        detail::make_row_functor<F<T>, Arguments...>(op.name(), std::make_index_sequence<M>(), outputs, members);
     backend::launch_rows<T>(like, f, inputs, rows, cols);
   };
   return detail::for_rows<M>(op, launch, arguments...);
@@ -333,7 +337,8 @@ auto rowwise_with_column_sums(const Operator& op, const Arguments&... arguments)
   const auto launch = [&](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
                           const auto& members) {
     using T = typename decltype(tag)::type;
-    const auto f = detail::make_row_functor<F<T>>(op.name(), std::make_index_sequence<M>(), outputs, members);
+    const auto f =
+        detail::make_row_functor<F<T>, Arguments...>(op.name(), std::make_index_sequence<M>(), outputs, members);
     std::array<SumOutput<T>, C> sums;
     std::transform(outputs.begin() + M, outputs.end(), sums.begin(), [](Tensor& sum) { return SumOutput<T>::of(sum); });
     detail::launch_rows_of_any_length<T>(like, f, inputs, rows, cols, sums);

@@ -18,20 +18,26 @@ struct Elements {
   __device__ static bool lie_at(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAccess == 0; }
 };
 
-// Elements `address`[0], `address`[stride], ...: in as few accesses as they take, where they lie together at a multiple
-// of an access.
+// N elements from an address on at which they lie in whole accesses.
 template <int N, class U>
-__device__ Elements<U, N> load_elements(const U* address, int64_t stride = 1) {
+__device__ Elements<U, N> load_whole_elements(const U* address) {
   using Here = Elements<U, N>;
   Here result;
-  if (stride == 1 && Here::lie_at(address)) {
 #pragma unroll
-    for (int from = 0; from < Here::kBytes; from += Here::kAccess) {
-      const auto word = __ldg(reinterpret_cast<const typename Here::Access*>(address) + from / Here::kAccess);
-      memcpy(reinterpret_cast<char*>(result.at) + from, &word, Here::kAccess);
-    }
-    return result;
+  for (int from = 0; from < Here::kBytes; from += Here::kAccess) {
+    const auto word = __ldg(reinterpret_cast<const typename Here::Access*>(address) + from / Here::kAccess);
+    memcpy(reinterpret_cast<char*>(result.at) + from, &word, Here::kAccess);
   }
+  return result;
+}
+
+// Elements `address`[0], `address`[stride], ...: in whole accesses where they lie so.
+template <int N, class U>
+__device__ Elements<U, N> load_elements(const U* address, int64_t stride = 1) {
+  if (stride == 1 && Elements<U, N>::lie_at(address)) {
+    return load_whole_elements<N>(address);
+  }
+  Elements<U, N> result;
 #pragma unroll
   for (int n = 0; n < N; ++n) {
     const auto word = __ldg(reinterpret_cast<const typename Word<sizeof(U)>::type*>(address + n * stride));

@@ -9,6 +9,7 @@
 #include "indexing.h"
 #include "launch.cuh"
 #include "layout.h"
+#include "operands.cuh"
 #include "vector.cuh"
 
 #include <algorithm>
@@ -107,6 +108,51 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
+// Rows of whole accesses, which each tensor has where it has them: little arithmetic, in 32 bits.
+template <int K>
+struct MixedRows {
+  int accesses;
+  Divider of_row;
+  int64_t row_strides[K];
+  int64_t col_strides[K];
+};
+
+template <int N, class Formula, int K, class F>
+__global__ void __launch_bounds__(kBlock) mixed_rows_kernel(
+    F f, const MixedRows<K> rows, typename Formula::Outputs outputs, typename Formula::Inputs inputs) {
+  wait_for_previous();
+  const int access = static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x);
+  if (access >= rows.accesses) {
+    return;
+  }
+  const int row = rows.of_row.divide_small(access);
+  const int col = (access - row * static_cast<int>(rows.of_row.divisor())) * N;
+  int64_t offsets[K];
+#pragma unroll
+  for (int k = 0; k < K; ++k) {
+    offsets[k] = row * rows.row_strides[k] + col * rows.col_strides[k];
+  }
+  Formula::template apply<N>(f, outputs, inputs, offsets, rows.col_strides);
+}
+
+// False, and nothing done, where there are no such rows.
+template <int N, class Formula, int K, class F>
+bool launch_mixed_rows(
+    const F& f, const Indexing<K>& indexing, const typename Formula::Outputs& outputs,
+    const typename Formula::Inputs& inputs, cudaStream_t stream) {
+  const int64_t cols = indexing.sizes[0].divisor();
+  const int64_t accesses = indexing.numel / N;
+  if (indexing.dims != 2 || cols % N != 0 || accesses > kMost) {
+    return false;
+  }
+  MixedRows<K> rows{static_cast<int>(accesses), Divider(cols / N), {}, {}};
+  std::copy_n(indexing.strides[1], K, rows.row_strides);
+  std::copy_n(indexing.strides[0], K, rows.col_strides);
+  const auto blocks = static_cast<unsigned>(ceil_div(accesses, int64_t{kBlock}));
+  launch_overlapped(mixed_rows_kernel<N, Formula, K, F>, blocks, kBlock, 0, stream, f, rows, outputs, inputs);
+  return true;
+}
+
 // Of any layout.
 template <int N, class Formula, int K, class F>
 __global__ void __launch_bounds__(kBlock) mixed_strided_kernel(
@@ -157,7 +203,7 @@ void mixed_elementwise(
   const cudaStream_t stream = current_stream(outputs[0]);
   if (indexing.all_linear()) {
     launch_overlapped(detail::mixed_kernel<N, Formula, K, F>, blocks, kBlock, 0, stream, f, indexing.numel, to, from);
-  } else {
+  } else if (!detail::launch_mixed_rows<N, Formula>(f, indexing, to, from, stream)) {
     launch_overlapped(detail::mixed_strided_kernel<N, Formula, K, F>, blocks, kBlock, 0, stream, f, indexing, to, from);
   }
 }

@@ -341,17 +341,21 @@ struct Written {
   }
 };
 
-// Of every element of the row, one of another type in memory, which each pass reads.
-template <class U>
+// Of every element of the row, one of another type in memory, which each pass reads. Whole: accesses to the row begin
+// at multiples of N elements of the matrix.
+template <class U, bool Whole>
 struct OfElements {
   using IsOfRow = void;
 
   const U* first;
 
-  // Of any columns.
   template <int N, class Index>
   __device__ Elements<U, N> raw(Index col) const {
-    return load_elements<N>(first + col);
+    if constexpr (Whole) {
+      return load_whole_elements<N>(first + col);
+    } else {
+      return load_elements<N>(first + col);
+    }
   }
 
   template <int N, class Index>
@@ -390,8 +394,8 @@ constexpr bool is_recomputed_of<RecomputedOf<F, Operands>> = true;
 // Whether an operand is of elements in memory that are of another type.
 template <class Column>
 constexpr bool is_of_elements = is_recomputed_of<Column>;
-template <class U>
-constexpr bool is_of_elements<OfElements<U>> = true;
+template <class U, bool Whole>
+constexpr bool is_of_elements<OfElements<U, Whole>> = true;
 
 // Whether an operand is the row's own, and not to be moved to its first column.
 template <class Column, class = void>

@@ -152,10 +152,13 @@ class Row {
     return team_.all_reduce(largest.value(), -static_cast<A>(INFINITY), Larger{});
   }
 
-  // The elements of a tensor of another type, [rows, cols], as a column operand.
+  // The elements of a tensor of another type, [rows, cols], as a column operand: aligned, as per_element() makes it,
+  // and not of a functor whose accesses are aligned to what it reads.
   template <class U>
-  __device__ OfElements<U> elements(const U* tensor) const {
-    return {tensor + span_.offset};
+  __device__ auto elements(const U* tensor) const {
+    // Where columns are summed, ragged rows may begin anywhere.
+    constexpr bool kWhole = C == 0 || !kRagged<Rows>;
+    return OfElements<U, kWhole>{tensor + span_.offset};
   }
 
   // f(inputs..., operands...) of every element, as a column operand: computed once and kept in registers, or, where
@@ -357,8 +360,8 @@ class Row {
   struct ValuesOf {
     using type = Values<A, N>;
   };
-  template <class U>
-  struct ValuesOf<OfElements<U>> {
+  template <class U, bool Whole>
+  struct ValuesOf<OfElements<U, Whole>> {
     using type = Values<decltype(as_value(U())), N>;
   };
   template <class Column>

@@ -51,6 +51,7 @@ using extension_cpp::detail::NoRowValues;
 using extension_cpp::detail::row_values;
 using extension_cpp::detail::RowColumnsOf;
 using extension_cpp::detail::RowValuesOf;
+using extension_cpp::detail::writes_rows;
 
 // Bytes of a row, or of as much of several inputs, that a thread keeps: few, so that many threads run at once and wait
 // for memory together. Of long rows, and of many short ones, twice as many.
@@ -97,11 +98,6 @@ template <class F, class = void>
 constexpr bool sums_elements = false;
 template <class F>
 constexpr bool sums_elements<F, std::enable_if_t<F::kSumsElements>> = true;
-
-template <class F, class = void>
-constexpr bool writes_rows = true;
-template <class F>
-constexpr bool writes_rows<F, std::enable_if_t<!F::kWritesRows>> = false;
 
 // The largest block, of teams of up to so many threads.
 template <int Threads>
