@@ -1,6 +1,7 @@
 """Definitions of elementwise functions, of which the tests derive operators."""
 
 import math
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -856,3 +857,69 @@ def window(x: Tensor, mask: Tensor, step: int, steps: int = 100, low: float = -1
     is_inside = x > low * min(1.0, step / max(1, steps))
     is_inside &= mask > 0
     return x.masked_fill(~is_inside, -1e9)
+
+
+# ----- Of several dtypes
+
+Mask = Annotated[Tensor, torch.bool]
+Labels = Annotated[Tensor, torch.int64]
+
+
+def inverted_dropout(x: Tensor, mask: torch.BoolTensor, p: float = 0.1) -> Tensor:
+    return x * mask / (1 - p)
+
+
+def filled(x: Tensor, mask: Mask, value: float = -1e4) -> Tensor:
+    return x.masked_fill(mask, value)
+
+
+def chosen(mask: Mask, x: Tensor, y: Tensor) -> Tensor:
+    return torch.where(~mask, x, y)
+
+
+def masked_residual(x: Tensor, residual: Tensor, weight: Tensor, mask: Mask) -> Tensor:
+    return residual + torch.where(mask, torch.sigmoid(x * weight) * x, 0)
+
+
+def optional_mask(x: Tensor, y: Tensor, mask: Mask | None = None) -> Tensor:
+    product = x * torch.tanh(y)
+    return product if mask is None else product.masked_fill(mask == False, 0.0)  # noqa: E712
+
+
+def weighted_labels(x: Tensor, k: Labels, ignore: int = -100) -> Tensor:
+    return torch.where(k == ignore, 0, x * k)
+
+
+def same_labels(
+    x: Tensor, k: torch.LongTensor, j: torch.IntTensor, ignore: int = -100
+) -> tuple[Tensor, Tensor, Tensor]:
+    same = (k == j) & (k != ignore)
+    return torch.where(same, x * ignore, k.to(x.dtype)), same, torch.where(same, k, ignore)
+
+
+def power_of_labels(x: Tensor, k: torch.ShortTensor) -> Tensor:
+    return x.abs() ** k + torch.log(k.float()).to(x.dtype)
+
+
+def codes(x: Tensor, scale: Tensor) -> Tensor:
+    return (x / scale).round().clamp(-128, 127).to(torch.int8)
+
+
+def of_codes(q: torch.CharTensor, scale: Tensor, zero: Annotated[Tensor, torch.uint8]) -> Tensor:
+    return (q.to(scale.dtype) - zero) * scale
+
+
+def clamped_and_inside(x: Tensor, limit: float = 0.7) -> tuple[Tensor, Mask]:
+    return x.clamp(-limit, limit), (x > -limit) & (x < limit)
+
+
+def positive(x: Tensor) -> torch.ByteTensor:
+    return (x > 0).to(torch.uint8)
+
+
+def kept_scores(
+    scores: Tensor, weight: Tensor, mask: Mask, k: Labels, ignore: int = -1
+) -> tuple[Tensor, Tensor]:
+    """Scores, weighted where they are to be kept, and where that is."""
+    kept = mask & (k != ignore) & (scores > weight)
+    return torch.where(kept, scores * weight * k, scores), kept

@@ -107,6 +107,31 @@ def compare_writes(namespace: Any, rounds: int) -> None:
         assert torch.equal(param, expected)
 
 
+def compare_sums(namespace: Any, rounds: int) -> None:
+    """What is summed is exact, and rounded once."""
+    rng = random.Random(0)
+    for device, dtype, shape, _ in itertools.product(devices(), DTYPES, SHAPES, range(rounds)):
+        kinds = ("own", "own", "mask", "own", "index", "own")
+        operands: list[Any] = []
+        for k, kind in enumerate(kinds):
+            own = [1 if k and rng.random() < 0.3 else size for size in shape]
+            own = own[rng.choice((0, 0, 1)) * (k > 0) :]
+            operands.append(operand(rng, kind, dtype, own, device))
+        grad, x, mask, weight, count, bias = operands
+        bias = rng.choice((bias, None))
+        results = namespace.gated(grad, x, mask, weight, count, bias)
+        given = torch.where(mask, grad, 0).double() * count
+        expected = [
+            (given * weight.double()).sum_to_size(x.shape),
+            (given * x.double()).sum_to_size(weight.shape),
+            grad.new_empty(0) if bias is None else grad.double().sum_to_size(bias.shape),
+        ]
+        for result, wanted in zip(results, expected, strict=True):
+            said = (device, dtype, [(t.shape, t.stride()) for t in operands])
+            assert result.dtype == dtype, said
+            assert torch.equal(result, wanted.to(dtype)), said
+
+
 # Also as for other processors than x86.
 @pytest.fixture(scope="module", params=["blocks", "elements"])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -132,6 +157,11 @@ def test_every_layout_of_every_dtype(library: Any):
 @pytest.mark.usefixtures("on_the_cpu")
 def test_what_is_written_has_a_dtype_of_its_own(library: Any):
     compare_writes(library, 3)
+
+
+@pytest.mark.usefixtures("on_the_cpu")
+def test_sums_of_what_takes_several_dtypes(library: Any):
+    compare_sums(library, 3)
 
 
 def test_bytes_that_are_viewed_as_bools(library: Any):
@@ -178,6 +208,7 @@ import test_mixed_rows as rows
 elements.compare(torch.ops.extension_cpp, elements.SHAPES, 20)
 elements.compare(torch.ops.extension_cpp, elements.LARGE, 20)
 elements.compare_writes(torch.ops.extension_cpp, 20)
+elements.compare_sums(torch.ops.extension_cpp, 20)
 rows.compare(torch.ops.extension_cpp, rows.SHAPES, 4)
 rows.compare(torch.ops.extension_cpp, rows.LONG, 1)
 print("equal")

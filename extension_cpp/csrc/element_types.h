@@ -178,7 +178,7 @@ constexpr bool is_mixed = Signatures<F>::mixed;
 
 // What the results of a formula stand for, and its arguments, of so many.
 template <template <class> class F, size_t M>
-auto results_of() {
+constexpr auto results_of() {
   if constexpr (is_mixed<F>) {
     return typename Signatures<F>::results();
   } else {
@@ -187,7 +187,7 @@ auto results_of() {
 }
 
 template <template <class> class F, size_t K>
-auto elements_of() {
+constexpr auto elements_of() {
   if constexpr (is_mixed<F>) {
     return typename Signatures<F>::elements();
   } else {

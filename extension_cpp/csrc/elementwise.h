@@ -54,11 +54,6 @@ void check_dtype_of(const char* op, Element /*element*/, ScalarType own, const T
   }
 }
 
-inline void check_operand(const char* op, const Tensor& whole, const Tensor& operand, bool broadcasts) {
-  check_dtype_of(op, Own(), dtype_of(whole), operand);
-  check_fits(op, whole.sizes(), operand.sizes(), broadcasts);
-}
-
 // The dtype for which A stands: that of the first tensor that has it, results first. Where none has, it may be any.
 template <class... R, class... E, size_t M, class... Inputs>
 ScalarType own_dtype(

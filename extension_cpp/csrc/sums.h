@@ -14,6 +14,8 @@
 //
 //   auto [grad_a, grad_x, grad_b] =
 //       elementwise_with_sums<Backward<Affine>::Formula, 2>(kAffineBackward, grad_output, a, x, unread(b));
+//
+// What it takes may be of several dtypes (element_types.h); what it gives is of the first tensor's.
 #pragma once
 
 #include "backend.h"
@@ -165,6 +167,19 @@ bool compute_matrices(
   return true;
 }
 
+// Whole results in the type of the arithmetic, rounded or summed.
+template <size_t M>
+void write_terms(const std::array<Tensor, M>& terms, const Tensor& like, SummedResults<M>& results) {
+  for (size_t m = 0; m < M; ++m) {
+    Tensor& result = results.tensors[m];
+    if (results.has_shape_of(like, m)) {
+      copy_into(result, terms[m]);
+    } else if (results.wanted[m]) {
+      backend::sum_dims(terms[m], like.sizes(), summed_dims(like.sizes(), result.sizes()), result);
+    }
+  }
+}
+
 // By way of whole results in the type of the arithmetic, which are summed then.
 template <class T, class F, size_t K, size_t M>
 void compute_and_sum(const F& f, const Tensor& like, const std::array<Tensor, K>& inputs, SummedResults<M>& results) {
@@ -177,14 +192,7 @@ void compute_and_sum(const F& f, const Tensor& like, const std::array<Tensor, K>
   auto terms = make_tensors<M>([&](size_t) { return new_empty(wide[0], like.sizes()); });
   SummedResults<M> to{terms, results.wanted};
   compute_matrices<A>(f, wide[0], wide[0].strides(), wide, to);
-  for (size_t m = 0; m < M; ++m) {
-    Tensor& result = results.tensors[m];
-    if (results.has_shape_of(like, m)) {
-      copy_into(result, terms[m]);
-    } else if (results.wanted[m]) {
-      backend::sum_dims(terms[m], like.sizes(), summed_dims(like.sizes(), result.sizes()), result);
-    }
-  }
+  write_terms(terms, like, results);
 }
 
 template <class T, class F, size_t K, size_t M>
@@ -215,6 +223,37 @@ void compute_with_sums(const F& f, const Tensor& like, const std::array<Tensor, 
   }
 }
 
+// Of tensors of several dtypes, by way of whole results in the type of the arithmetic, too.
+template <class T, size_t kAlways, class F, class... E, size_t M, class... Inputs>
+void compute_mixed_with_sums(
+    const F& f, Types<E...> elements, bool all_whole, SummedResults<M>& results, const Tensor& like,
+    const Inputs&... others) {
+  using A = acc_t<T>;
+  if (all_whole) {
+    auto to = make_tensors<kAlways>([&](size_t m) { return results.tensors[m]; });
+    const FirstResults<A, kAlways, F> first{f};
+    const auto own = decltype(repeated<Own>(std::make_index_sequence<kAlways>()))();
+    backend::mixed_elementwise<T>(first, own, elements, to, like, others...);
+    return;
+  }
+  auto terms = make_tensors<M>([&](size_t) { return new_empty(like, like.sizes(), kDtypeOf<A>); });
+  const FirstResults<A, M, F> all{f};
+  const auto sums = decltype(repeated<OwnSum>(std::make_index_sequence<M>()))();
+  backend::mixed_elementwise<T>(all, sums, elements, terms, like, others...);
+  write_terms(terms, like, results);
+}
+
+template <class... E, class... Inputs>
+void check_summed(const char* op, Types<E...> /*elements*/, const Tensor& like, const Inputs&... inputs) {
+  (check_dtype_of(op, E(), dtype_of(like), inputs), ...);
+  (check_fits(op, like.sizes(), inputs.sizes(), true), ...);
+}
+
+template <class... R>
+constexpr bool are_own(Types<R...> /*results*/) {
+  return (std::is_same_v<R, Own> && ...);
+}
+
 }  // namespace detail
 
 // For elementwise_with_sums(): a tensor, or None, that is there for its shape: that of a result.
@@ -227,12 +266,12 @@ inline detail::Unread unread(const std::optional<Tensor>& tensor) { return {tens
 //
 // One pass over memory, for which an input that lacks some dimensions may be copied first; but for results that lack an
 // outer dimension and have inner ones of which another result lacks some, or that lie in another order than what is
-// whole, and, on the CPU, of many matrices that are very small.
+// whole, of tensors of several dtypes, and, on the CPU, of many matrices that are very small.
 template <template <class> class F, size_t kAlways, class... Arguments>
 auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
   constexpr size_t M = detail::counts_of<F, Arguments...>::results;
   static_assert(0 < kAlways && kAlways <= M, "of the results of the formula");
-  static_assert(!detail::is_mixed<F>, "what is summed is of one dtype");
+  static_assert(detail::are_own(detail::results_of<F, M>()), "what is summed is of one dtype");
   const CheckedInputs checked = std::apply(
       [&](const auto&... tensors) { return op.check(tensors...); },
       std::tuple_cat(detail::checked_argument(arguments)...));
@@ -241,7 +280,8 @@ auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
         const DeviceGuard guard(first);
         auto outputs = detail::make_tensors<M>([&](size_t m) { return checked.new_output(m); });
         op.check_broadcasts(true);
-        (detail::check_operand(op.name(), first, others, true), ...);
+        constexpr auto kElements = detail::elements_of<F, 1 + sizeof...(others)>();
+        detail::check_summed(op.name(), kElements, first, first, others...);
         detail::SummedResults<M> results{outputs, {}};
         bool all_whole = true;
         for (size_t m = 0; m < M; ++m) {
@@ -255,7 +295,9 @@ auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
           using T = typename decltype(tag)::type;
           using A = acc_t<T>;
           const auto f = detail::make_formula<A, F>(arguments...);
-          if (all_whole) {
+          if constexpr (detail::is_mixed<F>) {
+            detail::compute_mixed_with_sums<T, kAlways>(f, kElements, all_whole, results, first, others...);
+          } else if (all_whole) {
             auto to = detail::make_tensors<kAlways>([&](size_t m) { return outputs[m]; });
             backend::elementwise<T>(detail::FirstResults<A, kAlways, F<A>>{f}, to, first, others...);
           } else {

@@ -13,11 +13,12 @@ import textwrap
 from formatting import format_text
 from given_shapes import returning
 from instantiate import drop_paragraphs, fitted, instantiate
-from kinds import KINDS, Options
+from kinds import KINDS, Options, sides
 from places import shapes
 
 from .definition import Definition, summary
 from .ops_file import lower_first
+from .plan import of_dtype
 from .python_text import docstring
 from .refusal import NotDerived
 
@@ -46,9 +47,17 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
             f"--from with --template {kind}: what the template returns besides its result no "
             "definition says; start from the schema"
         )
-    if several and options.shapes is None:
+    dtypes, result_dtypes = definition.dtypes, definition.result_dtypes
+    if (several or dtypes or any(result_dtypes)) and options.shapes is None:
         # In plain PyTorch a number of the row has the dtype of the row.
         line = shapes(KINDS[kind], definition.schema).replace(":sum", "")
+        given, returned = sides(line)
+        given = [
+            of_dtype(shape, dtypes.get(a.name, ""))
+            for shape, a in zip(given, definition.schema.tensors, strict=True)
+        ]
+        returned = [of_dtype(*pair) for pair in zip(returned, result_dtypes, strict=True)]
+        line = f"{', '.join(given)} -> {', '.join(returned)}"
         options = dataclasses.replace(options, shapes=line)
     schema, options = fitted(kind, definition.schema, options)
     files = instantiate(kind, schema, dataclasses.replace(options, backward="torch"))

@@ -58,14 +58,14 @@ def formula(plan: Plan, variant: Variant, body: Body) -> Formula:
 
 def forward_functor(plan: Plan, variant: Variant) -> str:
     of = formula(plan, variant, variant.forward)
-    return functor(plan.struct(variant), variant.tensors, of)
+    return functor(plan.struct(variant), variant.tensors, of, variant.dtypes)
 
 
 def backward_functor(plan: Plan, backward: Backward) -> str:
     *others, last = backward.results
     said = f"// The gradients of {', '.join(others)} and {last}.\n" if others else ""
     of = formula(plan, backward.variant, backward.body)
-    return said + functor(backward.struct, backward.tensors, of)
+    return said + functor(backward.struct, backward.tensors, of, backward.variant.dtypes)
 
 
 def forward_host(plan: Plan) -> str:

@@ -16,12 +16,14 @@ from .printing import Language
 
 
 class Cpp(Language):
-    reserved = CPP_KEYWORDS | {"A", "Values", "Divisor", "math", "std", "kWork"}
+    reserved = CPP_KEYWORDS | {"A", "Values", "Results", "Divisor", "math", "std", "kWork"}
     branches = True
 
     def constant(self, value: float | bool) -> str:
         if isinstance(value, bool):
             return "true" if value else "false"
+        if isinstance(value, int):
+            return str(value) if value > -(2**63) else "std::numeric_limits<int64_t>::min()"
         if math.isnan(value):
             return "std::numeric_limits<A>::quiet_NaN()"
         if math.isinf(value):

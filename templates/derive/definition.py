@@ -25,7 +25,7 @@ import torch
 from schema import Schema, parse
 from torch import Tensor
 
-from .graph import GRADIENT
+from .graph import GRADIENT, OTHER_DTYPES
 from .refusal import NotDerived, taken
 from .saved import OUTPUT
 
@@ -49,6 +49,8 @@ class Definition:
         place: `softcap.py:softcap`.
         source: of the function and of what it uses, as it stands in a file of its own.
         carried: the function that this source defines.
+        dtypes: of the tensors that have one of their own, by the annotation.
+        result_dtypes: the same of the results, "" where it says none.
         shapes: of the tensors, as --shapes says them; None where it says nothing.
     """
 
@@ -58,7 +60,14 @@ class Definition:
     schema: Schema
     source: str
     carried: Callable[..., Any]
+    dtypes: Mapping[str, str]
+    result_dtypes: Sequence[str]
     shapes: str | None = None
+
+    @property
+    def main(self) -> str:
+        """The first tensor that has the operator's dtype."""
+        return next(a.name for a in self.schema.tensors if a.name not in self.dtypes)
 
     @property
     def name(self) -> str:
@@ -110,17 +119,25 @@ def read(place: str, shapes: str | None = None) -> Definition:
     function = getattr(module, name)
     check_function(function, place)
     schema = parse(schema_text(function, place))
+    dtypes, result_dtypes = dtypes_of(function, [a.name for a in schema.tensors], place)
     for argument in schema.arguments:
         if argument.name in TAKEN or RESULT.fullmatch(argument.name):
             raise taken(f"the argument's name '{argument.name}'")
-    (first, *_) = [a for a in schema.arguments if a.is_tensor]
+    own = [a for a in schema.tensors if a.name not in dtypes]
+    if not own:
+        raise NotDerived(
+            f"--from {place}: no argument is a Tensor of a floating dtype, for which an operator's "
+            "formula is compiled; start from --template elementwise"
+        )
+    (first, *_) = own
     if first.type != "Tensor":
         raise NotDerived(
             f"--from {place}: '{first.name}' may be None, and the first tensor says what the "
             "result is like; put another first"
         )
     source = source_of(function, file)
-    return Definition(place, file, function, schema, source, carried(source, name, file), shapes)
+    copy = carried(source, name, file)
+    return Definition(place, file, function, schema, source, copy, dtypes, result_dtypes, shapes)
 
 
 def run(file: Path) -> types.ModuleType:
@@ -196,11 +213,57 @@ def schema_text(function: Callable[..., Any], place: str) -> str:
     return f"{name}({', '.join(arguments)}) -> {result_text(hints.get('return', Tensor), place)}"
 
 
+# Of torch's own names for tensors of a dtype: torch.BoolTensor and the like.
+NAMED = type(torch.BoolTensor)
+
+
+def is_tensor(hint: Any) -> bool:
+    return hint is Tensor or isinstance(hint, NAMED)
+
+
+def dtype_of(hint: Any) -> torch.dtype | None:
+    """The dtype that an annotation says, Annotated[Tensor, torch.bool] or torch.BoolTensor."""
+    if isinstance(hint, NAMED):
+        return hint.dtype
+    said = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, torch.dtype)]
+    inner = [hint.__origin__] if hasattr(hint, "__metadata__") else typing.get_args(hint)
+    return next(iter([*said, *filter(None, map(dtype_of, inner))]), None)
+
+
+def dtypes_of(
+    function: Callable[..., Any], tensors: Sequence[str], place: str
+) -> tuple[dict[str, str], list[str]]:
+    """The dtypes of their own that some tensors have, and those of the results."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    result = hints.get("return", Tensor)
+    results = typing.get_args(result) if typing.get_origin(result) is tuple else [result]
+
+    def name(hint: Any, what: str) -> str:
+        dtype = dtype_of(hint)
+        if dtype is None:
+            return ""
+        said = str(dtype).removeprefix("torch.")
+        if said in OTHER_DTYPES:
+            return said
+        if dtype.is_floating_point:
+            raise NotDerived(
+                f"--from {place}: {what} is annotated as {dtype}; what is floating has the dtype "
+                "of the call, any of the four: write Tensor"
+            )
+        raise NotDerived(
+            f"--from {place}: {what} is annotated as {dtype}; beside Tensor there are "
+            f"{', '.join(OTHER_DTYPES)}"
+        )
+
+    found = {tensor: name(hints[tensor], f"'{tensor}'") for tensor in tensors}
+    return {k: v for k, v in found.items() if v}, [name(hint, "a result") for hint in results]
+
+
 def result_text(hint: Any, place: str) -> str:
-    if hint is Tensor:
+    if is_tensor(hint):
         return "Tensor"
     results = typing.get_args(hint)
-    if typing.get_origin(hint) is not tuple or len(results) < 2 or {*results} != {Tensor}:
+    if typing.get_origin(hint) is not tuple or len(results) < 2 or not all(map(is_tensor, results)):
         raise NotDerived(
             f"--from {place}: the results have the type {hint}; there are Tensor and "
             "tuple[Tensor, Tensor], of any length"
@@ -217,8 +280,9 @@ def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: st
         )
     hint, optional = hints[name], False
     alternatives = [t for t in typing.get_args(hint) if t is not type(None)]
-    if alternatives == [Tensor]:
+    if len(alternatives) == 1 and is_tensor(alternatives[0]):
         hint, optional = Tensor, True
+    hint = Tensor if is_tensor(hint) else hint
     if hint not in TYPES:
         raise NotDerived(
             f"--from {place}: the argument '{name}' has the type {hint}; "

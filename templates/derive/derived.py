@@ -14,7 +14,7 @@ import torch
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
 from .definition import RESULT, Definition, in_a_line
 from .differentiate import gradients
-from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
+from .graph import ELEMENT, ROW, Node, add, in_order, is_const, make, plus, tensor_argument
 from .refusal import NotDerived, line_of_error, taken
 from .rows_operations import with_variances
 from .saved import OUTPUT, on_output
@@ -112,6 +112,13 @@ def is_of_rows(
 def columns_of(definition: Definition, is_row_wise: bool) -> list[str]:
     """The tensors with a value for each column."""
     if is_row_wise:
+        if definition.dtypes:
+            name, dtype = next(iter(definition.dtypes.items()))
+            raise NotDerived(
+                f"{definition.place}: it looks at whole rows, and '{name}' is {dtype}: loops over "
+                "rows take tensors of one floating dtype; make it a Tensor, and pass its values, "
+                "zeros and ones for a mask, as numbers"
+            )
         if "columns" in (a.name for a in definition.schema.arguments):
             raise taken("the argument's name 'columns'")
         return definition.columns
@@ -141,7 +148,10 @@ def derive_variant(
         traces, found = traced_alike(definition, tensors, constants, columns)
         names.update({n: name for n, name in found.items() if n not in names})
         cases.append(
-            [Result(found.get(t.node, ""), t.node.extent == ROW, t.is_squeezed) for t in traces]
+            [
+                Result(found.get(t.node, ""), t.node.extent == ROW, t.is_squeezed, t.node.dtype)
+                for t in traces
+            ]
         )
         if shapes_of(cases[-1]) != shapes_of(cases[0]):
             raise another_shape(definition)
@@ -152,12 +162,20 @@ def derive_variant(
     if called_as is not None:
         pairs = zip(results, called_as, strict=True)
         results = [dataclasses.replace(own, name=other.name) for own, other in pairs]
-    given_gradients = [result.leaf for result in results]
-    arguments = [make("column" if n in columns else "tensor", value=n) for n in tensors]
+    floating = [k for k, result in enumerate(results) if not result.dtype]
+    given_gradients = [results[k].leaf for k in floating]
+    dtypes = {n: dtype for n, dtype in definition.dtypes.items() if n in tensors}
+    arguments = [
+        make("column", value=n) if n in columns else tensor_argument(n, dtypes.get(n, ""))
+        for n in tensors
+    ]
     added, of = (add, with_variances) if factored else (plus, tuple)
     names = {of([node])[0]: name for node, name in names.items()} | names
     found = each(
-        lambda leaf: tuple(gradients(of(leaf), given_gradients, arguments, added)), forward
+        lambda leaf: tuple(
+            gradients(of([leaf[k] for k in floating]), given_gradients, arguments, added)
+        ),
+        forward,
     )
     sums = [
         k
@@ -168,7 +186,9 @@ def derive_variant(
         lambda leaf: tuple(make("col_sum", n) if k in sums else n for k, n in enumerate(leaf)),
         found,
     )
-    variant = Variant(tensors, absent, results, forward, found, names, columns=columns)
+    variant = Variant(
+        tensors, absent, results, forward, found, names, columns=columns, dtypes=dtypes
+    )
     if not isinstance(forward, Branch) and len(forward) == 1:
         assert not isinstance(found, Branch)
         variant.gradients = on_output(forward[0], found) or found
@@ -176,7 +196,7 @@ def derive_variant(
 
 
 def shapes_of(results: Sequence[Result]) -> list[str]:
-    return [result.shape for result in results]
+    return [f"{result.shape}:{result.dtype}" for result in results]
 
 
 def named(definition: Definition, cases: Sequence[Sequence[Result]]) -> list[Result]:
@@ -195,8 +215,8 @@ def named(definition: Definition, cases: Sequence[Sequence[Result]]) -> list[Res
 
 def another_shape(definition: Definition) -> NotDerived:
     return NotDerived(
-        f"{definition.place}: the shape of a result depends on a switch, or on whether a tensor is "
-        "None; write a function for each case"
+        f"{definition.place}: the shape or dtype of a result depends on a switch, or on whether a "
+        "tensor is None; write a function for each case"
     )
 
 
@@ -207,6 +227,11 @@ def check_rows(definition: Definition, variants: Sequence[Variant]) -> None:
         if node.extent not in (ROW, ELEMENT):
             raise NotDerived(
                 f"{definition.place}: the result has no rows; return what depends on them"
+            )
+        if node.dtype or any(part.integer for part in in_order([node])):
+            raise NotDerived(
+                f"{definition.place}: it looks at whole rows, and loops over rows compute and give "
+                "one floating dtype; leave conversions to others to who calls it"
             )
     said = (definition.shapes or "").partition("->")[2].strip()
     shape = ", ".join(result.shape for result in first.results)
@@ -332,7 +357,8 @@ def traced(
     function = definition.carried if is_carried else definition.function
     file = function.__code__.co_filename
     try:
-        result, names = trace(function, tensors, numbers, constants, dtype, file, columns)
+        dtypes = definition.dtypes
+        result, names = trace(function, tensors, numbers, constants, dtype, file, columns, dtypes)
     except NotDerived:
         raise
     except Exception as error:
@@ -345,6 +371,16 @@ def traced(
     for result in results:
         if result.extent == ELEMENT and result.node.extent == ROW:
             result.node = make("expand", result.node, make("tensor", value=tensors[0]))
+        if result.counts:
+            node = result.node
+            node = node.args[0] if node.op == "to_real" else node
+            result.node = make(f"to_{result.counts}", node)
+    for k, (result, said) in enumerate(zip(results, definition.result_dtypes, strict=False)):
+        if said and said != result.node.dtype:
+            raise NotDerived(
+                f"{definition.place}: the annotation says that result {k} is {said}, and it is "
+                f"{result.node.dtype or 'floating'}; write what it is"
+            )
     return results, names
 
 
@@ -354,11 +390,6 @@ def check_results(definition: Definition, results: Sequence[Any]) -> None:
             raise NotDerived(
                 f"{definition.place}: the definition returns {type(result).__name__}; what is "
                 "derived returns a tensor or a tuple of tensors"
-            )
-        if result.node.is_bool:
-            raise NotDerived(
-                f"{definition.place}: the definition returns a mask; what is derived has a "
-                "floating dtype"
             )
     if len(results) != definition.schema.outputs:
         wanted = "Tensor" if len(results) == 1 else f"tuple[{', '.join(['Tensor'] * len(results))}]"

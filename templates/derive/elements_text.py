@@ -8,28 +8,42 @@ from .body import Body, Branch, leaves, nodes_of
 from .cpp_text import Cpp
 from .graph import Node, inputs_of
 from .of_numbers import Formula
+from .operations import IN_CPP_TYPES
 from .printing import Printer
 from .work import is_worth_saying, work
 
 WIDTH = 120
 
 
-def functor(struct: str, tensors: Sequence[str], formula: Formula) -> str:
+def type_of(dtype: str) -> str:
+    """In C++, of a dtype that is a tensor's or value's own; A where it has none."""
+    return IN_CPP_TYPES.get(dtype, dtype or "A")
+
+
+def functor(
+    struct: str, tensors: Sequence[str], formula: Formula, dtypes: Mapping[str, str] = {}
+) -> str:
     """A functor for elementwise().
 
     Args:
         struct: its name.
         tensors: the parameters of its call.
         formula: what it returns.
+        dtypes: of the tensors that have one of their own.
     """
     body, spelling = formula.body, formula.spelling
     used = inputs_of(nodes_of(body))
     # Of one that is not used, the name is a comment.
+    types = [type_of(dtypes.get(t, "")) for t in tensors]
     parameters = ", ".join(
-        f"A {spelling[t]}" if t in used else f"A /*{spelling[t]}*/" for t in tensors
+        f"{kind} {spelling[t]}" if t in used else f"{kind} /*{spelling[t]}*/"
+        for kind, t in zip(types, tensors, strict=True)
     )
-    count = len(next(leaves(body)))
-    result = "A" if count == 1 else f"Values<A, {count}>"
+    results = [type_of(node.dtype) for node in next(leaves(body))]
+    count = len(results)
+    result = results[0] if count == 1 else f"Values<A, {count}>"
+    if count > 1 and {*results} != {"A"}:
+        result = f"Results<{', '.join(results)}>"
     members = "".join(f"  {x}\n" for x in formula.number_members(nodes_of(body)))
     head = f"  HOST_DEVICE {result} operator()({parameters}) const {{"
     lines = statements(body, formula.names, formula.words, spelling)
@@ -57,7 +71,7 @@ def statements(
         ]
     text = Printer(Cpp(spelling), names, words=words).text(body)
     lines = [
-        f"const {'bool' if node.is_bool else 'A'} {name} = {expression};"
+        f"const {type_of(node.dtype)} {name} = {expression};"
         for node, name, expression in text.statements
     ]
     if len(text.results) == 1:

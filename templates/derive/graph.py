@@ -15,13 +15,32 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
-BOOLEAN = COMPARISONS | {"and", "or", "not", "isnan", "isinf", "isfinite", "signbit", "flag"}
+BOOLEAN = COMPARISONS | {
+    "and",
+    "or",
+    "not",
+    "isnan",
+    "isinf",
+    "isfinite",
+    "signbit",
+    "flag",
+    "bool",
+}
+# A tensor of one of these dtypes is an argument that is called so. With what each holds.
+INTEGERS = {
+    "uint8": range(2**8),
+    **{f"int{bits}": range(-(2 ** (bits - 1)), 2 ** (bits - 1)) for bits in (8, 16, 32, 64)},
+}
+OTHER_DTYPES = ("bool", *INTEGERS)
+# Conversions, to what each converts.
+TO_INTEGERS = {f"to_{dtype}": dtype for dtype in INTEGERS}
 
 # What there is one value of for each: nothing, a row, a column, or an element, which is in both.
 NUMBER, ROW, COLUMN, ELEMENT = 0, 1, 2, 3
 # Arguments of an operator; "tensor" is one that has a value for each element. A "flag" is a number
-# that is true or false, which functors are given.
+# that is true or false, which functors are given; a "count" one that integers are compared with.
 ARGUMENTS = {"tensor": ELEMENT, "column": COLUMN, "row": ROW, "number": NUMBER, "flag": NUMBER}
+ARGUMENTS |= {"count": NUMBER, **dict.fromkeys(OTHER_DTYPES, ELEMENT)}
 # What makes a value for each row of its elements.
 REDUCTIONS = frozenset(
     [
@@ -41,7 +60,7 @@ REDUCTIONS = frozenset(
 # What is computed of a whole row at once.
 OF_ROWS = REDUCTIONS | {"softmax", "log_softmax", "cols"}
 
-Value: TypeAlias = "float | bool | str | None"
+Value: TypeAlias = "float | int | bool | str | None"
 
 
 @dataclass(eq=False, frozen=True)
@@ -50,8 +69,9 @@ class Node:
 
     Attributes:
         op: "const", one of ARGUMENTS, "cols" (the number of columns), or one of operations.py.
-        value: of a constant; the name of an argument.
+        value: of a constant, an int where integers meet it; the name of an argument.
         is_bool: whether it is true or false.
+        integer: the dtype of integers that it has; "" where it has another.
         extent: NUMBER, ROW, COLUMN or ELEMENT.
         is_gradient: whether it depends on a gradient that the backward is given.
     """
@@ -60,8 +80,14 @@ class Node:
     args: tuple[Node, ...]
     value: Value
     is_bool: bool
+    integer: str
     extent: int
     is_gradient: bool
+
+    @property
+    def dtype(self) -> str:
+        """Its own, where it has one: "bool" or one of INTEGERS."""
+        return "bool" if self.is_bool else self.integer
 
     @property
     def is_number(self) -> bool:
@@ -119,10 +145,19 @@ def make(op: str, *args: Node, value: Value = None) -> Node:
             args,
             value,
             is_bool,
+            integer(op, args),
             extent(op, args),
             isinstance(value, Gradient) or any(a.is_gradient for a in args),
         )
     return _nodes[key]
+
+
+def integer(op: str, args: Sequence[Node]) -> str:
+    if op == "where":
+        return args[1].integer
+    if op == "count":
+        return "int64"
+    return op if op in INTEGERS else TO_INTEGERS.get(op, "")
 
 
 def extent(op: str, args: Iterable[Node]) -> int:
@@ -144,6 +179,16 @@ def cols() -> Node:
 
 def const(value: float | bool) -> Node:
     return make("const", value=value if isinstance(value, bool) else float(value))
+
+
+def whole(value: int) -> Node:
+    """A constant as an integer."""
+    return make("const", value=value)
+
+
+def tensor_argument(name: str, dtype: str = "") -> Node:
+    """A tensor with a value for each element, of the operator's dtype or another."""
+    return make(dtype or "tensor", value=name)
 
 
 def lift(value: Operand) -> Node:

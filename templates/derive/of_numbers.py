@@ -20,6 +20,8 @@ from .printing import Printer
 
 # Of those that functors are given.
 MEMBERS = {"float": "A", "int": "A", "bool": "bool"}
+# Of a number that integers are compared with.
+COUNT = "int64_t"
 
 
 @dataclass(frozen=True)
@@ -108,15 +110,31 @@ def prepared(
     integers = [a.name for a in settings if a.type == "int"]
     host = Printer(Host(spelling, integers), names, taken, words).text(found)
     rest = each(lambda leaf: replaced(leaf, by), body)
+    leaves = [node for node in in_order(nodes_of(rest)) if not node.args]
+    numbers = {node.value for node in leaves if node.op == "number"}
+    counts = {str(node.value): node for node in leaves if node.op == "count"}
+    # What is a number of the arithmetic, too, has another name as an integer.
+    exact = {namer.fresh(f"{name}_exactly"): name for name in counts if name in numbers}
+    renamed = {counts[name]: make("count", value=fresh) for fresh, name in exact.items()}
+    rest = each(lambda leaf: replaced(leaf, dict(renamed)), rest) if renamed else rest
     used = inputs_of(nodes_of(rest)) | switches_of(rest)
-    given = {a.name: MEMBERS[a.type] for a in settings if a.name in used}
+    given = {
+        a.name: COUNT if a.name in counts and a.name not in numbers else MEMBERS[a.type]
+        for a in settings
+        if a.name in used
+    }
+    computed |= dict.fromkeys(exact, COUNT)
     return Formula(
         rest,
         {by[node]: name for node, name in names.items() if node in by and by[node].args},
         {by[node]: word for node, word in words.items() if node in by},
         {**spelling, **{name: name for name in computed}},
         given | computed,
-        [*(spelling[name] for name in given), *host.results],
+        [
+            *(spelling[name] for name in given),
+            *host.results,
+            *(spelling[name] for name in exact.values()),
+        ],
         [
             f"const {'bool' if node.is_bool else 'double'} {name} = {expression};"
             for node, name, expression in host.statements

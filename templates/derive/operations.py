@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .at_ties import is_halved, passes_bounds, reaches_nan
-from .graph import Node, const, is_const, lift, make, rewritten, where
+from .graph import INTEGERS, TO_INTEGERS, Node, const, is_const, lift, make, rewritten, where
 
 # How strongly an expression holds together, in either language.
 CHOICE, OR, AND, EQUAL, COMPARE, SUM, PRODUCT, SIGN, POWER, WHOLE = range(10)
@@ -138,6 +138,22 @@ define(
     Form("{0}.to(dtype)", WHOLE, (WHOLE,)),
     Form("{0} ? A(1) : A(0)", CHOICE, (OR,)),
     word="flag",
+)
+
+# What integers are called in C++, and how values become such, toward zero.
+IN_CPP_TYPES = {dtype: f"{dtype}_t" for dtype in INTEGERS}
+for _name, _dtype in TO_INTEGERS.items():
+    define(
+        _name,
+        Form(f"{{0}}.to(torch.{_dtype})", WHOLE, (WHOLE,)),
+        Form(f"static_cast<{IN_CPP_TYPES[_dtype]}>({{0}})"),
+        word=f"as_{_dtype}",
+    )
+define(
+    "from_integer",
+    Form("{0}.to(dtype)", WHOLE, (WHOLE,)),
+    Form("static_cast<A>({0})"),
+    word="converted",
 )
 
 # In the shape of a tensor: a result, which is written so anyway.

@@ -20,7 +20,9 @@ WIDTH = 96
 
 
 def ops_file(plan: Plan) -> str:
-    functions = [public(plan), setup_context(plan), backward(plan)]
+    functions = [public(plan)]
+    if plan.differentiable:
+        functions += [setup_context(plan), backward(plan)]
     if plan.has_columns(plan.name):
         functions.append(forward_in_torch(plan))
     functions += [backward_in_torch(b) for b in plan.backwards]
@@ -133,7 +135,17 @@ def wrapped(text: str, hanging: str = "") -> str:
 def returned_tensors(plan: Plan) -> str:
     """What the results are like, and what there is to say of their gradients."""
     text = returned_rows(plan) if plan.is_of_rows else returned_elements(plan)
-    text = f"{text} Differentiable to any order, in reverse and forward mode"
+    others = [said_of_dtype(plan, k) for k, result in enumerate(plan.results) if result.dtype]
+    text = " ".join([text, *others])
+    if not plan.differentiable:
+        return text
+    if others:
+        text = (
+            f"{text} The rest has the dtype of `{plan.main}` and is differentiable to any order, "
+        )
+        text += "in reverse and forward mode"
+    else:
+        text = f"{text} Differentiable to any order, in reverse and forward mode"
     text += ", but for what the definition detaches." if plan.stops_gradients else "."
     if plan.broadcasts:
         text += " The gradient of an input that was broadcast is a deterministic sum, accumulated "
@@ -145,6 +157,21 @@ def returned_tensors(plan: Plan) -> str:
         text += "are deterministic sums" if len(columns) > 1 else "is a deterministic sum"
         text += " over the rows, accumulated in float32 (float64 for float64)."
     return text
+
+
+ORDINALS = ("first", "second", "third", "fourth")
+
+
+def said_of_dtype(plan: Plan, k: int) -> str:
+    """Of a result that has a dtype of its own."""
+    name, dtype = plan.results[k].name, plan.results[k].dtype
+    what = f"`{name}`"
+    if len(plan.results) == 1:
+        what = "It"
+    elif name.startswith(OUTPUT):
+        what = f"The {ORDINALS[k]}" if k < len(ORDINALS) else f"Number {k + 1}"
+    beyond = f"; values beyond {dtype} may become any" if k in plan.converted else ""
+    return f"{what} is {dtype} and has no derivative{beyond}."
 
 
 def names_of(results: Sequence[Result]) -> str:
@@ -159,15 +186,15 @@ def listed(names: Sequence[str]) -> str:
 
 
 def returned_elements(plan: Plan) -> str:
-    main, *others = plan.tensors
+    main = plan.main
+    others = [name for name in plan.tensors if name != main]
+    alike = "shape" if any(result.dtype for result in plan.results) else "shape and dtype"
     if plan.broadcasts:
         text = "of the common shape, in the layout on which the dense inputs of that shape agree"
     elif others:
-        text = (
-            f"with the shape and dtype of `{main}`, in the layout on which the dense inputs agree"
-        )
+        text = f"with the {alike} of `{main}`, in the layout on which the dense inputs agree"
     else:
-        text = f"with the shape and dtype of `{main}`, and its layout where it is dense"
+        text = f"with the {alike} of `{main}`, and its layout where it is dense"
     text += ", else contiguous" if others else ""
     count = len(plan.results)
     what = "A tensor" if count == 1 else f"{counted(count)} tensors{names_of(plan.results)}, each"
@@ -199,7 +226,7 @@ def shape_of_rows(result: Result, main: str) -> str:
 
 def description(plan: Plan, a: Argument) -> str:
     """What the author says of an argument, and what holds for all operators."""
-    main = plan.tensors[0]
+    main = plan.main
     if plan.is_of_rows and a.name in plan.variants[0].columns:
         otherwise = (
             f"; None counts as {number}"
@@ -217,7 +244,13 @@ def description(plan: Plan, a: Argument) -> str:
         if plan.broadcasts:
             like = f"that of `{main}`" if len(plan.tensors) == 2 else "those of the others"
             shape = f"a shape that broadcasts with {like}; dtype"
-        text = f"{shape} and device of `{main}`{', or None' if a.type == 'Tensor?' else ''}."
+        if dtype := plan.dtypes.get(a.name):
+            shape = shape.removesuffix(", dtype").removesuffix("; dtype")
+            shape = f"{shape}, on the" if plan.broadcasts else f"the {shape} and on the"
+            shape = f"{dtype}, of {shape}"
+        else:
+            shape = f"{shape} and"
+        text = f"{shape} device of `{main}`{', or None' if a.type == 'Tensor?' else ''}."
     else:
         text = {
             "float": "a number; not differentiable.",
@@ -260,6 +293,11 @@ def setup_context(plan: Plan) -> str:
             "ctx.set_materialize_grads(False)",
             f"ctx.mark_non_differentiable({', '.join(plan.statistics)})",
         ]
+    constants = [f"output[{k}]" for k, result in enumerate(plan.results) if result.dtype]
+    if leaves_gradients_out(plan):
+        lines.append("ctx.set_materialize_grads(False)")
+    if constants:
+        lines.append(f"ctx.mark_non_differentiable({', '.join(constants)})")
     if plan.saved:
         lines.append(f"ctx.save_for_backward({', '.join(plan.saved)})")
     lines += [f"ctx.has_{name} = {name} is not None" for name in plan.optional]
@@ -276,12 +314,19 @@ def setup_context(plan: Plan) -> str:
     return f"{CONSTANTS}\n{made}" if plan.statistics else made
 
 
+def leaves_gradients_out(plan: Plan) -> bool:
+    """Whether no zeros are made for gradients: of one result that may have one it is there."""
+    return len(plan.differentiable) == 1 < len(plan.results)
+
+
 def unpacked(names: Sequence[str]) -> str:
     return f"({names[0]},)" if len(names) == 1 else ", ".join(names)
 
 
 def backward(plan: Plan) -> str:
     lines = [f"{unpacked(plan.saved)} = ctx.saved_tensors"] if plan.saved else []
+    if leaves_gradients_out(plan):
+        lines += materialised(plan, [str(plan.differentiable[0].gradient)])
     first, *others = plan.variants
     for variant in others:
         given = [name for name in plan.optional if name in variant.tensors]
@@ -292,7 +337,12 @@ def backward(plan: Plan) -> str:
     gradients = [str(result.gradient) for result in plan.results]
     if plan.statistics:
         lines += materialised(plan, gradients)
-    parameters = ["ctx", *gradients, *(["*_"] if plan.statistics else [])]
+    last = max(k for k, result in enumerate(plan.results) if not result.dtype)
+    parameters = ["ctx"]
+    for result in plan.results[: last + 1]:
+        parameters.append(f"_{result.gradient}" if result.dtype else result.gradient)
+    if plan.statistics or last + 1 < len(plan.results):
+        parameters.append("*_")
     return function("_backward", parameters, [*lines, *returned(plan, first)])
 
 
@@ -417,7 +467,7 @@ def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: b
         names = {node: name for v in reversed(plan.variants) for node, name in v.names.items()}
     return python_text.function(
         *(name, parameters, body, names, spelling),
-        like=plan.tensors[0],
+        like=plan.main,
         otherwise=variant.otherwise,
         of_rows=[
             *(".squeeze(-1)" if r.is_squeezed else "" for r in plan.results),
@@ -457,7 +507,9 @@ def registrations(plan: Plan) -> str:
     plain = [name for name in names if name not in columns]
     lines = [
         register("fake", *names),
-        register("autograd", plan.name, rest=", _backward, setup_context=_setup_context"),
+        register("autograd", plan.name, rest=", _backward, setup_context=_setup_context")
+        if plan.differentiable
+        else register("no_autograd", plan.name),
         *(register("autograd", b.name, rest=f", reference={b.in_torch}") for b in plan.backwards),
         *(register("vmap", name, rest=rest) for name, rest in columns.items()),
         *([register("vmap", *plain)] if plain else []),

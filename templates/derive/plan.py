@@ -12,9 +12,9 @@ from places import own_sizes
 from schema import CPP_KEYWORDS, TYPES, Argument, words
 
 from . import cpp_text
-from .body import Body, Branch, Leaf, nodes_of
+from .body import Body, Branch, Leaf, leaves, nodes_of
 from .definition import Definition, summary
-from .graph import in_order
+from .graph import TO_INTEGERS, Node, in_order
 from .refusal import NotDerived
 from .saved import OUTPUT
 from .variant import Variant
@@ -44,6 +44,19 @@ def shape_in_rows(variant: Variant, name: str) -> str:
     if name in variant.statistics:
         return STATISTIC
     return "n" if name in variant.columns else "*rows n"
+
+
+def of_dtype(shape: str, dtype: str) -> str:
+    """In a line of shapes, of a tensor that has that dtype or, where it is "", the operator's."""
+    return f"{shape}:{dtype}" if dtype else shape
+
+
+def is_conversion(node: Node) -> bool:
+    """Whether it is of floating values, and rounds them; not of a mask."""
+    return any(
+        part.op in TO_INTEGERS and not (part.args[0].is_number or part.args[0].dtype)
+        for part in in_order([node])
+    )
 
 
 class Declared:
@@ -140,7 +153,7 @@ class Backward(Declared):
     def elements_line(self) -> str:
         # An output has the shape of its gradient; the inputs broadcast to it.
         shape = "..." if self.sums else "*shape"
-        given = ", ".join([shape] * len(self.given))
+        given = ", ".join(of_dtype(shape, self.variant.dtypes.get(name, "")) for name in self.given)
         results = [f"={name}" if self.sums else shape for name in self.results]
         return f"{given} -> {', '.join(results)}"
 
@@ -197,6 +210,9 @@ class Plan:
     Attributes:
         variants: the one with all tensors first; of a row-wise definition, that one alone.
         tensors: all of them.
+        dtypes: of those that have one of their own.
+        main: the first of the others.
+        differentiable: which of the results may have gradients.
         results: what there is to say of them besides their formulas.
         statistics: the names of those that are returned besides.
         returns: how many tensors the operator returns.
@@ -224,6 +240,8 @@ class Plan:
         self.settings = definition.schema.settings
         self.optional = definition.named("Tensor?")
         self.tensors, self.results = variants[0].tensors, variants[0].results
+        self.dtypes, self.main = variants[0].dtypes, variants[0].own[0]
+        self.differentiable = [result for result in self.results if not result.dtype]
         self.statistics = [*variants[0].statistics]
         self.returns = len(self.results) + len(self.statistics)
         self.broadcasts = len(self.tensors) > 1 and verified.broadcasts
@@ -233,7 +251,8 @@ class Plan:
         self.backwards = [Backward(self, v) for v in self.variants if v.computed]
         self.is_of_rows = variants[0].is_of_rows
         shape = "..." if self.broadcasts else "*shape"
-        given, results = [shape] * len(self.tensors), [shape] * len(self.results)
+        given = [of_dtype(shape, self.dtypes.get(name, "")) for name in self.tensors]
+        results = [of_dtype(shape, result.dtype) for result in self.results]
         if self.is_of_rows:
             given = [shape_in_rows(variants[0], name) for name in self.tensors]
             results = [result.shape for result in self.results]
@@ -272,6 +291,16 @@ class Plan:
         """Whether a part of the definition is a constant for its derivatives."""
         nodes = in_order([node for variant in self.variants for node in nodes_of(variant.forward)])
         return any(node.op == "detach" for node in nodes)
+
+    @property
+    def converted(self) -> list[int]:
+        """The results that become integers of values, which may be beyond these."""
+        return [
+            k
+            for k, result in enumerate(self.results)
+            if result.dtype
+            and any(is_conversion(leaf[k]) for v in self.variants for leaf in leaves(v.forward))
+        ]
 
     @property
     def declared(self) -> list[Declared]:

@@ -13,7 +13,7 @@ from kinds import defined_in
 from schema import words
 
 from .body import Body, Branch, each, nodes_of
-from .graph import ELEMENT, ROW, Node, cols, in_order, is_const
+from .graph import ELEMENT, ROW, TO_INTEGERS, Node, cols, in_order, is_const
 from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form, composed
 from .printing import Language, Printer
 from .refusal import NotDerived, taken
@@ -61,7 +61,7 @@ class Python(Language):
     )
 
     def constant(self, value: float | bool) -> str:
-        if isinstance(value, bool):
+        if isinstance(value, (bool, int)):
             return str(value)
         if not math.isfinite(value):
             return "math.nan" if math.isnan(value) else f"{'-' if value < 0 else ''}math.inf"
@@ -83,7 +83,9 @@ class Python(Language):
                 return Form(f"torch.full_like({self.like}, {{0}}).sum_to_size(columns)")
             whole = "" if terms.extent == ELEMENT else f".expand_as({self.like})"
             return Form(f"{{0}}{whole}.sum_to_size(columns)", WHOLE, (WHOLE,))
-        if node.op == "to_real" and not node.is_number:
+        if node.op in TO_INTEGERS and node.is_number:
+            return Form("{0}", CHOICE, (CHOICE,))
+        if node.op in ("to_real", "from_integer") and not node.is_number:
             return Form(f"{{0}}.to({self.like}.dtype)", WHOLE, (WHOLE,))
         if node.is_number and node.op not in SAME and not is_harmless(node):
             if node.op in OF_NUMBERS:

@@ -13,7 +13,7 @@ from .ops_file import in_torch
 from .plan import Plan
 from .python_text import MODULES, called
 from .refusal import taken
-from .verify import FLOAT32, MANY_ROWS, MASK, NO_HALF, RANGES
+from .verify import FLOAT32, INTEGER_RANGES, MANY_ROWS, MASK, NO_HALF, RANGES
 
 # Functions that a reference does without, and why.
 UNLIKE = {
@@ -63,6 +63,12 @@ def spec_file(plan: Plan) -> str:
         formulas += f"{function}\n\n"
     if plan.stops_gradients:
         given += ", stops_gradients=True"
+    if rounded := sorted({plan.results[k].dtype for k in plan.converted}):
+        # Of float64 rounding may decide otherwise.
+        limits = ", ".join(f"torch.{dtype}: (0, 1)" for dtype in rounded)
+        given += f", tolerances={{{limits}}}"
+    if not plan.differentiable:
+        given += ", differentiable=False"
     last = f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
     check_names(plan, f"{formulas}{samples}{last}")
     text = "".join(line for name, line in IMPORTS.items() if re.search(rf"\b{name}\.", formulas))
@@ -94,7 +100,8 @@ def needs_samples(plan: Plan) -> bool:
 
 
 def is_bounded(plan: Plan) -> bool:
-    return any(values != RANGES[0] for values in plan.verified.ranges.values())
+    usual = (RANGES[0], INTEGER_RANGES[0])
+    return any(values not in usual for values in plan.verified.ranges.values())
 
 
 def sample_function(plan: Plan) -> str:
@@ -145,6 +152,9 @@ def masks_of(plan: Plan) -> dict[str, str]:
 
 def made(plan: Plan, name: str, shape: str) -> str:
     low, high = plan.verified.ranges[name]
+    if dtype := plan.dtypes.get(name):
+        least = f", low={int(low)}" if dtype != "bool" and low != INTEGER_RANGES[0][0] else ""
+        return f"make({shape}, dtype=torch.{dtype}{least})"
     bounds = "" if (low, high) == RANGES[0] else f", low={low}, high={high}"
     if (low, high) == MASK:  # finite differences would jump
         bounds += ", step=1.0, requires_grad=False"

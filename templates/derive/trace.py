@@ -19,11 +19,30 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .at_ties import passes_bounds
-from .graph import COLUMN, COMPARISONS, ROW, Node, cols, const, make, where
+from .graph import (
+    COLUMN,
+    COMPARISONS,
+    INTEGERS,
+    ROW,
+    Node,
+    cols,
+    const,
+    make,
+    tensor_argument,
+    where,
+    whole,
+)
 from .operations import OPERATIONS
 from .refusal import BY_HAND, NotDerived, refuse, traced_file
 from .rows_vocabulary import ROWS
-from .vocabulary import VOCABULARY, mask, real, unknown
+from .vocabulary import (
+    CONVERT,
+    OF_INTEGERS,
+    VOCABULARY,
+    mask,
+    real,
+    unknown,
+)
 
 
 def known_as(name: str) -> Callable[[type], type]:
@@ -45,12 +64,14 @@ class Traced(Tensor):
         is_own: whether the definition made it, so that it may be written to.
         is_squeezed: whether it has a value for each row, and no dimension for the columns.
         extent: of its shape, which may be more than the node's, as that of zeros_like is.
+        counts: the dtype of integers to which a mask was converted, of which the node is 0 or 1.
     """
 
     node: Node
     is_own: bool
     is_squeezed: bool
     extent: int
+    counts: str = ""
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     # Else torch would put the tensor first, in the order of no author's.
@@ -313,6 +334,17 @@ def as_node(value: Any) -> Any:
     return const(value) if type(value) in (int, float) else value
 
 
+def as_exact_node(value: Any) -> Any:
+    """The same beside integers, with which integers are compared as they are."""
+    if isinstance(value, Tensor) and not isinstance(value, Traced) and not value.dim():
+        value = value.item()
+    if type(value) is int:
+        return whole(value)
+    if isinstance(value, Integer) and not value.node.args:
+        return make("count", value=value.node.value)
+    return as_node(value)
+
+
 MAKING_CONSTANTS = ("tensor", "as_tensor", "scalar_tensor")
 # The dtypes to which they convert.
 OF_CONVERSIONS = {
@@ -320,8 +352,12 @@ OF_CONVERSIONS = {
     "double": torch.float64,
     "int": torch.int32,
     "long": torch.int64,
+    "short": torch.int16,
+    "char": torch.int8,
+    "byte": torch.uint8,
     "bool": torch.bool,
 }
+OF_INTEGER_DTYPES = {getattr(torch, name): name for name in INTEGERS}
 CONVERSIONS = ("to", "type", "type_as", *OF_CONVERSIONS)
 SAME = ("clone", "positive", "contiguous")
 # Names of arguments that torch has from NumPy.
@@ -545,7 +581,14 @@ class Recorder(TorchFunctionMode):
                     instead="give the result a name of its own",
                 )
             # It keeps its dtype.
-            written.node = mask(node) if written.node.is_bool else real(node)
+            if written.node.integer != node.integer:
+                raise refuse(
+                    "this writes values of another dtype to integers",
+                    instead="give the result a name of its own",
+                )
+            written.node = (
+                mask(node) if written.node.is_bool else node if node.integer else real(node)
+            )
             written.is_squeezed = is_squeezed
             return written
         return result
@@ -590,9 +633,16 @@ class Recorder(TorchFunctionMode):
     def computed(self, name: str, args: Any, kwargs: dict[str, Any]) -> Node:
         if name not in VOCABULARY:
             raise unknown(name)
-        operands = [as_node(a) for a in args]
+        convert = as_node
+        given = [a for a in (*args, *kwargs.values()) if isinstance(a, Traced)]
+        if any(a.node.integer for a in given):
+            if name in OF_INTEGERS:
+                convert = as_exact_node
+            elif not any(a.extent and not (a.node.dtype or a.counts) for a in given):
+                raise refuse(f"{name.strip('_')} of integers is not derived", instead=CONVERT)
+        operands = [convert(a) for a in args]
         try:
-            return VOCABULARY[name](*operands, **{k: as_node(v) for k, v in kwargs.items()})
+            return VOCABULARY[name](*operands, **{k: convert(v) for k, v in kwargs.items()})
         except TypeError:
             raise no_such_call(name, kwargs) from None
 
@@ -605,7 +655,7 @@ class Recorder(TorchFunctionMode):
 
     def attribute(self, name: str, tensor: Tensor) -> Any:
         if name == "dtype":
-            return self.dtype
+            return self.dtype_of(tensor)
         if name == "device":
             # Another one in each of two traces.
             return torch.device("cpu" if self.dtype == torch.float64 else "meta")
@@ -613,6 +663,12 @@ class Recorder(TorchFunctionMode):
             sizes = Sizes(self.dtype)
             return (sizes.last,) if tensor.extent == COLUMN else sizes
         raise unknown(name)
+
+    def dtype_of(self, tensor: Any) -> torch.dtype:
+        if not isinstance(tensor, Traced):
+            return self.dtype
+        dtype = tensor.node.dtype or tensor.counts
+        return getattr(torch, dtype) if dtype else self.dtype
 
     def same(self, name: str, tensor: Any) -> Traced:
         if name != "clone":
@@ -623,9 +679,13 @@ class Recorder(TorchFunctionMode):
         wanted = OF_CONVERSIONS.get(name)
         for value in (*args, *kwargs.values()):
             if isinstance(value, Traced):
-                wanted = self.dtype
+                wanted = self.dtype_of(value)
             elif isinstance(value, torch.dtype):
                 wanted = value
+        if wanted in OF_INTEGER_DTYPES:
+            return self.as_integers(tensor, OF_INTEGER_DTYPES[wanted])
+        if tensor.node.integer and wanted not in (self.dtype, torch.float32, torch.bool):
+            raise refuse(f"{name} converts integers to another dtype", instead=CONVERT)
         if wanted is not None and not wanted.is_complex:
             node = mask(tensor.node) if wanted == torch.bool else real(tensor.node)
             if node is not tensor.node:
@@ -634,8 +694,20 @@ class Recorder(TorchFunctionMode):
         by_itself = (torch.float32, torch.bool)
         if wanted in by_itself or (wanted == self.dtype and name in ("to", "type", "type_as")):
             # Of another dtype it is a copy, which no write is seen in.
-            return tensor if wanted in (self.dtype, torch.bool) else self.same("clone", tensor)
+            is_same = wanted in (self.dtype, torch.bool) and not tensor.counts
+            return tensor if is_same else self.same("clone", tensor)
         raise unknown(name)
+
+    def as_integers(self, tensor: Traced, dtype: str) -> Traced:
+        """A tensor of a dtype of integers; of masks they are 0 and 1, to compute with."""
+        node = tensor.node
+        if node.integer == dtype:
+            return tensor
+        is_mask = node.is_bool or node.op == "to_real"
+        node = real(node) if is_mask else make(f"to_{dtype}", node)
+        found = Traced.of(node, is_squeezed=tensor.is_squeezed, extent=tensor.extent)
+        found.counts = dtype if is_mask else ""
+        return found
 
 
 # Functions of math that a number may go through.
@@ -752,6 +824,7 @@ def trace(
     dtype: torch.dtype,
     file: str,
     columns: Collection[str] = (),
+    dtypes: Mapping[str, str] = {},
 ) -> tuple[Any, dict[Node, str]]:
     """What a definition returns, and the names that it gives to parts of it.
 
@@ -763,11 +836,13 @@ def trace(
         dtype: that the tensors say they have.
         file: of the definition.
         columns: the tensors that have a value for each column.
+        dtypes: of the tensors that have one of their own.
     """
     arguments: dict[str, Any] = dict(constants)
     for name in tensors:
-        op = "column" if name in columns else "tensor"
-        arguments[name] = Traced.of(make(op, value=name), is_own=False)
+        column = make("column", value=name)
+        node = column if name in columns else tensor_argument(name, dtypes.get(name, ""))
+        arguments[name] = Traced.of(node, is_own=False)
     for name, value in numbers.items():
         node = make("number", value=name)
         if isinstance(value, int):

@@ -34,11 +34,13 @@ class Result:
         name: its own, where there are several and the definition has one for it.
         of_row: whether there is one for each row, not for each element.
         is_squeezed: whether it has no dimension for the columns then.
+        dtype: its own, "bool" or of integers, where it has one. It has no gradient then.
     """
 
     name: str = OUTPUT
     of_row: bool = False
     is_squeezed: bool = False
+    dtype: str = ""
 
     @property
     def gradient(self) -> Gradient:
@@ -74,6 +76,7 @@ class Variant:
             variant is all that is printed then.
         statistics: of rows, by their names: what the forward returns besides, for the backward.
         with_statistics: the gradients as the kernel computes them, from these.
+        dtypes: of the tensors that have one of their own.
     """
 
     tensors: list[str]
@@ -86,6 +89,12 @@ class Variant:
     otherwise: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, Node] = field(default_factory=dict)
     with_statistics: Body = ()
+    dtypes: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def own(self) -> list[str]:
+        """The tensors that have the operator's dtype."""
+        return [name for name in self.tensors if name not in self.dtypes]
 
     @property
     def returned(self) -> Body:
@@ -103,8 +112,8 @@ class Variant:
         others = {node.value for node in outputs}
         for node in in_order(outputs):
             (compared if tells_0_from_1(node) else others).update(arg.value for arg in node.args)
-        found = [name for name in self.tensors if name in compared - others]
-        return found if len(found) < len(self.tensors) else []
+        found = [name for name in self.own if name in compared - others]
+        return found if len(found) < len(self.own) else []
 
     @property
     def tensors_and_statistics(self) -> list[str]:
@@ -130,7 +139,9 @@ class Variant:
         return {
             name: result.gradient
             for result in self.results
-            for name in ([] if result.of_row else self.whose_gradient_is(result.leaf))
+            for name in (
+                [] if result.of_row or result.dtype else self.whose_gradient_is(result.leaf)
+            )
         }
 
     @property

@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 from torch.overrides import TorchFunctionMode
 
-from .body import Body, each
+from .body import Body, each, nodes_of
 from .cpp_text import lowered, lowered_names
 from .definition import Definition, in_a_line
+from .graph import INTEGERS, TO_INTEGERS, in_order
 from .python_text import function, scope
 from .refusal import NotDerived
 from .rows_operations import summed_together
@@ -34,6 +35,12 @@ FEW_SPECIAL = (0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 6.0)
 RANGES = ((-2.0, 2.0), (0.1, 2.0), (-0.9, 0.9), (0.1, 0.9), (1.1, 3.0), (-2.0, -0.1))
 # Of a mask: these two alone.
 MASK = (0.0, 1.0)
+# Of integers: from the first, and less than the second. As the battery has them, and positive ones.
+INTEGER_RANGES = ((0.0, 10.0), (1.0, 10.0))
+# What a number is that integers are compared with: some of them.
+COMPARED = 3
+# Integers that floating numbers do not hold, of those that a dtype has.
+SPECIAL_INTEGERS = (0, 1, -1, COMPARED, 2, 2**24 + 1, 2**53 + 1)
 MOST_RANGES = 200
 COUNT = 500
 # Of more combinations of special values than this, so many are drawn.
@@ -119,12 +126,13 @@ FLOAT32, NO_HALF = "float32", "no_half"
 class Called(TorchFunctionMode):
     """The names of torch's functions that are called; of INSTEAD others are.
 
-    Where a definition converts to float32, as operators do of half types, float64 stays float64.
+    Where a definition converts to float32, as operators do of half types, float64 stays float64,
+    and integers become it.
     """
 
-    def __init__(self, names: set[str]) -> None:
+    def __init__(self, names: set[str], own: torch.dtype) -> None:
         super().__init__()
-        self.names = names
+        self.names, self.own = names, own
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -132,15 +140,22 @@ class Called(TorchFunctionMode):
         name = function.__name__
         self.names.add(name)
         args, kwargs = in_order_of_torch(name, args, kwargs or {})
-        if args and isinstance(args[0], Tensor) and args[0].dtype == torch.float64:
+        if args and isinstance(args[0], Tensor) and self.is_wide(args[0].dtype):
             if name == "float":
                 self.names.add(FLOAT32)
-                return args[0]
+                return args[0].double()
             if any(value is torch.float32 for value in (*args, *kwargs.values())):
                 self.names.add(FLOAT32)
                 args = [as_float64(a) for a in args]
                 kwargs = {k: as_float64(v) for k, v in kwargs.items()}
+        if in_place(name)[0].strip("_") == "pow" and all(isinstance(a, Tensor) for a in args):
+            # Of integers PyTorch's derivative takes one away, of the least, too.
+            args = [a if a.is_floating_point() else a.to(self.own) for a in args]
         return INSTEAD.get(name, function)(*args, **kwargs)
+
+    def is_wide(self, dtype: torch.dtype) -> bool:
+        is_integer = not (dtype.is_floating_point or dtype == torch.bool)
+        return dtype == torch.float64 or (is_integer and self.own == torch.float64)
 
 
 # What makes a tensor that another shares its memory with, or a write that derivatives do not see.
@@ -177,15 +192,21 @@ class Checked:
         self.nan_is_infinite = nan_is_infinite
         self.numbers = {**numbers, **switches}
         self.called: set[str] = set()
-        self.gradients = [str(result.gradient) for result in variant.results]
+        self.floating = [k for k, result in enumerate(variant.results) if not result.dtype]
+        self.gradients = [str(variant.results[k].gradient) for k in self.floating]
         self.names = [*variant.tensors, *self.numbers, *self.gradients, OUTPUT]
         self.names += variant.statistics
         # Results are expanded, statistics are not.
         of_rows = [*[None] * len(variant.results), *[""] * len(variant.statistics)]
         self.lowered_forward = self.compiled(lowered(variant.returned), True, of_rows)
-        gradients = each(summed_together, lowered(variant.with_statistics or variant.gradients))
-        self.lowered_backward = self.compiled(gradients, is_lowered=True)
-        self.backward = self.compiled(variant.gradients)
+        kernels = variant.gradients_of(variant.own, variant.with_statistics or variant.gradients)
+        self.lowered_backward = self.compiled(each(summed_together, lowered(kernels)), True)
+        self.backward = self.compiled(variant.gradients_of(variant.own))
+        nodes = [n for n in in_order(nodes_of(variant.forward)) if n.op in TO_INTEGERS]
+        # What becomes integers, of which each holds so much.
+        self.rounded = [n for n in nodes if not (n.args[0].dtype or n.args[0].is_number)]
+        if self.rounded:
+            self.before_rounding = self.compiled(tuple(n.args[0] for n in self.rounded))
 
     def compiled(
         self, body: Body, is_lowered: bool = False, of_rows: Sequence[str | None] = ()
@@ -217,7 +238,7 @@ class Checked:
         """
         absent = dict.fromkeys(self.variant.absent)
         try:
-            with Called(self.called):
+            with Called(self.called, tensors[self.variant.own[0]].dtype):
                 return one_tuple(self.definition.carried(**tensors, **self.numbers, **absent))
         except Exception as error:
             raise Undefined(
@@ -247,9 +268,9 @@ class Checked:
     def labels(self) -> list[str]:
         """What is compared: the values, then the gradients."""
         values = ["the value"]
-        if len(self.gradients) > 1:
+        if len(self.variant.results) > 1:
             values = [f"the value of {result.name}" for result in self.variant.results]
-        return values + [f"the gradient of {name}" for name in self.variant.tensors]
+        return values + [f"the gradient of {name}" for name in self.variant.own]
 
     def fail(self, what: str) -> Disagrees:
         absent = "".join(f", {name}=None" for name in self.variant.absent)
@@ -261,6 +282,9 @@ class Checked:
             cause = "what it writes to is also seen where its memory is shared, as by y.detach(), "
             cause += "and what is written under no_grad has the gradients of before: give the "
             cause += "result of the write a name of its own, or "
+        elif any(dtype != "bool" for dtype in self.variant.dtypes.values()):
+            cause = "PyTorch may compute in integers where they meet floating tensors: convert "
+            cause += "them first, as k.to(x.dtype) does, or "
         elif self.numbers and self.called & {*MAKING_CONSTANTS}:
             cause = "torch.tensor(a) is float32, and so is what is made of it alone: compute with "
             cause += "the numbers themselves, by math, or "
@@ -273,7 +297,7 @@ class Checked:
         """Whether the definition calls a torch.autograd.Function."""
         tensors = self.random([RANGES[0]] * len(self.variant.tensors))
         with contextlib.suppress(Undefined):
-            values = self.define({name: t.requires_grad_() for name, t in tensors.items()})
+            values = self.define(self.leaves(tensors))
             seen, left = set(), [value.grad_fn for value in values]
             while left:
                 if (node := left.pop()) is not None and node not in seen:
@@ -286,7 +310,7 @@ class Checked:
     @property
     def like(self) -> str:
         """A tensor of the shape of the gradients."""
-        return self.gradients[0]
+        return (self.gradients or self.variant.own)[0]
 
     # ----- values
 
@@ -296,7 +320,7 @@ class Checked:
         generator = torch.Generator().manual_seed(seed)
         shapes = self.shapes(shape or self.shape)
         return {
-            name: drawn(limits, size, generator)
+            name: drawn(limits, size, generator, self.variant.dtypes.get(name, ""))
             for name, limits, size in zip(self.variant.tensors, ranges, shapes, strict=True)
         }
 
@@ -307,13 +331,59 @@ class Checked:
     def special(self) -> dict[str, Tensor]:
         count = len(self.variant.tensors)
         values = SPECIAL if count < 3 else FEW_SPECIAL if count < 5 else FEW_SPECIAL[:3]
-        if len(values) ** count <= MOST_SPECIAL:
-            rows = list(itertools.product(values, repeat=count))
+        of_each = [
+            self.special_integers(dtype) if (dtype := self.variant.dtypes.get(name)) else values
+            for name in self.variant.tensors
+        ]
+        if math.prod(map(len, of_each)) <= MOST_SPECIAL:
+            rows = list(itertools.product(*of_each))
         else:
             draw = random.Random(0)
-            rows = [tuple(draw.choices(values, k=count)) for _ in range(MOST_SPECIAL)]
-        columns = torch.tensor(rows, dtype=torch.float64)
-        return {name: columns[:, k].clone() for k, name in enumerate(self.variant.tensors)}
+            rows = [tuple(draw.choices(of)[0] for of in of_each) for _ in range(MOST_SPECIAL)]
+        return {
+            name: torch.tensor([row[k] for row in rows], dtype=self.dtype_of(name))
+            for k, name in enumerate(self.variant.tensors)
+        }
+
+    def special_integers(self, dtype: str) -> Sequence[int]:
+        if dtype == "bool":
+            return (0, 1)
+        all_of_it = INTEGERS[dtype]
+        numbers = [v for v in self.numbers.values() if type(v) is int]
+        found = (*SPECIAL_INTEGERS, *numbers, all_of_it[0], all_of_it[-1], all_of_it[-2])
+        return [value for value in dict.fromkeys(found) if value in all_of_it]
+
+    def dtype_of(self, name: str) -> torch.dtype:
+        return getattr(torch, self.variant.dtypes.get(name, "float64"))
+
+    def leaves(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors, of which those that may have a gradient require it."""
+        own = self.variant.own
+        return {n: t.clone().requires_grad_() if n in own else t for n, t in tensors.items()}
+
+    def own(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those of the tensors that have the operator's dtype."""
+        return {name: tensors[name] for name in self.variant.own}
+
+    def converted(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
+        """The tensors, of another dtype as the operator's."""
+        own = self.variant.own
+        return {name: t.to(dtype) if name in own else t for name, t in tensors.items()}
+
+    def fits(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Where all that becomes integers is in the range of these: else it may be any."""
+        fit = torch.ones((), dtype=torch.bool)
+        if not self.rounded:
+            return fit
+        values = [tensors[self.variant.own[0]]]
+        grads = dict.fromkeys(self.gradients, values[0])
+        found = self.before_rounding(tensors, grads, values)
+        for node, value in zip(self.rounded, found, strict=True):
+            all_of_it = INTEGERS[node.integer]
+            # Of int64 the largest is none of float64.
+            most = min(all_of_it[-1], 2**62)
+            fit = fit & (value.trunc() >= all_of_it[0]) & (value.trunc() <= most)
+        return fit
 
     @functools.cached_property
     def ranges(self) -> list[Range]:
@@ -335,7 +405,7 @@ class Checked:
                 except Undefined as error:
                     raised = raised or error
                     continue
-                if are_tame(found):
+                if are_tame(found) and self.fits(tensors).all():
                     rough = rough or ranges
                     if self.is_accurate_within(ranges):
                         return ranges
@@ -350,34 +420,47 @@ class Checked:
 
     def candidates_with_masks(self) -> Iterator[list[Range]]:
         """Those for the tensors: first such that masks are some."""
-        masks = self.variant.masks
-        for limits in candidates(len(self.variant.tensors) - len(masks)):
-            others = iter(limits)
-            yield [MASK if name in masks else next(others) for name in self.variant.tensors]
-        if masks:
-            yield from candidates(len(self.variant.tensors))
+        given, dtypes = self.variant.masks, self.variant.dtypes
+        has_integers = any(dtype != "bool" for dtype in dtypes.values())
+        for masks, of_integers in itertools.product(
+            [given, []] if given else [[]], INTEGER_RANGES if has_integers else INTEGER_RANGES[:1]
+        ):
+            for limits in candidates(len(self.variant.own) - len(masks)):
+                others = iter(limits)
+                yield [
+                    (RANGES[0] if dtypes[name] == "bool" else of_integers)
+                    if name in dtypes
+                    else MASK
+                    if name in masks
+                    else next(others)
+                    for name in self.variant.tensors
+                ]
 
     def is_accurate_within(self, ranges: Sequence[Range]) -> bool:
         """Whether float32 suffices for the definition and its gradients, all over the ranges."""
         tensors = self.random(ranges, seed=4, shape=(MANY_ELEMENTS,))
         ones = dict.fromkeys(self.gradients, torch.ones(1, dtype=torch.float64))
-        rounded = {name: t.float() for name, t in tensors.items()}
+        rounded = self.converted(tensors, torch.float32)
         rough = self.expected(rounded, {name: g.float() for name, g in ones.items()})
-        exact = self.expected({name: t.double() for name, t in rounded.items()}, ones)
+        exact = self.expected(self.converted(rounded, torch.float64), ones)
         return are_close(zip(rough, exact, strict=True))
 
     def expected(self, tensors: Mapping[str, Tensor], grads: Mapping[str, Tensor]) -> list[Tensor]:
         """The values and gradients of PyTorch."""
-        leaves = {name: t.clone().requires_grad_() for name, t in tensors.items()}
+        leaves = self.leaves(tensors)
         values = self.define(leaves)
         try:
-            found = differentiated(values, leaves, grads)
+            found = differentiated(self.of_floating(values), self.own(leaves), grads)
         except RuntimeError as error:
             raise NotDerived(
                 f"{self.definition.place}: PyTorch has no derivative of it ({error}); "
                 "say it in other operations"
             ) from None
         return [*(value.detach() for value in values), *found]
+
+    def of_floating(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Those of the results that have gradients."""
+        return [values[k] for k in self.floating]
 
     # ----- checks
 
@@ -404,10 +487,11 @@ class Checked:
 
     def check_shape(self, shapes: Sequence[tuple[int, ...]]) -> None:
         tensors = {
-            name: torch.full(shape, 0.5, dtype=torch.float64)
+            name: torch.full(shape, 0.5, dtype=torch.float64).to(self.dtype_of(name))
             for name, shape in zip(self.variant.tensors, shapes, strict=True)
         }
-        self.check_results(tensors, [torch.broadcast_shapes(*shapes)] * len(self.gradients))
+        whole = torch.broadcast_shapes(*shapes)
+        self.check_results(tensors, [whole] * len(self.variant.results))
 
     def check_results(self, tensors: Mapping[str, Tensor], wanted: Sequence[Sequence[int]]) -> None:
         """Refuses results of other shapes, or of another dtype than the tensors'.
@@ -420,16 +504,17 @@ class Checked:
                 raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(shape)}")
         for dtype in (torch.float64, torch.bfloat16, torch.float16):
             try:
-                values = self.define({name: t.to(dtype) for name, t in tensors.items()})
+                values = self.define(self.converted(tensors, dtype))
             except Undefined:
                 self.called.add(NO_HALF)
                 continue
-            for value in values:
-                if value.dtype != dtype:
+            for value, result in zip(values, self.variant.results, strict=True):
+                wanted_dtype = getattr(torch, result.dtype) if result.dtype else dtype
+                if value.dtype != wanted_dtype:
                     raise another_dtype(self.definition, dtype, value.dtype)
 
     def gradients_of_outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        like = next(iter(tensors.values()))
+        like = tensors[self.variant.own[0]]
         generator = torch.Generator().manual_seed(1)
         return {
             name: torch.rand(like.shape, generator=generator, dtype=torch.float64).to(like.dtype)
@@ -440,11 +525,11 @@ class Checked:
     def agree(self, tensors: Mapping[str, Tensor], error: float = 1e-12) -> None:
         grads = self.gradients_of_outputs(tensors)
         values = self.expected(tensors, grads)
-        wanted = dict(zip(self.labels(), values, strict=True))
+        wanted, fit = dict(zip(self.labels(), values, strict=True)), self.fits(tensors)
         for label, found in self.results(tensors, grads, values):
             expected = wanted[label]
             found = found.expand_as(expected)
-            close = self.are_equal(label, found, expected, error)
+            close = self.are_equal(label, found, expected, error) | ~fit
             if not close.all():
                 other = self.expected_one_by_one(tensors, grads)[label]
                 close |= self.are_equal(label, found, other, error)
@@ -458,9 +543,11 @@ class Checked:
 
     def are_equal(self, label: str, found: Tensor, expected: Tensor, error: float) -> Tensor:
         """Where they are, up to rounding."""
+        if not expected.is_floating_point():
+            return (found == expected) & (found.dtype == expected.dtype)
         limit = error * largest(expected)
         close = torch.isclose(found, expected, rtol=ERROR, atol=limit, equal_nan=True)
-        if self.nan_is_infinite and label not in self.labels()[: len(self.gradients)]:
+        if self.nan_is_infinite and label not in self.labels()[: len(self.variant.results)]:
             close |= found.isinf() & expected.isnan()
         return close
 
@@ -484,7 +571,7 @@ class Checked:
         values: Sequence[Tensor],
     ) -> list[tuple[str, Tensor]]:
         """What was derived, by its labels: the gradients once as in C++, once as in Python."""
-        given, count = (tensors, grads, values), len(self.gradients)
+        given, count = (tensors, grads, values), len(self.variant.results)
         with torch.no_grad():
             forward = self.lowered_forward(*given)
             found = list(zip(self.labels()[:count], forward, strict=False))
@@ -495,14 +582,16 @@ class Checked:
 
     def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:
         """As close to the result in float64 as the definition, but for a few roundings."""
-        rounded = {name: t.float() for name, t in tensors.items()}
-        exact = {name: t.double() for name, t in rounded.items()}
+        rounded = self.converted(tensors, torch.float32)
+        exact = self.converted(rounded, torch.float64)
         grads = self.gradients_of_outputs(rounded)
         truths = self.expected(exact, {name: grad.double() for name, grad in grads.items()})
         theirs = self.expected(rounded, grads)
         both = dict(zip(self.labels(), zip(truths, theirs, strict=True), strict=True))
         eps = torch.finfo(torch.float32).eps
         for label, found in self.results(rounded, grads, theirs):
+            if not both[label][0].is_floating_point():
+                continue  # what rounding decides is as in float64, but for few elements
             if found.dtype != torch.float32:
                 raise self.fail(f"{label} of torch.float32 is {found.dtype}")
             true, their = both[label]
@@ -519,12 +608,14 @@ class Checked:
 
     def agree_twice(self, tensors: Mapping[str, Tensor]) -> None:
         """The derivative of the backward, of which the operator has the Python alone."""
-        tensors = {n: t.requires_grad_() for n, t in tensors.items()}
+        tensors = self.leaves(tensors)
+        own = self.own(tensors)
         grads = {n: g.requires_grad_() for n, g in self.gradients_of_outputs(tensors).items()}
-        leaves = [*grads.values(), *tensors.values()]
+        leaves = [*grads.values(), *own.values()]
         try:
             values = self.define(tensors)
-            wanted = second(differentiated(values, tensors, grads, create_graph=True), leaves)
+            first = differentiated(self.of_floating(values), own, grads, create_graph=True)
+            wanted = second(first, leaves)
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise NotDerived(
@@ -532,13 +623,19 @@ class Checked:
                 "say it in other operations"
             ) from None
         found = second(self.backward(tensors, grads, values), leaves)
-        for label, a, b in zip((*grads, *tensors), found, wanted, strict=True):
+        for label, a, b in zip((*grads, *own), found, wanted, strict=True):
             if not torch.allclose(a, b, rtol=1e-7, atol=1e-8, equal_nan=True):
                 raise self.fail(f"the second derivative by {label}")
 
 
-def drawn(limits: Range, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+def drawn(
+    limits: Range, shape: tuple[int, ...], generator: torch.Generator, dtype: str = ""
+) -> Tensor:
     low, high = limits
+    if dtype:
+        low, high = (0, 2) if dtype == "bool" else limits
+        values = torch.randint(int(low), int(high), shape, generator=generator)
+        return values.to(getattr(torch, dtype))
     values = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
     if limits == MASK:
         values = values.round()
@@ -549,12 +646,13 @@ def drawn(limits: Range, shape: tuple[int, ...], generator: torch.Generator) -> 
 
 def are_small(found: Sequence[Tensor]) -> bool:
     """Whether no value or gradient is large, and there is something besides zeros."""
-    return all((t.abs() < LARGE).all() for t in found) and any(t.any() for t in found)
+    floating = [t for t in found if t.is_floating_point()]
+    return all((t.abs() < LARGE).all() for t in floating) and any(t.any() for t in found)
 
 
 def are_of_one_magnitude(found: Sequence[Tensor]) -> bool:
     """Whether none is much larger than the median of those that are not zero."""
-    sizes = [t.abs()[t != 0] for t in found]
+    sizes = [t.abs()[t != 0] for t in found if t.is_floating_point()]
     return all((t.isfinite() & (t < LARGE * t.median())).all() for t in sizes if len(t))
 
 
@@ -607,6 +705,7 @@ def are_close(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
     return all(
         torch.allclose(a.double(), b, rtol=error, atol=error * greatest(b), equal_nan=True)
         for a, b in pairs
+        if b.is_floating_point()
     )
 
 
@@ -881,7 +980,9 @@ def verify(
         shapes = [each.broadcasts() for each in every(own)]
         functions = frozenset().union(*(each.called for each in every(own)))
         about_rows = about(every(own))
-        if len(definition.schema.settings) < 2:
+        compared = compared_numbers(variants)
+        own |= dict.fromkeys(compared, COMPARED)
+        if len(definition.schema.settings) < 2 and not compared:
             try:
                 found = [ranges(every(numbers)) for numbers in battery_numbers(definition)]
                 if all(other == found[0] for other in found):
@@ -889,6 +990,12 @@ def verify(
             except Undefined:
                 pass
         return Verified(all(shapes), ranges(every(own)), own, *about_rows, functions)
+
+
+def compared_numbers(variants: Sequence[Variant]) -> list[str]:
+    """The number arguments with which integers are compared, which those of samples may not be."""
+    nodes = in_order([node for v in variants for node in nodes_of(v.forward)])
+    return [str(node.value) for node in nodes if node.op == "count"]
 
 
 def about(every: Sequence[Checked]) -> tuple[int, int, bool]:

@@ -11,7 +11,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .graph import COMPARISONS, Node, const, is_const, lift, make, where
+from .graph import (
+    COMPARISONS,
+    INTEGERS,
+    Node,
+    const,
+    is_const,
+    lift,
+    make,
+    where,
+    whole,
+)
 from .operations import FUNCTIONS
 from .refusal import BY_HAND, NotDerived, refuse
 
@@ -23,29 +33,75 @@ def words(text: str) -> list[str]:
 
 
 def real(value: Any) -> Node:
-    """A mask as 0 and 1."""
+    """A mask as 0 and 1, integers as numbers of the arithmetic."""
     node = lift(value)
-    if not node.is_bool:
-        return node
-    return const(float(bool(node.value))) if node.op == "const" else make("to_real", node)
+    if node.op == "const":
+        return const(float(node.value)) if type(node.value) is not float else node  # type: ignore[arg-type]
+    if node.op == "count":
+        return make("number", value=node.value)
+    if node.integer:
+        return make("from_integer", node)
+    return make("to_real", node) if node.is_bool else node
 
 
 def mask(value: Any) -> Node:
     node = lift(value)
     if node.is_bool:
         return node
+    if node.integer:
+        return make("ne", node, whole(0))
     return const(bool(node.value)) if node.op == "const" else make("ne", node, const(0))
 
 
 def bools(value: Any) -> Node:
-    """A mask that has to be one: tensors that are arguments are none."""
+    """A mask that has to be one."""
     node = lift(value)
+    if node.integer:
+        raise refuse("a mask is of bools, and this is of integers", instead="compare it, k != 0")
     if not (node.is_bool or node.is_number):
         raise refuse(
-            "a mask is of bools, and the tensors that are arguments have a floating dtype",
-            instead="pass it as zeros and ones, and say mask > 0",
+            "a mask is of bools, and a Tensor has a floating dtype",
+            instead="annotate the argument, mask: Annotated[Tensor, torch.bool] or "
+            "torch.BoolTensor, or pass it as zeros and ones, and say mask > 0",
         )
     return mask(node)
+
+
+CONVERT = "convert them first, as k.to(x.dtype) does"
+# What is of integers as they are; by all else they are converted where they meet floating tensors.
+OF_INTEGERS = {*COMPARISONS, *words("where masked_fill logical_and logical_or logical_xor")}
+OF_INTEGERS |= {*words("logical_not __eq__ __ne__ greater greater_equal less less_equal not_equal")}
+
+
+def is_of_tensors(node: Node) -> bool:
+    """Whether it is of tensors that have the operator's dtype."""
+    return not (node.is_number or node.dtype)
+
+
+def as_integer(value: Any, dtype: str) -> Node:
+    """What meets integers of a dtype, which it does not change."""
+    node = lift(value)
+    if node.integer and not node.is_number:
+        return node
+    if node.op == "count":
+        if dtype == "int64":
+            return node
+        raise refuse(
+            f"a number may be none that {dtype} holds",
+            instead="convert the tensor, k.to(torch.int64)",
+        )
+    if node.op == "const" and type(node.value) is int:
+        if node.value in INTEGERS[dtype]:
+            return node
+        raise refuse(f"{node.value} is beyond what {dtype} holds", instead="give it another")
+    what = "bools" if node.is_bool else "a number that is no integer"
+    raise refuse(f"integers meet {what}", instead=CONVERT)
+
+
+def exactly(*nodes: Node) -> tuple[Node, ...]:
+    """Integers, and numbers that meet them."""
+    dtype = next(node.integer for node in nodes if node.integer and not node.is_number)
+    return tuple(as_integer(node, dtype) for node in nodes)
 
 
 def says(*names: str) -> Callable[[Callable[..., Node]], Callable[..., Node]]:
@@ -68,8 +124,26 @@ for _name in [
     *words("logaddexp logaddexp2 xlogy"),
 ]:
     VOCABULARY[_name] = call(_name)
+
+
+def compare(op: str) -> Callable[..., Node]:
+    """Of integers as they are."""
+
+    def compared(x: Any, y: Any) -> Node:
+        x, y = lift(x), lift(y)
+        dtype = x.integer or y.integer
+        if dtype and not (is_of_tensors(x) or is_of_tensors(y)):
+            return make(op, *exactly(x, y))
+        for one, other in ((x, y), (y, x)):
+            if one.is_bool and op in ("eq", "ne") and type(other.value) is bool:
+                return one if (op == "eq") == other.value else make("not", one)
+        return make(op, real(x), real(y))
+
+    return compared
+
+
 for _name in COMPARISONS:
-    VOCABULARY[_name] = call(_name)
+    VOCABULARY[_name] = compare(_name)
 for _other, _name in {
     "__eq__": "eq",
     "__ne__": "ne",
@@ -78,6 +152,9 @@ for _other, _name in {
     "less": "lt",
     "less_equal": "le",
     "not_equal": "ne",
+}.items():
+    VOCABULARY[_other] = compare(_name)
+for _other, _name in {
     "sgn": "sign",
     "absolute": "abs",
     "negative": "neg",
@@ -282,6 +359,18 @@ for _name, _method in {"and": "and", "or": "or", "xor": "xor", "not": "invert"}.
     says(_name, f"bitwise_{_name}", f"__{_method}__")(of_bools(VOCABULARY[f"logical_{_name}"]))
 
 
+def branches_of(yes: Node, no: Node) -> tuple[Node, Node]:
+    """What a choice takes: integers of one dtype, or numbers of the arithmetic."""
+    dtypes = {node.integer for node in (yes, no) if node.integer and not node.is_number}
+    if not dtypes or is_of_tensors(yes) or is_of_tensors(no):
+        return real(yes), real(no)
+    if len(dtypes) > 1:
+        raise refuse(f"where of {' and '.join(sorted(dtypes))}", instead="convert one, by .to()")
+    (dtype,) = dtypes
+    chosen = [as_integer(node, dtype) for node in (yes, no)]
+    return tuple(n if n.integer else make(f"to_{dtype}", n) for n in chosen)  # type: ignore[return-value]
+
+
 @says("where")
 def _where(condition: Any, *branches: Any) -> Node:
     if len(branches) != 2:
@@ -291,12 +380,15 @@ def _where(condition: Any, *branches: Any) -> Node:
         condition, yes = yes, condition  # x.where(condition, no)
     if lift(yes).is_bool and lift(no).is_bool:
         return make("where", bools(condition), lift(yes), lift(no))
-    return make("where", bools(condition), real(yes), real(no))
+    return make("where", bools(condition), *branches_of(lift(yes), lift(no)))
 
 
 @says("masked_fill")
 def _masked_fill(x: Any, condition: Any, value: Any) -> Node:
-    of_its_dtype = mask if lift(x).is_bool else real
+    x = lift(x)
+    if x.integer and not is_of_tensors(lift(value)):
+        return where(bools(condition), *branches_of(lift(value), x))
+    of_its_dtype = mask if x.is_bool else real
     return where(bools(condition), of_its_dtype(value), of_its_dtype(x))
 
 

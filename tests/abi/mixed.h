@@ -1,5 +1,6 @@
 // Formulas of tensors of several dtypes, for tests/test_mixed_dtypes.py: in a library of their own, and in a package.
 #include "elementwise.h"
+#include "sums.h"
 
 namespace extension_cpp::mixed {
 
@@ -15,6 +16,9 @@ const Operator kWide{
     "wide(Tensor a, Tensor b, Tensor c) -> (Tensor, Tensor)", "...:uint8, ..., ...:float64 -> ...:float64, ...:sum"};
 const Operator kCounted{"counted(Tensor x, Tensor mask) -> Tensor", "..., ...:bool -> ..."};
 const Operator kTwice{"twice(Tensor x) -> (Tensor, Tensor)", "... -> ..., ..."};
+const Operator kGated{
+    "gated(Tensor grad, Tensor x, Tensor mask, Tensor weight, Tensor count, Tensor? bias) -> (Tensor, Tensor, Tensor)",
+    "..., ..., ...:bool, ..., ...:int64, ... -> =x, =weight, =bias"};
 const Operator kUnfit{"unfit(Tensor x, Tensor mask) -> Tensor", "..., ...:any -> ..."};
 
 template <class A>
@@ -76,6 +80,21 @@ struct Twice {
   HOST_DEVICE Results<A, A> operator()(A x) const { return {x, x + x}; }
 };
 
+// The gradients of (mask ? x * weight : 0) * count + bias.
+template <class A>
+struct Gated {
+  HOST_DEVICE Values<A, 3> operator()(A grad, A x, bool mask, A weight, int64_t count) const {
+    const A given = (mask ? grad : A(0)) * static_cast<A>(count);
+    return {given * weight, given * x, grad};
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor> gated(
+    const Tensor& grad, const Tensor& x, const Tensor& mask, const Tensor& weight, const Tensor& count,
+    const std::optional<Tensor>& bias) {
+  return elementwise_with_sums<Gated, 2>(kGated, grad, x, mask, weight, count, unread(bias));
+}
+
 void step(Tensor& param, const Tensor& grad, Tensor& moment, double rate, double decay) {
   kStep.check(param, grad, moment);
   std::array<Tensor, 2> outputs{param, moment};
@@ -87,7 +106,7 @@ void step(Tensor& param, const Tensor& grad, Tensor& moment, double rate, double
 TORCH_LIBRARY_FRAGMENT(NAMESPACE, m) {
   using namespace extension_cpp::mixed;
   for (const extension_cpp::Operator* op :
-       {&kMasked, &kCodes, &kStep, &kPlaces, &kLess, &kWide, &kCounted, &kTwice, &kUnfit}) {
+       {&kMasked, &kCodes, &kStep, &kPlaces, &kLess, &kWide, &kCounted, &kTwice, &kGated, &kUnfit}) {
     m.def(op->schema());
   }
 }
@@ -103,5 +122,6 @@ TORCH_LIBRARY_IMPL(NAMESPACE, BACKEND, m) {
   m.impl("wide", TORCH_BOX((elementwise_kernel<kWide, Wide>)));
   m.impl("counted", TORCH_BOX((elementwise_kernel<kCounted, Counted>)));
   m.impl("twice", TORCH_BOX((elementwise_kernel<kTwice, Twice>)));
+  m.impl("gated", TORCH_BOX(&gated));
   m.impl("unfit", TORCH_BOX((elementwise_kernel<kUnfit, Chosen>)));
 }
