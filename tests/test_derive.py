@@ -1504,6 +1504,221 @@ def test_shapes_of_an_elementwise_function(define):
         derive(read(define(source), "*rows n, n -> *rows n"))
 
 
+# ----- tensors of several dtypes
+
+ANNOTATED = [
+    *("torch.BoolTensor", "Annotated[Tensor, torch.bool]", '"torch.BoolTensor"'),
+    *('Annotated[Tensor, "b n", torch.bool]', "Annotated[torch.BoolTensor, 'b n']", "Mask"),
+]
+
+
+@pytest.mark.parametrize("annotation", ANNOTATED)
+@pytest.mark.parametrize("future", ["", "from __future__ import annotations\n"])
+def test_a_dtype_is_said_by_the_annotation(annotation, future, define):
+    head = f"{future}{HEAD}from typing import Annotated\nMask = Annotated[Tensor, torch.bool]\n"
+    source = f"def f(x: Tensor, mask: {annotation}) -> Tensor:\n    return x * mask"
+    definition = read(define(source, head=head))
+    assert definition.dtypes == {"mask": "bool"}
+    written = texts(planned(definition))
+    assert (
+        "operator()(A x, bool mask) const { return x * (mask ? A(1) : A(0)); }" in written["f.cpp"]
+    )
+    # Where it is carried to, the annotation evaluates.
+    exec(written["spec.py"].partition("spec = ")[0], {})
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        *("torch.BoolTensor | None", "Annotated[Tensor, torch.bool] | None"),
+        *("Optional[torch.BoolTensor]", "Annotated[Tensor | None, torch.bool]"),
+    ],
+)
+def test_a_dtype_of_what_is_optional(annotation, define):
+    head = f"{HEAD}from typing import Annotated, Optional\n"
+    source = f"def f(x: Tensor, mask: {annotation} = None) -> Tensor:\n"
+    source += "    return x if mask is None else x * mask"
+    plan = planned(read(define(source, head=head)))
+    assert plan.own.schema == "f(Tensor x, Tensor? mask=None) -> Tensor"
+    assert plan.own.line == "..., ...:bool -> ..."
+    assert [variant.dtypes for variant in plan.variants] == [{"mask": "bool"}, {}]
+
+
+def test_what_else_an_annotation_says_is_passed_over(define):
+    head = f"{HEAD}from typing import Annotated\n"
+    source = 'def f(x: Annotated[Tensor, "b n"], a: Annotated[float, torch.bool]) -> Tensor:\n'
+    plan = planned(read(define(f"{source}    return x * a", head=head)))
+    assert plan.own.line == "*shape -> *shape"
+    assert plan.own.schema == "f(Tensor x, float a) -> Tensor"
+
+
+@pytest.mark.parametrize(
+    ("expression", "formula"),
+    [
+        ("x * mask", "mul(x, to_real(mask))"),
+        ("mask * x", "mul(to_real(mask), x)"),
+        ("x.masked_fill(~mask, 2)", "where(not(mask), 2.0, x)"),
+        ("torch.where(mask & (x > 0), x, 0)", "where(and(mask, gt(x, 0.0)), x, 0.0)"),
+        ("x.where(mask | other, 0)", "where(or(mask, other), x, 0.0)"),
+        ("x.where(mask ^ other, 0)", "where(ne(mask, other), x, 0.0)"),
+        ("x.where(torch.logical_not(mask), 0)", "where(not(mask), x, 0.0)"),
+        ("x.where(mask == False, 0)", "where(not(mask), x, 0.0)"),
+        ("x.where(mask != False, 0)", "where(mask, x, 0.0)"),
+        ("x.where(True == mask, 0)", "where(mask, x, 0.0)"),
+        ("x * mask.to(x.dtype)", "mul(x, to_real(mask))"),
+        ("x - mask.type_as(x)", "sub(x, to_real(mask))"),
+        ("x * (1 - mask.float()).to(x.dtype)", "mul(x, sub(1.0, to_real(mask)))"),
+        ("x.where(mask.to(mask.dtype), 0)", "where(mask, x, 0.0)"),
+        # Integers, as they are.
+        ("x.where(k == 3, 0)", "where(eq(k, 3), x, 0.0)"),
+        ("x.where(-1 < k, 0)", "where(gt(k, -1), x, 0.0)"),
+        ("x.where(k.ne(n), 0)", "where(ne(k, n), x, 0.0)"),
+        ("x.where(n > k, 0)", "where(lt(k, n), x, 0.0)"),
+        ("x.where(torch.less(k, torch.tensor(3)), 0)", "where(lt(k, 3), x, 0.0)"),
+        ("x.where(k == j, 0)", "where(eq(k, j), x, 0.0)"),
+        ("x.where(j.to(torch.int64) == n, 0)", "where(eq(to_int64(j), n), x, 0.0)"),
+        ("x.where(k.bool(), 0)", "where(ne(k, 0), x, 0.0)"),
+        ("x.where(torch.logical_and(k, mask), 0)", "where(and(ne(k, 0), mask), x, 0.0)"),
+        ("x * torch.where(mask, k, n)", "mul(x, from_integer(where(mask, k, n)))"),
+        ("x * j.masked_fill(mask, 7)", "mul(x, from_integer(where(mask, to_int32(7), j)))"),
+        ("x * k.to(torch.uint8)", "mul(x, from_integer(to_uint8(k)))"),
+        ("x * k.to(k.dtype)", "mul(x, from_integer(k))"),
+        # Converted, where they meet floating tensors.
+        ("x * k", "mul(x, from_integer(k))"),
+        ("x.where(k > x, n)", "where(gt(from_integer(k), x), x, n)"),
+        ("x.where(mask, k)", "where(mask, x, from_integer(k))"),
+        ("x * (k.to(x.dtype) / 3)", "mul(x, div(from_integer(k), 3.0))"),
+        ("x * k.type_as(x)", "mul(x, from_integer(k))"),
+        ("(x * k.float()).to(x.dtype)", "mul(x, from_integer(k))"),
+        ("x * k.to(torch.float32).to(x.dtype)", "mul(x, from_integer(k))"),
+        ("x.long() * x", "mul(from_integer(to_int64(x)), x)"),
+    ],
+)
+def test_formulas_of_several_dtypes(expression, formula, formulas):
+    arguments = {
+        "mask": "torch.BoolTensor",
+        "other": "torch.BoolTensor",
+        "k": "torch.LongTensor",
+        "j": "torch.IntTensor",
+        "n": "int",
+    }
+    used = [f"{a}: {of}" for a, of in arguments.items() if re.search(rf"\b{a}\b", expression)]
+    text = formulas(f"def f(x: Tensor, {', '.join(used)}) -> Tensor:\n    return {expression}")
+    assert text.startswith(f"({formula}, ")
+
+
+@pytest.mark.parametrize(
+    ("expression", "line"),
+    [
+        ("x > 0", "*shape -> *shape:bool"),
+        ("x.to(torch.int8)", "*shape -> *shape:int8"),
+        ("x.short()", "*shape -> *shape:int16"),
+        ("(x > 0).to(torch.uint8)", "*shape -> *shape:uint8"),
+        ("(x > 0).int()", "*shape -> *shape:int32"),
+        ("(x > 0).int().to(torch.int64)", "*shape -> *shape:int64"),
+        ("(x > 0).int().to(x.dtype)", "*shape -> *shape"),
+        ("(x, x.isnan())", "*shape -> *shape, *shape:bool"),
+    ],
+)
+def test_results_of_other_dtypes(expression, line, define):
+    returned = "tuple[Tensor, Tensor]" if "(x, " in expression else "Tensor"
+    plan = planned(read(define(f"def f(x: Tensor) -> {returned}:\n    return {expression}")))
+    assert plan.own.line == line
+
+
+def test_what_has_no_floating_result_has_no_derivative(define):
+    written = texts(planned(read(FUNCTIONS["codes"])))
+    assert 'registration.register_no_autograd("extension_cpp::codes")' in written["ops.py"]
+    assert "_backward" not in written["ops.py"] + written["codes.cpp"]
+    assert "It is int8 and has no derivative; values beyond int8 may become any." in (
+        " ".join(written["ops.py"].split())
+    )
+    options = "tolerances={torch.int8: (0, 1)}, differentiable=False"
+    assert options in " ".join(written["spec.py"].split())
+
+
+def test_what_is_no_rounded_value_has_no_tolerance():
+    for name in ("positive", "clamped_and_inside", "same_labels"):
+        written = texts(planned(read(FUNCTIONS[name])))
+        assert "tolerances" not in written["spec.py"]
+        assert "may become any" not in written["ops.py"]
+
+
+def test_gradients_of_several_results_beside_others(define):
+    source = """
+def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    is_larger = x > y
+    return is_larger, x * y, torch.sin(x)
+"""
+    ops = texts(planned(read(define(source))))["ops.py"]
+    assert "def _backward(ctx, _grad_is_larger, grad_output1, grad_output2):" in ops
+    assert "ctx.mark_non_differentiable(output[0])" in ops
+    # Of those that are not used they are zeros.
+    assert "set_materialize_grads" not in ops
+
+
+def test_what_integers_are_compared_with_is_among_them_in_samples():
+    spec = texts(planned(read(FUNCTIONS["weighted_labels"])))["spec.py"]
+    assert "Sample(make(shape), make(shape, dtype=torch.int64), 3)" in spec
+
+
+def test_samples_of_integers_keep_to_where_a_definition_is_defined():
+    spec = texts(planned(read(FUNCTIONS["power_of_labels"])))["spec.py"]
+    assert "make(shape, dtype=torch.int16, low=1)" in spec
+
+
+def test_a_number_is_an_integer_and_one_of_the_arithmetic():
+    cpp = texts(planned(read(FUNCTIONS["same_labels"])))["same_labels.cpp"]
+    assert "  A ignore;\n  int64_t ignore_exactly;  // ignore\n" in cpp
+    assert "elementwise<SameLabels>(kSameLabels, x, k, j, ignore, ignore)" in cpp
+
+
+@pytest.mark.parametrize("value", [2**24, 2**53])
+def test_integers_that_are_compared_as_floats_are_noticed(value, define, monkeypatch):
+    place = define(
+        "def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n"
+        f"    return torch.where(k == {value}, x, 0)"
+    )
+    definition = read(place)
+    verify.verify(definition, derive(definition))
+    in_floats = {"python": operations.Form("{0}.float() == {1}", operations.COMPARE)}
+    wrong = operations.Operation(**{**vars(operations.OPERATIONS["eq"]), **in_floats})
+    monkeypatch.setitem(operations.OPERATIONS, "eq", wrong)
+    with pytest.raises(NotDerived, match="does not agree with the definition: the value at x="):
+        verify.verify(definition, derive(definition))
+
+
+def test_a_mask_that_is_taken_for_another_is_noticed(define, monkeypatch):
+    place = define(
+        "def f(x: Tensor, mask: torch.BoolTensor, other: torch.BoolTensor) -> Tensor:\n"
+        "    return x * (mask & other)"
+    )
+    definition = read(place)
+    both = vars(operations.OPERATIONS["and"])
+    wrong = operations.Operation(**{**both, "python": operations.Form("{0} | {1}", operations.OR)})
+    monkeypatch.setitem(operations.OPERATIONS, "and", wrong)
+    with pytest.raises(NotDerived, match="does not agree with the definition: the value at x="):
+        verify.verify(definition, derive(definition))
+
+
+def test_what_integers_hold_no_value_of_is_not_compared(define):
+    """NaN and infinities become any."""
+    definition = read(define("def f(x: Tensor) -> Tensor:\n    return x * x.to(torch.int8)"))
+    (variant,) = derive(definition)
+    case = verify.Checked(definition, variant, {}, {})
+    x = torch.tensor([0.0, -128.9, 127.9, -129, 128, math.nan, math.inf], dtype=torch.float64)
+    assert case.fits({"x": x}).tolist() == [True, True, True, False, False, False, False]
+
+
+def test_infinities_are_arguments_where_masks_choose_them(define):
+    source = (
+        "def f(x: Tensor, mask: torch.BoolTensor{}) -> Tensor:\n    return x.masked_fill(mask, {})"
+    )
+    with pytest.raises(NotDerived, match="make its infinity an argument of type float, or start"):
+        planned(read(define(source.format("", "float('-inf')"))))
+    planned(read(define(source.format(", value: float", "value"))))
+
+
 # ----- what is refused
 
 TENSOR = "def f(x: Tensor) -> Tensor:\n    return "
@@ -1513,6 +1728,10 @@ REFUSED = {
     "two dimensions": (TENSOR + "x.sum((-1, -2))", "sum over dim=(-1, -2) is not known"),
     "float32 of halves": (
         TENSOR + "(x > 0).float() * torch.tanh(x)",
+        "of torch.bfloat16 the result is torch.float32; an operator's has the dtype of its",
+    ),
+    "float32 of integers": (
+        "def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n    return x * k.float()",
         "of torch.bfloat16 the result is torch.float32; an operator's has the dtype of its",
     ),
     "float32 of halves, of rows": (
@@ -1563,7 +1782,7 @@ REFUSED = {
     ),
     "a switch": (
         "def f(x: Tensor, up: bool) -> Tensor:\n    return x.sum(-1) if up else x",
-        "the shape of a result depends on a switch, or on whether a tensor is None",
+        "the shape or dtype of a result depends on a switch, or on whether a tensor is None",
     ),
     "matmul": (TENSOR + "x @ x", "matmul is a product of matrices"),
     "indexing": (TENSOR + "x[0]", "getitem picks elements out"),
@@ -1635,8 +1854,8 @@ REFUSED = {
     **{
         f"a mask that is an argument: {expression}": (
             f"def f(x: Tensor, mask: Tensor) -> Tensor:\n    return {expression}",
-            "a mask is of bools, and the tensors that are arguments have a floating dtype; pass it as "
-            "zeros and ones, and say mask > 0",
+            "a mask is of bools, and a Tensor has a floating dtype; annotate the argument, "
+            "mask: Annotated[Tensor, torch.bool] or torch.BoolTensor, or pass it as zeros and ones",
         )
         for expression in (
             *("torch.where(mask, x, 0)", "x.masked_fill(~mask, 0)", "x.masked_fill(mask, 0)"),
@@ -1822,7 +2041,99 @@ REFUSED = {
         "    return torch.acosh(1 + 2 * d / a)",
         "what was derived does not agree with the definition: the value in float32",
     ),
-    "integers": (TENSOR + "x > 0", "the definition returns a mask"),
+    **{
+        f"integers: {expression}": (
+            "def f(x: Tensor, k: torch.LongTensor, j: torch.IntTensor, c: torch.CharTensor, "
+            f"mask: torch.BoolTensor, n: int, a: float) -> Tensor:\n    return {expression}",
+            message,
+        )
+        for expression, message in {
+            "x * (k + 1)": "add of integers is not derived; convert them first, as k.to(x.dtype)",
+            "x * (1 - k)": "rsub of integers is not derived; convert them first, as k.to(x.dtype)",
+            "x * (k // 2)": "floordiv of integers is not derived; convert them first",
+            "x * (k % 2 == 0)": "remainder of integers is not derived; convert them first",
+            "x * (k & 1)": "and of integers is not derived; convert them first",
+            "x * (k * j)": "mul of integers is not derived; convert them first",
+            "x * (k * mask)": "mul of integers is not derived; convert them first",
+            "x * (k * 0.5)": "mul of integers is not derived; convert them first",
+            "x * k.clamp(0)": "clamp of integers is not derived; convert them first",
+            "x * torch.zeros_like(k)": "zeros_like of integers is not derived; convert them",
+            "x * (k > 0.5)": "integers meet a number that is no integer; convert them first",
+            "x * (k > a)": "integers meet a number that is no integer; convert them first",
+            "x * (k == n + 1)": "integers meet a number that is no integer; convert them first",
+            "x * (k == mask)": "integers meet bools; convert them first",
+            "x * (c == 128)": "128 is beyond what int8 holds; give it another",
+            "x * (c == n)": "a number may be none that int8 holds; convert the tensor, k.to(torch.int64",
+            "x * torch.where(mask, k, j)": "where of int32 and int64; convert one, by .to()",
+            "x * torch.where(mask, k, 0.5)": "integers meet a number that is no integer",
+            "torch.where(k, x, 0)": "a mask is of bools, and this is of integers; compare it, k != 0",
+            "x * k.double()": "double converts integers to another dtype; convert them first",
+            "x * k.to(torch.bfloat16)": "to converts integers to another dtype; convert them first",
+        }.items()
+    },
+    "writes to integers": (
+        "def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n    k = k.clone()\n"
+        "    k.masked_fill_(x > 0, x)\n    return x * k",
+        "this writes values of another dtype to integers; give the result a name of its own",
+    ),
+    **{
+        f"a floating dtype: {annotation}": (
+            "from typing import Annotated\n"
+            f"def f(x: Tensor, y: {annotation}) -> Tensor:\n    return x * y",
+            f"'y' is annotated as {dtype}; what is floating has the dtype of the call, any of the "
+            "four: write Tensor",
+        )
+        for annotation, dtype in {
+            "torch.FloatTensor": "torch.float32",
+            "torch.HalfTensor": "torch.float16",
+            "torch.DoubleTensor | None": "torch.float64",
+            "torch.BFloat16Tensor": "torch.bfloat16",
+            "Annotated[Tensor, torch.float32]": "torch.float32",
+        }.items()
+    },
+    "a dtype that no tensor has here": (
+        "from typing import Annotated\n"
+        "def f(x: Tensor, y: Annotated[Tensor, torch.complex64]) -> Tensor:\n    return x * y",
+        "'y' is annotated as torch.complex64; beside Tensor there are bool, uint8, int8, int16, int32",
+    ),
+    "a floating dtype of a result": (
+        "def f(x: Tensor) -> torch.FloatTensor:\n    return x * 2",
+        "a result is annotated as torch.float32; what is floating has the dtype of the call",
+    ),
+    "no floating tensor": (
+        "def f(k: torch.LongTensor) -> Tensor:\n    return k == 2",
+        "no argument is a Tensor of a floating dtype, for which an operator's formula is compiled",
+    ),
+    "a result of another dtype than is said": (
+        "def f(x: Tensor) -> tuple[Tensor, torch.BoolTensor]:\n    return x, x.to(torch.int8)",
+        "the annotation says that result 1 is bool, and it is int8; write what it is",
+    ),
+    "a floating result where bools are said": (
+        "def f(x: Tensor) -> torch.BoolTensor:\n    return x * 2",
+        "the annotation says that result 0 is bool, and it is floating; write what it is",
+    ),
+    "a dtype that depends on a switch": (
+        "def f(x: Tensor, flag: bool) -> Tensor:\n    return x > 0 if flag else x",
+        "the shape or dtype of a result depends on a switch",
+    ),
+    "a mask of rows": (
+        "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
+        "    return x.masked_fill(mask, -1e9).softmax(-1)",
+        "it looks at whole rows, and 'mask' is bool: loops over rows take tensors of one floating "
+        "dtype; make it a Tensor, and pass its values, zeros and ones for a mask, as numbers",
+    ),
+    "bools of rows": (
+        TENSOR + "x > x.mean(-1, keepdim=True)",
+        "it looks at whole rows, and loops over rows compute and give one floating dtype",
+    ),
+    "integers of rows": (
+        TENSOR + "x.softmax(-1) * (x * 3).to(torch.int8)",
+        "it looks at whole rows, and loops over rows compute and give one floating dtype",
+    ),
+    "integers where PyTorch derives in integers": (
+        "def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n    return torch.atan2(x, k)",
+        "PyTorch may compute in integers where they meet floating tensors: convert them first",
+    ),
     "several": (
         TENSOR + "(x, x)",
         "the definition returns 2 results, and its annotation says 1",
@@ -2080,7 +2391,6 @@ def test_refused(case, define, tmp_path):
     ("source", "reason"),
     [
         ("def f(x: Tensor) -> Tensor:\n    x * 2", "the definition returns NoneType; "),
-        ("def f(x: Tensor) -> Tensor:\n    return x > 0", "the definition returns a mask; "),
         ("def f(x: Tensor) -> Tensor:\n    return 2", "the definition returns int; "),
         ("def f(x: Tensor, a: float) -> Tensor:\n    return a", "the definition returns float; "),
         ("def f(x: Tensor, k: int) -> Tensor:\n    return k", "the definition returns int; "),
@@ -2436,6 +2746,25 @@ def test_a_result_without_a_batch(define):
     ops = with_template(definition, "kernel", Options(shapes=definition.shapes))["ops.py"]
     rule = 'register_vmap("extension_cpp::gram", by_example("extension_cpp::gram"))'
     assert rule in ops
+
+
+def test_a_schema_alone_of_several_dtypes(define):
+    """What annotations say stands in the line; without a floating result there is no derivative."""
+    definition = read(FUNCTIONS["chosen"])
+    files = with_template(definition, "kernel", Options())
+    assert '"*rows n:bool, *rows n, *rows n -> *rows n"' in files["chosen.h"]
+    assert "const bool* __restrict__ mask," in files["chosen_cpu.cpp"]
+    files = with_template(definition, "elementwise", Options())
+    assert '"*shape:bool, *shape, *shape -> *shape"' in files["chosen.cpp"]
+    files = with_template(definition, "kernel", Options(shapes="n:bool, *rows n, n -> *rows n"))
+    assert '"n:bool, *rows n, n -> *rows n"' in files["chosen.h"]
+    source = "def f(x: Tensor) -> tuple[Tensor, torch.BoolTensor]:\n    return x, x > 0"
+    files = with_template(read(define(source)), "multi_output_kernel", Options())
+    assert '"*rows n -> *rows n, *rows:bool"' in files["f.h"]
+    source = "def f(x: Tensor) -> torch.CharTensor:\n    return x.to(torch.int8)"
+    files = with_template(read(define(source)), "kernel", Options())
+    assert '"*rows n -> *rows n:int8"' in files["f.h"]
+    assert "register_no_autograd" in files["ops.py"]
 
 
 SOFTMAX = """
@@ -2935,6 +3264,222 @@ registration.register_fake("package::swish_gate", "package::swish_gate_backward"
 registration.register_autograd("package::swish_gate", _backward, setup_context=_setup_context)
 registration.register_autograd("package::swish_gate_backward", reference=_backward_in_torch)
 registration.register_vmap("package::swish_gate", "package::swish_gate_backward")
+""",
+    )
+
+
+def test_several_dtypes_cpp():
+    assert_expected_inline(
+        printed("kept_scores", "kept_scores.cpp"),
+        """\
+// Scores, weighted where they are to be kept, and where that is
+#include "elementwise.h"
+#include "sums.h"
+
+namespace package::kept_scores {
+
+const Operator kKeptScores{
+    "kept_scores(Tensor scores, Tensor weight, Tensor mask, Tensor k, int ignore=-1) -> (Tensor, Tensor)",
+    "..., ..., ...:bool, ...:int64 -> ..., ...:bool"};
+const Operator kKeptScoresBackward{
+    "kept_scores_backward(Tensor grad_output0, Tensor scores, Tensor weight, Tensor mask, Tensor k, int ignore) -> "
+    "(Tensor, Tensor)",
+    "..., ..., ..., ...:bool, ...:int64 -> =scores, =weight"};
+
+template <class A>
+struct KeptScores {
+  int64_t ignore;
+
+  HOST_DEVICE Results<A, bool> operator()(A scores, A weight, bool mask, int64_t k) const {
+    const bool kept = (mask && k != ignore) && scores > weight;
+    return {kept ? scores * weight * static_cast<A>(k) : scores, kept};
+  }
+};
+
+// The gradients of scores and weight.
+template <class A>
+struct KeptScoresBackward {
+  int64_t ignore;
+
+  HOST_DEVICE Values<A, 2> operator()(A grad_output0, A scores, A weight, bool mask, int64_t k) const {
+    const bool kept = (mask && k != ignore) && scores > weight;
+    const A grad_choice = kept ? A(0) : grad_output0;
+    const A grad_choice2 = kept ? grad_output0 : A(0);
+    const A grad_product = grad_choice2 * static_cast<A>(k);
+    return {grad_choice + grad_product * weight, grad_product * scores};
+  }
+};
+
+std::tuple<Tensor, Tensor> kept_scores(
+    const Tensor& scores, const Tensor& weight, const Tensor& mask, const Tensor& k, int64_t ignore) {
+  return elementwise<KeptScores>(kKeptScores, scores, weight, mask, k, ignore);
+}
+
+std::tuple<Tensor, Tensor> kept_scores_backward(
+    const Tensor& grad_output0, const Tensor& scores, const Tensor& weight, const Tensor& mask, const Tensor& k,
+    int64_t ignore) {
+  return elementwise_with_sums<KeptScoresBackward, 2>(
+      kKeptScoresBackward, grad_output0, scores, weight, mask, k, ignore);
+}
+
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(kKeptScores.schema());
+  m.def(kKeptScoresBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("kept_scores", TORCH_BOX(&kept_scores));
+  m.impl("kept_scores_backward", TORCH_BOX(&kept_scores_backward));
+}
+
+}  // namespace package::kept_scores
+""",
+    )
+
+
+def test_several_dtypes_ops():
+    assert_expected_inline(
+        printed("kept_scores", "ops.py"),
+        """\
+\"\"\"kept_scores: scores, weighted where they are to be kept, and where that is.\"\"\"
+
+import torch
+from package import checks, registration
+from torch import Tensor
+
+_ops = torch.ops.package
+
+
+def kept_scores(
+    scores: Tensor, weight: Tensor, mask: Tensor, k: Tensor, ignore: int = -1
+) -> tuple[Tensor, Tensor]:
+    \"\"\"Scores, weighted where they are to be kept, and where that is.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        scores: of any shape and layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        weight: a shape that broadcasts with those of the others; dtype and device of `scores`.
+        mask: bool, of a shape that broadcasts with those of the others, on the device of `scores`.
+        k: int64, of a shape that broadcasts with those of the others, on the device of `scores`.
+        ignore: an integer; not differentiable.
+
+    Returns:
+        Two tensors, each of the common shape, in the layout on which the dense inputs of that shape
+        agree, else contiguous. `kept` is bool and has no derivative. The rest has the dtype of
+        `scores` and is differentiable to any order, in reverse and forward mode. The gradient of an
+        input that was broadcast is a deterministic sum, accumulated in float32 (float64 for
+        float64).
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+        TypeError: a tensor for `ignore` whose derivative would be lost.
+    \"\"\"
+    checks.check_number("kept_scores", "ignore", ignore)
+    return _ops.kept_scores(scores, weight, mask, k, ignore)
+
+
+def _setup_context(ctx, inputs, output):
+    scores, weight, mask, k, ctx.ignore = inputs
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1])
+    ctx.save_for_backward(scores, weight, mask, k)
+
+
+def _backward(ctx, grad_output0, *_):
+    scores, weight, mask, k = ctx.saved_tensors
+    if grad_output0 is None:
+        return None, None, None, None, None
+    grad_scores, grad_weight = _ops.kept_scores_backward(
+        grad_output0, scores, weight, mask, k, ctx.ignore
+    )
+    return grad_scores, grad_weight, None, None, None
+
+
+def _backward_in_torch(grad_output0, scores, weight, mask, k, ignore):
+    kept = (mask & (k != ignore)) & (scores > weight)
+    grad_choice = torch.where(kept, 0, grad_output0)
+    grad_choice2 = torch.where(kept, grad_output0, 0)
+    grad_product = grad_choice2 * k.to(grad_output0.dtype)
+    grad_scores = grad_choice + grad_product * weight
+    grad_weight = grad_product * scores
+    return grad_scores.sum_to_size(scores.shape), grad_weight.sum_to_size(weight.shape)
+
+
+registration.register_fake("package::kept_scores", "package::kept_scores_backward")
+registration.register_autograd("package::kept_scores", _backward, setup_context=_setup_context)
+registration.register_autograd("package::kept_scores_backward", reference=_backward_in_torch)
+registration.register_vmap("package::kept_scores", "package::kept_scores_backward")
+""",
+    )
+
+
+def test_several_dtypes_spec():
+    assert_expected_inline(
+        printed("kept_scores", "spec.py"),
+        """\
+from typing import Annotated
+
+import torch
+from package.testing import OpSpec, Sample
+from torch import Tensor
+
+Mask = Annotated[Tensor, torch.bool]
+Labels = Annotated[Tensor, torch.int64]
+
+
+def kept_scores(
+    scores: Tensor, weight: Tensor, mask: Mask, k: Labels, ignore: int = -1
+) -> tuple[Tensor, Tensor]:
+    \"\"\"Scores, weighted where they are to be kept, and where that is.\"\"\"
+    kept = mask & (k != ignore) & (scores > weight)
+    return torch.where(kept, scores * weight * k, scores), kept
+
+
+# A value for each number.
+def samples(make, shape):
+    yield Sample(
+        make(shape), make(shape), make(shape, dtype=torch.bool), make(shape, dtype=torch.int64), 3
+    )
+    yield Sample(
+        make(shape),
+        make(shape[1:]),
+        make(shape, dtype=torch.bool),
+        make(shape, dtype=torch.int64),
+        3,
+    )
+    yield Sample(
+        make(shape),
+        make(shape),
+        make(shape, dtype=torch.bool),
+        make(shape[1:], dtype=torch.int64),
+        3,
+    )
+
+
+spec = OpSpec(name="kept_scores", reference=kept_scores, samples=samples)
+""",
+    )
+
+
+def test_integers_of_values_cpp():
+    text = printed("codes", "codes.cpp")
+    functor = text[text.index("template") : text.index("TORCH_LIBRARY")]
+    assert_expected_inline(
+        functor,
+        """\
+template <class A>
+struct Codes {
+  HOST_DEVICE int8_t operator()(A x, A scale) const {
+    const A round = std::nearbyint(x / scale);
+    const A choice = round < A(-128) ? A(-128) : round;
+    const A clamped = choice > A(127) ? A(127) : choice;
+    return static_cast<int8_t>(clamped);
+  }
+};
+
+Tensor codes(const Tensor& x, const Tensor& scale) { return elementwise<Codes>(kCodes, x, scale); }
+
 """,
     )
 

@@ -33,9 +33,9 @@ PLACES = {
     for file in LISTS
     for name in re.findall(r"^def (\w+)\(", file.read_text(), re.M)
 }
-# What .ci/run builds: numbers, tensors that broadcast, an optional one and a switch, rows, and
-# sums over columns.
-FEW = ["corrected_moment", "swish_gate", "scaled_exp", "softmax", "rms_norm"]
+# What .ci/run builds: numbers, tensors that broadcast, an optional one and a switch, several
+# dtypes, rows, and sums over columns.
+FEW = ["corrected_moment", "swish_gate", "scaled_exp", "kept_scores", "softmax", "rms_norm"]
 # What takes longest and sees a formula's values no better, of those that differ most.
 COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
 THOROUGH = ["swish_gate", "rms_norm"]
@@ -55,6 +55,8 @@ SHARE = [
     *("remainder", "gated_residual", "soft_threshold", "leaky", "rotary", "reflected"),
     *("select_by_a_number", "debiased"),
     *("product_or_sign", "weighted_bce", "learned_steps", "modulated", "binary_cross_entropy"),
+    *("inverted_dropout", "optional_mask", "same_labels", "power_of_labels", "codes", "of_codes"),
+    *("clamped_and_inside", "positive"),
     # Row-wise.
     *("log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "residual_norm", "layer_norm"),
     *("standardised", "normalised", "length", "cosine", "weighted_sum", "variance", "spread"),
@@ -65,6 +67,18 @@ VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck o
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.
 DIFFERENT = ["rotary", "offset_rms_norm", "neighbours"]
 BESIDES = f"(opcheck or vmap or strides or saved_tensors or bad_inputs) and {FLOAT32}"
+
+# Integers that float32, and float64, do not hold.
+LARGE_LABELS = """
+import torch
+from extension_cpp.ops import kept_scores
+
+for ignore in (2**24, 2**53):
+    k = torch.tensor([ignore - 1, ignore, ignore + 1])
+    ones = torch.ones(3)
+    kept = kept_scores(ones, ones * 0, ones > 0, k, ignore=ignore)[1]
+    assert kept.tolist() == [True, False, True], kept
+"""
 
 # What the template's kernel computes: with a definition that says so it passes, derivatives too.
 NEIGHBOURS = """
@@ -100,6 +114,7 @@ def test_a_few_derived_operators_pass_the_whole_battery(tmp_path: Path) -> None:
     names = select([*FEW, "neighbours"])
     thorough = names if EVERY else select(THOROUGH)
     battery(root, f"({names}) and {FLOAT32} and (not ({COSTLY}) or {thorough})")
+    succeed(sys.executable, "-c", LARGE_LABELS, cwd=root)
 
 
 def test_derived_operators_pass_as_they_were_made(tmp_path: Path) -> None:

@@ -51,13 +51,10 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
     if (several or dtypes or any(result_dtypes)) and options.shapes is None:
         # In plain PyTorch a number of the row has the dtype of the row.
         line = shapes(KINDS[kind], definition.schema).replace(":sum", "")
-        given, returned = sides(line)
-        given = [
-            of_dtype(shape, dtypes.get(a.name, ""))
-            for shape, a in zip(given, definition.schema.tensors, strict=True)
-        ]
-        returned = [of_dtype(*pair) for pair in zip(returned, result_dtypes, strict=True)]
-        line = f"{', '.join(given)} -> {', '.join(returned)}"
+        said = [dtypes.get(a.name, "") for a in definition.schema.tensors], result_dtypes
+        line = " -> ".join(
+            ", ".join(map(of_dtype, *pair)) for pair in zip(sides(line), said, strict=True)
+        )
         options = dataclasses.replace(options, shapes=line)
     schema, options = fitted(kind, definition.schema, options)
     files = instantiate(kind, schema, dataclasses.replace(options, backward="torch"))

@@ -14,7 +14,7 @@ from schema import Argument
 
 from .body import Body, each, nodes_of, switches_of
 from .cpp_text import Cpp, divisors
-from .graph import Node, in_order, inputs_of, make, replaced
+from .graph import TO_INTEGERS, Node, in_order, inputs_of, make, replaced
 from .operations import OPERATIONS, Form
 from .printing import Printer
 
@@ -155,7 +155,8 @@ def of_numbers(body: Body) -> list[Node]:
     def is_the_hosts(node: Node) -> bool:
         if not node.args or not node.is_number or node in in_rows:
             return False
-        is_plain = node.op in ("neg", "not") and not node.args[0].args
+        # What integers meet is written where they do.
+        is_plain = node.op in ("neg", "not", *TO_INTEGERS) and not node.args[0].args
         return not is_plain and OPERATIONS[node.op].cpp is not None
 
     used = {arg for node in nodes if not is_the_hosts(node) for arg in node.args}

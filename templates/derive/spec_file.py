@@ -111,7 +111,10 @@ def sample_function(plan: Plan) -> str:
     # What is made before a call, for it.
     masks = masks_with_ones(plan, shapes)
     if plan.broadcasts:
-        calls.append(sample(plan, [*shapes[:-1], "shape[1:]"]))
+        # The last that has a gradient, of those after the first, and the last of all.
+        own = [k for k, name in enumerate(plan.tensors) if k and name not in plan.dtypes]
+        for k in dict.fromkeys([*own[-1:], len(shapes) - 1]):
+            calls.append(sample(plan, [*shapes[:k], "shape[1:]", *shapes[k + 1 :]]))
     if any(a.type == "bool" for a in plan.settings):
         calls.append(sample(plan, shapes, switched=True))
     if plan.optional:

@@ -412,10 +412,13 @@ class Checked:
             if rough is not None:
                 return rough
         given = ", ".join(f"{name}={value}" for name, value in self.numbers.items())
+        nodes = in_order(nodes_of(self.variant.forward))
+        has_infinity = any(node.op == "const" and is_infinite(node.value) for node in nodes)
+        instead = "make its infinity an argument of type float, or " * has_infinity
         raise raised or Undefined(
             f"{self.definition.place}: the definition or its gradient is finite, and of one "
             f"magnitude, in none of the ranges that were tried{', with ' * bool(given)}{given}; "
-            f"start from --template {self.template}"
+            f"{instead}start from --template {self.template}"
         )
 
     def candidates_with_masks(self) -> Iterator[list[Range]]:
@@ -642,6 +645,10 @@ def drawn(
         if shape[-1] > 1:  # a row of one kind alone may have no result
             values[..., 0], values[..., 1] = 0, 1
     return values
+
+
+def is_infinite(value: Any) -> bool:
+    return isinstance(value, float) and math.isinf(value)
 
 
 def are_small(found: Sequence[Tensor]) -> bool:
