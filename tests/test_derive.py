@@ -1670,6 +1670,8 @@ def test_samples_of_integers_keep_to_where_a_definition_is_defined():
 def test_a_number_is_an_integer_and_one_of_the_arithmetic():
     cpp = texts(planned(read(FUNCTIONS["same_labels"])))["same_labels.cpp"]
     assert "  A ignore;\n  int64_t ignore_exactly;  // ignore\n" in cpp
+    assert "const bool both = k == j && k != ignore_exactly;" in cpp
+    assert "both ? x * ignore : static_cast<A>(k)" in cpp
     assert "elementwise<SameLabels>(kSameLabels, x, k, j, ignore, ignore)" in cpp
 
 
@@ -1701,13 +1703,18 @@ def test_a_mask_that_is_taken_for_another_is_noticed(define, monkeypatch):
         verify.verify(definition, derive(definition))
 
 
-def test_what_integers_hold_no_value_of_is_not_compared(define):
+def test_what_integers_hold_no_value_of_is_not_compared(define, monkeypatch):
     """NaN and infinities become any."""
+    limited = "torch.clamp({0}.nan_to_num(1.0), -128, 127).to(torch.int8)"
+    other = {"python": operations.Form(limited)}
+    other = operations.Operation(**{**vars(operations.OPERATIONS["to_int8"]), **other})
+    monkeypatch.setitem(operations.OPERATIONS, "to_int8", other)
     definition = read(define("def f(x: Tensor) -> Tensor:\n    return x * x.to(torch.int8)"))
     (variant,) = derive(definition)
     case = verify.Checked(definition, variant, {}, {})
     x = torch.tensor([0.0, -128.9, 127.9, -129, 128, math.nan, math.inf], dtype=torch.float64)
     assert case.fits({"x": x}).tolist() == [True, True, True, False, False, False, False]
+    case.agree({"x": x})
 
 
 def test_infinities_are_arguments_where_masks_choose_them(define):

@@ -65,11 +65,6 @@ class Definition:
     shapes: str | None = None
 
     @property
-    def main(self) -> str:
-        """The first tensor that has the operator's dtype."""
-        return next(a.name for a in self.schema.tensors if a.name not in self.dtypes)
-
-    @property
     def name(self) -> str:
         return self.schema.name
 

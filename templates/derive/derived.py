@@ -374,7 +374,7 @@ def traced(
         if result.counts:
             node = result.node
             node = node.args[0] if node.op == "to_real" else node
-            result.node = make(f"to_{result.counts}", node)
+            result.node, result.counts = make(f"to_{result.counts}", node), ""
     for k, (result, said) in enumerate(zip(results, definition.result_dtypes, strict=False)):
         if said and said != result.node.dtype:
             raise NotDerived(

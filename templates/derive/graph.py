@@ -15,23 +15,14 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 COMPARISONS = frozenset(["eq", "ne", "lt", "le", "gt", "ge"])
-BOOLEAN = COMPARISONS | {
-    "and",
-    "or",
-    "not",
-    "isnan",
-    "isinf",
-    "isfinite",
-    "signbit",
-    "flag",
-    "bool",
-}
+BOOLEAN = COMPARISONS | {"and", "or", "not", "isnan", "isinf", "isfinite", "signbit", "flag"}
 # A tensor of one of these dtypes is an argument that is called so. With what each holds.
 INTEGERS = {
     "uint8": range(2**8),
     **{f"int{bits}": range(-(2 ** (bits - 1)), 2 ** (bits - 1)) for bits in (8, 16, 32, 64)},
 }
 OTHER_DTYPES = ("bool", *INTEGERS)
+BOOLEAN |= {"bool"}
 # Conversions, to what each converts.
 TO_INTEGERS = {f"to_{dtype}": dtype for dtype in INTEGERS}
 
