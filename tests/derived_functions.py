@@ -913,7 +913,7 @@ def clamped_and_inside(x: Tensor, limit: float = 0.7) -> tuple[Tensor, Mask]:
     return x.clamp(-limit, limit), (x > -limit) & (x < limit)
 
 
-def positive(x: Tensor) -> torch.ByteTensor:
+def positive(x: Tensor) -> Annotated[Tensor, torch.uint8]:
     return (x > 0).to(torch.uint8)
 
 
