@@ -1575,6 +1575,7 @@ def test_what_else_an_annotation_says_is_passed_over(define):
         ("x.where(k.ne(n), 0)", "where(ne(k, n), x, 0.0)"),
         ("x.where(n > k, 0)", "where(lt(k, n), x, 0.0)"),
         ("x.where(torch.less(k, torch.tensor(3)), 0)", "where(lt(k, 3), x, 0.0)"),
+        ("x.where(j != n, 0)", "where(ne(j, to_int32(n)), x, 0.0)"),
         ("x.where(k == j, 0)", "where(eq(k, j), x, 0.0)"),
         ("x.where(j.to(torch.int64) == n, 0)", "where(eq(to_int64(j), n), x, 0.0)"),
         ("x.where(k.bool(), 0)", "where(ne(k, 0), x, 0.0)"),
@@ -1673,6 +1674,19 @@ def test_a_number_is_an_integer_and_one_of_the_arithmetic():
     assert "const bool both = k == j && k != ignore_exactly;" in cpp
     assert "both ? x * ignore : static_cast<A>(k)" in cpp
     assert "elementwise<SameLabels>(kSameLabels, x, k, j, ignore, ignore)" in cpp
+
+
+def test_a_number_is_compared_with_as_what_a_dtype_holds_of_it(define):
+    source = (
+        "def f(x: Tensor, c: torch.ByteTensor, n: int) -> Tensor:\n    return x.where(c == n, 0)"
+    )
+    plan = planned(read(define(source)))
+    assert "return c == static_cast<uint8_t>(n) ? x : A(0);" in texts(plan)["f.cpp"]
+    (variant,) = plan.variants
+    for n in (-1, 255, 256 + 7, 2**40):
+        case = verify.Checked(plan.definition, variant, {}, {"n": n})
+        c = torch.arange(256).to(torch.uint8)
+        case.agree({"x": torch.ones(256, dtype=torch.float64), "c": c})
 
 
 @pytest.mark.parametrize("value", [2**24, 2**53])
@@ -2070,7 +2084,7 @@ REFUSED = {
             "x * (k == n + 1)": "integers meet a number that is no integer; convert them first",
             "x * (k == mask)": "integers meet bools; convert them first",
             "x * (c == 128)": "128 is beyond what int8 holds; give it another",
-            "x * (c == n)": "a number may be none that int8 holds; convert the tensor, k.to(torch.int64",
+            "x * torch.where(mask, c, n)": "a number may be none that int8 holds; convert the tensor",
             "x * torch.where(mask, k, j)": "where of int32 and int64; convert one, by .to()",
             "x * torch.where(mask, k, 0.5)": "integers meet a number that is no integer",
             "torch.where(k, x, 0)": "a mask is of bools, and this is of integers; compare it, k != 0",

@@ -81,15 +81,11 @@ def is_of_tensors(node: Node) -> bool:
 def as_integer(value: Any, dtype: str) -> Node:
     """What meets integers of a dtype, which it does not change."""
     node = lift(value)
-    if node.integer and not node.is_number:
+    if node.op == "count" and dtype != "int64":
+        # PyTorch compares with what the dtype holds of it.
+        return make(f"to_{dtype}", node)
+    if node.integer:
         return node
-    if node.op == "count":
-        if dtype == "int64":
-            return node
-        raise refuse(
-            f"a number may be none that {dtype} holds",
-            instead="convert the tensor, k.to(torch.int64)",
-        )
     if node.op == "const" and type(node.value) is int:
         if node.value in INTEGERS[dtype]:
             return node
@@ -367,6 +363,11 @@ def branches_of(yes: Node, no: Node) -> tuple[Node, Node]:
     if len(dtypes) > 1:
         raise refuse(f"where of {' and '.join(sorted(dtypes))}", instead="convert one, by .to()")
     (dtype,) = dtypes
+    if dtype != "int64" and any(node.op == "count" for node in (yes, no)):
+        raise refuse(
+            f"a number may be none that {dtype} holds",
+            instead="convert the tensor, k.to(torch.int64)",
+        )
     chosen = [as_integer(node, dtype) for node in (yes, no)]
     return tuple(n if n.integer else make(f"to_{dtype}", n) for n in chosen)  # type: ignore[return-value]
 
