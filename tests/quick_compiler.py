@@ -1,9 +1,11 @@
 """A C++ compiler for builds in which every source includes torch_abi.h, and nothing is timed.
 
 It neither optimises nor writes debug symbols, reads torch_abi.h once for all sources, and compiles
-a source once for all copies of the repository that hold it.
+a source once for all copies of the repository that hold it. So is a library that several processes
+of a test run load.
 """
 
+import contextlib
 import fcntl
 import functools
 import hashlib
@@ -14,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -110,14 +112,48 @@ def compiler_version() -> bytes:
     return subprocess.run(["c++", "--version"], stdout=subprocess.PIPE, check=True).stdout
 
 
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """One process at a time."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def library_once(
+    command: Sequence[str], library: Path, files: Sequence[Path]
+) -> subprocess.CompletedProcess[str]:
+    """Runs a compiler that makes a library of files of the repository, unless one has.
+
+    Args:
+        command: without where the library goes to.
+        library: that.
+        files: all that it is made of, but what it includes of torch.
+    """
+    store = Path(shlex.split(make())[0]).parent
+    known = store / f"{digest(ROOT, command, files)}.so"
+    with locked(known.with_suffix(".lock")):
+        made = known.with_suffix(f".{os.getpid()}")
+        result = subprocess.CompletedProcess[str](command, 0, "", "")
+        if not known.exists():
+            result = subprocess.run(
+                [*command, "-o", str(made)], capture_output=True, text=True, check=False
+            )
+            if result.returncode == 0:
+                made.replace(known)
+        if result.returncode == 0:
+            known.touch()
+            shutil.copyfile(known, library)
+    return result
+
+
 def precompiled(store: Path, package: Path, flags: Sequence[str]) -> Path:
     """A header that includes torch_abi.h, beside which the compiler finds it compiled."""
     folder = store / digest(package, flags, included(package / "csrc" / "torch_abi.h"))
     folder.mkdir(exist_ok=True)
     folder.touch()
     header, compiled = folder / "precompiled.h", folder / "precompiled.h.gch"
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / "lock"):
         if not compiled.exists():
             header.write_text('#include "torch_abi.h"\n')
             made = folder / "made"

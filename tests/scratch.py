@@ -240,10 +240,12 @@ def compile_library(
             *flags,
         ),
         *(f"-I{path}" for path in (ROOT / "extension_cpp" / "csrc", *include_paths("cpu"))),
-        *(str(ROOT / "tests" / "abi" / f"{source}.cpp"), "-o", str(library)),
+        str(ROOT / "tests" / "abi" / f"{source}.cpp"),
         *(f"-L{TORCH_LIB_PATH}", "-ltorch_cpu", *(["-lc10"] if abi == "aten" else [])),
     ]
-    return library, subprocess.run(command, capture_output=True, text=True, check=False)
+    own = [*(ROOT / "tests" / "abi").iterdir(), *(ROOT / "extension_cpp" / "csrc").rglob("*.h")]
+    own += (ROOT / "extension_cpp" / "csrc").rglob("*.cpp")
+    return library, quick_compiler.library_once(command, library, sorted(own))
 
 
 def package(program: Any, path: Path) -> str:
