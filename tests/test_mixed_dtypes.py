@@ -26,6 +26,7 @@ INTEGERS = {
     "index": torch.int64,
     "shift": torch.int32,
     "bytes": torch.uint8,
+    "small": torch.int8,
 }
 
 
@@ -110,8 +111,10 @@ def compare_writes(namespace: Any, rounds: int) -> None:
 def compare_sums(namespace: Any, rounds: int) -> None:
     """What is summed is exact, and rounded once."""
     rng = random.Random(0)
-    for device, dtype, shape, _ in itertools.product(devices(), DTYPES, SHAPES, range(rounds)):
-        kinds = ("own", "own", "mask", "own", "index", "own")
+    names = {"gated": "index", "shaded": "small"}
+    cases = itertools.product(devices(), DTYPES, SHAPES, names, range(rounds))
+    for device, dtype, shape, name, _ in cases:
+        kinds = ("own", "own", "mask", "own", names[name], "own")
         operands: list[Any] = []
         for k, kind in enumerate(kinds):
             own = [1 if k and rng.random() < 0.3 else size for size in shape]
@@ -119,7 +122,7 @@ def compare_sums(namespace: Any, rounds: int) -> None:
             operands.append(operand(rng, kind, dtype, own, device))
         grad, x, mask, weight, count, bias = operands
         bias = rng.choice((bias, None))
-        results = namespace.gated(grad, x, mask, weight, count, bias)
+        results = getattr(namespace, name)(grad, x, mask, weight, count, bias)
         given = torch.where(mask, grad, 0).double() * count
         expected = [
             (given * weight.double()).sum_to_size(x.shape),
@@ -127,7 +130,7 @@ def compare_sums(namespace: Any, rounds: int) -> None:
             grad.new_empty(0) if bias is None else grad.double().sum_to_size(bias.shape),
         ]
         for result, wanted in zip(results, expected, strict=True):
-            said = (device, dtype, [(t.shape, t.stride()) for t in operands])
+            said = (name, device, dtype, [(t.shape, t.stride()) for t in operands])
             assert result.dtype == dtype, said
             assert torch.equal(result, wanted.to(dtype)), said
 

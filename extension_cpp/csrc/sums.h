@@ -33,6 +33,9 @@
 #include "cpu/columns.h"
 #endif
 
+#include <limits>
+#include <type_traits>
+
 namespace extension_cpp {
 
 namespace detail {
@@ -223,7 +226,59 @@ void compute_with_sums(const F& f, const Tensor& like, const std::array<Tensor, 
   }
 }
 
-// Of tensors of several dtypes, by way of whole results in the type of the arithmetic, too.
+// Binary digits that a type holds.
+template <class T>
+constexpr int kDigits = std::numeric_limits<T>::digits;
+template <>
+constexpr int kDigits<Half> = 11;
+template <>
+constexpr int kDigits<BFloat16> = 8;
+
+// Whether every element of a tensor is one of T, too.
+template <class T, class Element>
+constexpr bool holds = std::is_same_v<stored_as<T, Element>, T> ||
+                       (std::is_integral_v<stored_as<T, Element>> && kDigits<stored_as<T, Element>> <= kDigits<T>);
+
+// A formula of elements that have become the operator's own dtype.
+template <class A, class F, class... E>
+struct OfConverted {
+  static constexpr int kWork = kWorkOf<F>;
+
+  F f;
+
+  template <class... Inputs>
+  HOST_DEVICE auto operator()(const Inputs&... inputs) const {
+    return f(as_they_were<E>(inputs)...);
+  }
+
+ private:
+  template <class Element>
+  HOST_DEVICE static auto as_they_were(A value) {
+    if constexpr (std::is_same_v<Element, Own>) {
+      return value;
+    } else if constexpr (std::is_same_v<Element, OwnSum>) {
+      return SumType<A>(value);
+    } else if constexpr (std::is_same_v<Element, bool>) {
+      return value != A(0);
+    } else {
+      return static_cast<Element>(value);
+    }
+  }
+};
+
+// A tensor as one of another dtype, in its layout where it is dense.
+inline Tensor converted(const Tensor& tensor, ScalarType dtype) {
+  if (dtype_of(tensor) == dtype) {
+    return tensor;
+  }
+  const Geometry own = geometry(tensor);
+  Tensor result = empty_with_strides(tensor, tensor.sizes(), elementwise_strides(own.dim, own.sizes, &own, 1), dtype);
+  copy_into(result, tensor);
+  return result;
+}
+
+// Of tensors of several dtypes: of one, where it holds what they do; else by way of whole results in the type of the
+// arithmetic, too.
 template <class T, size_t kAlways, class F, class... E, size_t M, class... Inputs>
 void compute_mixed_with_sums(
     const F& f, Types<E...> elements, bool all_whole, SummedResults<M>& results, const Tensor& like,
@@ -234,13 +289,18 @@ void compute_mixed_with_sums(
     const FirstResults<A, kAlways, F> first{f};
     const auto own = decltype(repeated<Own>(std::make_index_sequence<kAlways>()))();
     backend::mixed_elementwise<T>(first, own, elements, to, like, others...);
-    return;
+  } else if constexpr ((holds<T, E> && ...)) {
+    using Converted = OfConverted<A, F, E...>;
+    const FirstResults<A, M, Converted> all{Converted{f}};
+    const std::array inputs{like, converted(others, dtype_of(like))...};
+    compute_with_sums<T>(all, like, inputs, results);
+  } else {
+    auto terms = make_tensors<M>([&](size_t) { return new_empty(like, like.sizes(), kDtypeOf<A>); });
+    const FirstResults<A, M, F> all{f};
+    const auto sums = decltype(repeated<OwnSum>(std::make_index_sequence<M>()))();
+    backend::mixed_elementwise<T>(all, sums, elements, terms, like, others...);
+    write_terms(terms, like, results);
   }
-  auto terms = make_tensors<M>([&](size_t) { return new_empty(like, like.sizes(), kDtypeOf<A>); });
-  const FirstResults<A, M, F> all{f};
-  const auto sums = decltype(repeated<OwnSum>(std::make_index_sequence<M>()))();
-  backend::mixed_elementwise<T>(all, sums, elements, terms, like, others...);
-  write_terms(terms, like, results);
 }
 
 template <class... E, class... Inputs>
@@ -266,7 +326,8 @@ inline detail::Unread unread(const std::optional<Tensor>& tensor) { return {tens
 //
 // One pass over memory, for which an input that lacks some dimensions may be copied first; but for results that lack an
 // outer dimension and have inner ones of which another result lacks some, or that lie in another order than what is
-// whole, of tensors of several dtypes, and, on the CPU, of many matrices that are very small.
+// whole, and, on the CPU, of many matrices that are very small. Tensors of another dtype are copied to the own one
+// first, where that holds what they do: bools always, bytes; others take more passes.
 template <template <class> class F, size_t kAlways, class... Arguments>
 auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
   constexpr size_t M = detail::counts_of<F, Arguments...>::results;

@@ -19,6 +19,10 @@ const Operator kTwice{"twice(Tensor x) -> (Tensor, Tensor)", "... -> ..., ..."};
 const Operator kGated{
     "gated(Tensor grad, Tensor x, Tensor mask, Tensor weight, Tensor count, Tensor? bias) -> (Tensor, Tensor, Tensor)",
     "..., ..., ...:bool, ..., ...:int64, ... -> =x, =weight, =bias"};
+// The same with a count that every dtype holds.
+const Operator kShaded{
+    "shaded(Tensor grad, Tensor x, Tensor mask, Tensor weight, Tensor count, Tensor? bias) -> (Tensor, Tensor, Tensor)",
+    "..., ..., ...:bool, ..., ...:int8, ... -> =x, =weight, =bias"};
 const Operator kUnfit{"unfit(Tensor x, Tensor mask) -> Tensor", "..., ...:any -> ..."};
 
 template <class A>
@@ -81,18 +85,23 @@ struct Twice {
 };
 
 // The gradients of (mask ? x * weight : 0) * count + bias.
-template <class A>
-struct Gated {
-  HOST_DEVICE Values<A, 3> operator()(A grad, A x, bool mask, A weight, int64_t count) const {
+template <class A, class Count>
+struct Counts {
+  HOST_DEVICE Values<A, 3> operator()(A grad, A x, bool mask, A weight, Count count) const {
     const A given = (mask ? grad : A(0)) * static_cast<A>(count);
     return {given * weight, given * x, grad};
   }
 };
+template <class A>
+using Gated = Counts<A, int64_t>;
+template <class A>
+using Shaded = Counts<A, int8_t>;
 
-std::tuple<Tensor, Tensor, Tensor> gated(
+template <const Operator& op, template <class> class F>
+std::tuple<Tensor, Tensor, Tensor> counted(
     const Tensor& grad, const Tensor& x, const Tensor& mask, const Tensor& weight, const Tensor& count,
     const std::optional<Tensor>& bias) {
-  return elementwise_with_sums<Gated, 2>(kGated, grad, x, mask, weight, count, unread(bias));
+  return elementwise_with_sums<F, 2>(op, grad, x, mask, weight, count, unread(bias));
 }
 
 void step(Tensor& param, const Tensor& grad, Tensor& moment, double rate, double decay) {
@@ -106,7 +115,7 @@ void step(Tensor& param, const Tensor& grad, Tensor& moment, double rate, double
 TORCH_LIBRARY_FRAGMENT(NAMESPACE, m) {
   using namespace extension_cpp::mixed;
   for (const extension_cpp::Operator* op :
-       {&kMasked, &kCodes, &kStep, &kPlaces, &kLess, &kWide, &kCounted, &kTwice, &kGated, &kUnfit}) {
+       {&kMasked, &kCodes, &kStep, &kPlaces, &kLess, &kWide, &kCounted, &kTwice, &kGated, &kShaded, &kUnfit}) {
     m.def(op->schema());
   }
 }
@@ -122,6 +131,7 @@ TORCH_LIBRARY_IMPL(NAMESPACE, BACKEND, m) {
   m.impl("wide", TORCH_BOX((elementwise_kernel<kWide, Wide>)));
   m.impl("counted", TORCH_BOX((elementwise_kernel<kCounted, Counted>)));
   m.impl("twice", TORCH_BOX((elementwise_kernel<kTwice, Twice>)));
-  m.impl("gated", TORCH_BOX(&gated));
+  m.impl("gated", TORCH_BOX((&counted<kGated, Gated>)));
+  m.impl("shaded", TORCH_BOX((&counted<kShaded, Shaded>)));
   m.impl("unfit", TORCH_BOX((elementwise_kernel<kUnfit, Chosen>)));
 }
