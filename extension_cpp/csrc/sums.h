@@ -266,15 +266,28 @@ struct OfConverted {
   }
 };
 
-// A tensor as one of another dtype, in its layout where it is dense.
-inline Tensor converted(const Tensor& tensor, ScalarType dtype) {
-  if (dtype_of(tensor) == dtype) {
+template <class A, class Element>
+struct AsOwn {
+  HOST_DEVICE A operator()(Element element) const { return static_cast<A>(element); }
+};
+
+// A tensor as one of T, in its layout where it is dense. (PyTorch's own copy takes longer than the sums, of bytes.)
+template <class T, class Element>
+Tensor converted(const Tensor& tensor, ScalarType own) {
+  if constexpr (std::is_same_v<stored_as<T, Element>, T>) {
     return tensor;
+  } else {
+    const Geometry from = geometry(tensor);
+    const std::vector<int64_t> strides = elementwise_strides(from.dim, from.sizes, &from, 1);
+    std::array<Tensor, 1> to{empty_with_strides(tensor, tensor.sizes(), strides, own)};
+    backend::mixed_elementwise<T>(AsOwn<acc_t<T>, Element>{}, Types<Own>(), Types<Element>(), to, tensor);
+    return to[0];
   }
-  const Geometry own = geometry(tensor);
-  Tensor result = empty_with_strides(tensor, tensor.sizes(), elementwise_strides(own.dim, own.sizes, &own, 1), dtype);
-  copy_into(result, tensor);
-  return result;
+}
+
+template <class T, class... E, class... Inputs>
+auto all_converted(Types<E...> /*elements*/, ScalarType own, const Inputs&... inputs) {
+  return std::array{converted<T, E>(inputs, own)...};
 }
 
 // Of tensors of several dtypes: of one, where it holds what they do; else by way of whole results in the type of the
@@ -292,7 +305,7 @@ void compute_mixed_with_sums(
   } else if constexpr ((holds<T, E> && ...)) {
     using Converted = OfConverted<A, F, E...>;
     const FirstResults<A, M, Converted> all{Converted{f}};
-    const std::array inputs{like, converted(others, dtype_of(like))...};
+    const auto inputs = all_converted<T>(elements, dtype_of(like), like, others...);
     compute_with_sums<T>(all, like, inputs, results);
   } else {
     auto terms = make_tensors<M>([&](size_t) { return new_empty(like, like.sizes(), kDtypeOf<A>); });

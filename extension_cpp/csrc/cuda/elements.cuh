@@ -15,7 +15,7 @@ struct Elements {
   U at[N];
 
   // Whether they may be read or written there in whole accesses.
-  __device__ static bool lie_at(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAccess == 0; }
+  HOST_DEVICE static bool lie_at(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAccess == 0; }
 };
 
 // N elements from an address on at which they lie in whole accesses.
@@ -47,15 +47,20 @@ __device__ Elements<U, N> load_elements(const U* address, int64_t stride = 1) {
 }
 
 template <int N, class U>
-__device__ void store_elements(U* address, const Elements<U, N>& elements, int64_t stride = 1) {
+__device__ void store_whole_elements(U* address, const Elements<U, N>& elements) {
   using Here = Elements<U, N>;
-  if (stride == 1 && Here::lie_at(address)) {
 #pragma unroll
-    for (int from = 0; from < Here::kBytes; from += Here::kAccess) {
-      typename Here::Access word;
-      memcpy(&word, reinterpret_cast<const char*>(elements.at) + from, Here::kAccess);
-      __stwb(reinterpret_cast<typename Here::Access*>(address) + from / Here::kAccess, word);
-    }
+  for (int from = 0; from < Here::kBytes; from += Here::kAccess) {
+    typename Here::Access word;
+    memcpy(&word, reinterpret_cast<const char*>(elements.at) + from, Here::kAccess);
+    __stwb(reinterpret_cast<typename Here::Access*>(address) + from / Here::kAccess, word);
+  }
+}
+
+template <int N, class U>
+__device__ void store_elements(U* address, const Elements<U, N>& elements, int64_t stride = 1) {
+  if (stride == 1 && Elements<U, N>::lie_at(address)) {
+    store_whole_elements(address, elements);
     return;
   }
 #pragma unroll

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <array>
+#include <type_traits>
 #include <utility>
 
 namespace extension_cpp::cuda {
@@ -42,6 +43,9 @@ constexpr int widest(Types<E...>) {
   return static_cast<int>(std::max({sizeof(stored_as<T, E>)...}));
 }
 
+// In the place of strides: of all tensors the elements are whole accesses.
+struct InWholeAccesses {};
+
 // The formula for N elements: their offsets and strides are those of the outputs, then of each input.
 template <class T, class Results, class Elements, class M, class I>
 struct MixedFormula;
@@ -61,16 +65,24 @@ struct MixedFormula<T, Types<R...>, Types<E...>, std::index_sequence<M...>, std:
     return Inputs(inputs[I]->template const_data_ptr<stored_as<T, E>>()...);
   }
 
-  template <int N, class F>
+  // Whether rows of whole accesses, so far apart, are in whole accesses of each tensor.
+  template <int N>
+  static bool is_whole(const Outputs& outputs, const Inputs& inputs, const int64_t* row_strides) {
+    const bool rows = std::all_of(row_strides, row_strides + 1 + sizeof...(I), [](int64_t s) { return s % N == 0; });
+    return rows && (Elements<stored_as<T, R>, N>::lie_at(slot_at<M>(outputs)) && ...) &&
+           (Elements<stored_as<T, E>, N>::lie_at(slot_at<I>(inputs)) && ...);
+  }
+
+  template <int N, class F, class Offset, class Strides>
   __device__ static void apply(
-      const F& f, const Outputs& outputs, const Inputs& inputs, const int64_t* offsets, const int64_t* strides) {
-    compute<N>(f, outputs, offsets, strides, load_elements<N>(slot_at<I>(inputs) + offsets[I + 1], strides[I + 1])...);
+      const F& f, const Outputs& outputs, const Inputs& inputs, const Offset* offsets, const Strides& strides) {
+    compute<N>(f, outputs, offsets[0], strides, load<N>(slot_at<I>(inputs) + offsets[I + 1], strides, I + 1)...);
   }
 
  private:
-  template <int N, class F>
+  template <int N, class F, class Strides>
   __device__ static void compute(
-      const F& f, const Outputs& outputs, const int64_t* offsets, const int64_t* strides,
+      const F& f, const Outputs& outputs, int64_t offset, const Strides& strides,
       const Elements<stored_as<T, E>, N>&... elements) {
     Slots<std::index_sequence_for<R...>, Elements<stored_as<T, R>, N>...> results;
 #pragma unroll
@@ -78,7 +90,25 @@ struct MixedFormula<T, Types<R...>, Types<E...>, std::index_sequence<M...>, std:
       const auto result = f(as_argument<T, E>(elements.at[n])...);
       ((slot_at<M>(results).at[n] = static_cast<stored_as<T, R>>(result_at<M>(result))), ...);
     }
-    (store_elements(slot_at<M>(outputs) + offsets[0], slot_at<M>(results), strides[0]), ...);
+    (store(slot_at<M>(outputs) + offset, slot_at<M>(results), strides), ...);
+  }
+
+  template <int N, class U, class Strides>
+  __device__ static Elements<U, N> load(const U* address, const Strides& strides, size_t k) {
+    if constexpr (std::is_same_v<Strides, InWholeAccesses>) {
+      return load_whole_elements<N>(address);
+    } else {
+      return load_elements<N>(address, strides[k]);
+    }
+  }
+
+  template <int N, class U, class Strides>
+  __device__ static void store(U* address, const Elements<U, N>& elements, const Strides& strides) {
+    if constexpr (std::is_same_v<Strides, InWholeAccesses>) {
+      store_whole_elements(address, elements);
+    } else {
+      store_elements(address, elements, strides[0]);
+    }
   }
 };
 
@@ -108,18 +138,26 @@ __global__ void __launch_bounds__(kBlock)
   }
 }
 
-// Rows of whole accesses, which each tensor has where it has them: little arithmetic, in 32 bits.
-template <int K>
+// Rows of as many whole accesses, which each tensor has where it has them.
+template <int K, class Offset, class Strides>
 struct MixedRows {
   int accesses;
   Divider of_row;
-  int64_t row_strides[K];
-  int64_t col_strides[K];
+  Offset row_strides[K];
+  Strides col_strides;
 };
 
-template <int N, class Formula, int K, class F>
+template <int K>
+struct StridesOf {
+  int64_t of[K];
+
+  __device__ int64_t operator[](size_t k) const { return of[k]; }
+};
+
+// Little arithmetic, of elements in 32 bits where all are in whole accesses.
+template <int N, class Formula, int K, class Offset, class Strides, class F>
 __global__ void __launch_bounds__(kBlock) mixed_rows_kernel(
-    F f, const MixedRows<K> rows, typename Formula::Outputs outputs, typename Formula::Inputs inputs) {
+    F f, const MixedRows<K, Offset, Strides> rows, typename Formula::Outputs outputs, typename Formula::Inputs inputs) {
   wait_for_previous();
   const int access = static_cast<int>(blockIdx.x) * kBlock + static_cast<int>(threadIdx.x);
   if (access >= rows.accesses) {
@@ -127,10 +165,14 @@ __global__ void __launch_bounds__(kBlock) mixed_rows_kernel(
   }
   const int row = rows.of_row.divide_small(access);
   const int col = (access - row * static_cast<int>(rows.of_row.divisor())) * N;
-  int64_t offsets[K];
+  Offset offsets[K];
 #pragma unroll
   for (int k = 0; k < K; ++k) {
-    offsets[k] = row * rows.row_strides[k] + col * rows.col_strides[k];
+    if constexpr (std::is_same_v<Strides, InWholeAccesses>) {
+      offsets[k] = row * rows.row_strides[k] + col;
+    } else {
+      offsets[k] = row * rows.row_strides[k] + col * rows.col_strides[k];
+    }
   }
   Formula::template apply<N>(f, outputs, inputs, offsets, rows.col_strides);
 }
@@ -145,11 +187,26 @@ bool launch_mixed_rows(
   if (indexing.dims != 2 || cols % N != 0 || accesses > kMost) {
     return false;
   }
-  MixedRows<K> rows{static_cast<int>(accesses), Divider(cols / N), {}, {}};
-  std::copy_n(indexing.strides[1], K, rows.row_strides);
-  std::copy_n(indexing.strides[0], K, rows.col_strides);
-  const auto blocks = static_cast<unsigned>(ceil_div(accesses, int64_t{kBlock}));
-  launch_overlapped(mixed_rows_kernel<N, Formula, K, F>, blocks, kBlock, 0, stream, f, rows, outputs, inputs);
+  const auto launch = [&](auto rows, auto offset) {
+    rows.accesses = static_cast<int>(accesses);
+    rows.of_row = Divider(cols / N);
+    std::copy_n(indexing.strides[1], K, rows.row_strides);
+    using Strides = decltype(rows.col_strides);
+    const auto kernel = mixed_rows_kernel<N, Formula, K, decltype(offset), Strides, F>;
+    const auto blocks = static_cast<unsigned>(ceil_div(accesses, int64_t{kBlock}));
+    launch_overlapped(kernel, blocks, kBlock, 0, stream, f, rows, outputs, inputs);
+  };
+  const int64_t* const row_strides = indexing.strides[1];
+  const int64_t* const col_strides = indexing.strides[0];
+  const int64_t most = *std::max_element(row_strides, row_strides + K) * (indexing.numel / cols - 1) + cols;
+  const bool along = std::all_of(col_strides, col_strides + K, [](int64_t stride) { return stride == 1; });
+  if (along && most <= kMost && Formula::template is_whole<N>(outputs, inputs, row_strides)) {
+    launch(MixedRows<K, int, InWholeAccesses>{}, int());
+  } else {
+    MixedRows<K, int64_t, StridesOf<K>> rows{};
+    std::copy_n(col_strides, K, rows.col_strides.of);
+    launch(rows, int64_t());
+  }
   return true;
 }
 
