@@ -177,31 +177,35 @@ __global__ void __launch_bounds__(kBlock) mixed_rows_kernel(
   Formula::template apply<N>(f, outputs, inputs, offsets, rows.col_strides);
 }
 
-// False, and nothing done, where there are no such rows.
+// False, and nothing done, where there are no such rows, or one that is not in whole accesses of every tensor.
 template <int N, class Formula, int K, class F>
 bool launch_mixed_rows(
     const F& f, const Indexing<K>& indexing, const typename Formula::Outputs& outputs,
     const typename Formula::Inputs& inputs, cudaStream_t stream) {
   const int64_t cols = indexing.sizes[0].divisor();
   const int64_t accesses = indexing.numel / N;
-  if (indexing.dims != 2 || cols % N != 0 || accesses > kMost) {
+  if (indexing.dims > 2 || cols % N != 0 || accesses > kMost) {
     return false;
   }
+  // Of one row none.
+  const std::array<int64_t, K> none{};
+  const int64_t* const row_strides = indexing.dims == 2 ? indexing.strides[1] : none.data();
+  const int64_t* const col_strides = indexing.strides[0];
   const auto launch = [&](auto rows, auto offset) {
     rows.accesses = static_cast<int>(accesses);
     rows.of_row = Divider(cols / N);
-    std::copy_n(indexing.strides[1], K, rows.row_strides);
+    std::copy_n(row_strides, K, rows.row_strides);
     using Strides = decltype(rows.col_strides);
     const auto kernel = mixed_rows_kernel<N, Formula, K, decltype(offset), Strides, F>;
     const auto blocks = static_cast<unsigned>(ceil_div(accesses, int64_t{kBlock}));
     launch_overlapped(kernel, blocks, kBlock, 0, stream, f, rows, outputs, inputs);
   };
-  const int64_t* const row_strides = indexing.strides[1];
-  const int64_t* const col_strides = indexing.strides[0];
   const int64_t most = *std::max_element(row_strides, row_strides + K) * (indexing.numel / cols - 1) + cols;
   const bool along = std::all_of(col_strides, col_strides + K, [](int64_t stride) { return stride == 1; });
   if (along && most <= kMost && Formula::template is_whole<N>(outputs, inputs, row_strides)) {
     launch(MixedRows<K, int, InWholeAccesses>{}, int());
+  } else if (indexing.all_linear()) {
+    return false;
   } else {
     MixedRows<K, int64_t, StridesOf<K>> rows{};
     std::copy_n(col_strides, K, rows.col_strides.of);
@@ -258,9 +262,12 @@ void mixed_elementwise(
   const auto from = Formula::pointers_to(std::array<const Tensor*, K - 1>{&inputs...});
   const auto blocks = static_cast<unsigned>(ceil_div(indexing.numel, int64_t{kBlock} * N));
   const cudaStream_t stream = current_stream(outputs[0]);
+  if (detail::launch_mixed_rows<N, Formula>(f, indexing, to, from, stream)) {
+    return;
+  }
   if (indexing.all_linear()) {
     launch_overlapped(detail::mixed_kernel<N, Formula, K, F>, blocks, kBlock, 0, stream, f, indexing.numel, to, from);
-  } else if (!detail::launch_mixed_rows<N, Formula>(f, indexing, to, from, stream)) {
+  } else {
     launch_overlapped(detail::mixed_strided_kernel<N, Formula, K, F>, blocks, kBlock, 0, stream, f, indexing, to, from);
   }
 }
