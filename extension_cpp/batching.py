@@ -63,7 +63,8 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
     """The batching rule of an operator with parameters, or sums, for columns, for `register_vmap`.
 
     It is what follows from the line of shapes where that is possible. Else, where the parameters
-    are batched or every example has sums of its own, it is plain PyTorch, in the type of the sums.
+    are batched or every example has sums of its own, it is plain PyTorch, in the type of the sums;
+    tensors of bool and integers stay what they are.
 
     Args:
         op: `"namespace::name"`, whose tensors have the shapes `*rows n`, `*rows`, `*rows 1` and
@@ -82,10 +83,11 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
         example = called.check_examples(in_dims, *args, **numbers)
         positions = zip(called.tensor_positions, called.notation.inputs, strict=True)
         shapes = {k: shape for k, shape in positions if args[k] is not None}
-        dtype = args[called.tensor_positions[0]].dtype
+        like = args[called.tensor_positions[called.notation.leader or 0]]
         values, columns = list(args), ()
         for k, shape in shapes.items():
-            values[k] = args[k].to(sum_dtype(dtype))
+            if values[k].is_floating_point():
+                values[k] = values[k].to(sum_dtype(like.dtype))
             if shape.star is not None:
                 (values[k],) = to_front(info.batch_size, [in_dims[k]], values[k])
             if shape.star is not None and shape.single and shape.dims[-1].is_name:
@@ -97,14 +99,14 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
         has_sums = any(shape.star is None for shape in called.notation.outputs)
         results = in_torch(*values, **numbers, **({"columns": columns} if has_sums else {}))
         if isinstance(results, Tensor):
-            return results.to(dtype), 0
+            results = (results,)
         outputs = []
         for result, shape, (_, output_dtype) in zip(
             results, called.notation.outputs, called.output_shapes(example), strict=True
         ):
             if result is None:
-                result = args[called.tensor_positions[0]].new_empty((info.batch_size, 0))
+                result = like.new_empty((info.batch_size, 0))
             outputs.append((result.flatten(1) if shape.star is None else result).to(output_dtype))
-        return tuple(outputs), (0,) * len(outputs)
+        return (outputs[0], 0) if len(outputs) == 1 else (tuple(outputs), (0,) * len(outputs))
 
     return rule

@@ -1,6 +1,7 @@
 """Definitions of row-wise functions, of which the tests derive operators."""
 
 import math
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -327,3 +328,86 @@ def softmax_of_the_unmasked(x: Tensor, mask: Tensor) -> Tensor:
 
 def sum_for_each(x: Tensor, y: Tensor) -> Tensor:
     return torch.zeros_like(x) + y.sum(-1, keepdim=True)
+
+
+# ----- Of several dtypes
+
+Mask = Annotated[Tensor, torch.bool]
+Labels = Annotated[Tensor, torch.int64]
+
+
+def masked_softmax(x: Tensor, mask: Mask, fill: float = -1e9) -> Tensor:
+    return x.masked_fill(mask, fill).softmax(-1)
+
+
+def masked_logsumexp(x: Tensor, mask: Mask, fill: float = -1e9) -> Tensor:
+    return torch.where(mask, fill, x).logsumexp(-1)
+
+
+def mean_of_the_unmasked(mask: Mask, x: Tensor) -> Tensor:
+    """Of a row without any there is none."""
+    return torch.where(mask, x, 0).sum(-1) / mask.sum(-1)
+
+
+def masked_rms_norm(x: Tensor, weight: Tensor, mask: Mask, eps: float = 1e-2) -> Tensor:
+    kept = torch.where(mask, x, 0)
+    count = mask.to(x.dtype).sum(-1, keepdim=True).clamp(min=1)
+    return kept * torch.rsqrt(kept.square().sum(-1, keepdim=True) / count + eps) * weight
+
+
+def masked_layer_norm(
+    x: Tensor, mask: Mask, weight: Tensor | None = None, bias: Tensor | None = None
+) -> Tensor:
+    count = mask.to(x.dtype).sum(-1, keepdim=True).clamp(min=1)
+    mean = torch.where(mask, x, 0).sum(-1, keepdim=True) / count
+    apart = torch.where(mask, x - mean, 0)
+    y = apart * torch.rsqrt((apart * apart).sum(-1, keepdim=True) / count + 0.1)
+    if weight is not None:
+        y = y * weight
+    return y if bias is None else y + bias
+
+
+def softmax_with_dropout(x: Tensor, keep: torch.BoolTensor, rate: float = 0.1) -> Tensor:
+    return x.softmax(-1) * keep / (1 - rate)
+
+
+def mean_of_two_masks(x: Tensor, padding: Mask, keep: Mask) -> Tensor:
+    there = keep & ~padding
+    return (x * there).sum(-1, keepdim=True) / there.sum(-1, keepdim=True)
+
+
+def loss_of_labels(x: Tensor, y: Tensor, k: Labels, ignore: int = -100) -> Tensor:
+    there = k != ignore
+    return ((x - y).square() * there).sum(-1) / there.sum(-1)
+
+
+def softmax_of_products(x: Tensor, k: torch.IntTensor) -> Tensor:
+    return (x * k.to(x.dtype)).softmax(-1)
+
+
+def row_codes(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Codes of each row, and what they are multiples of."""
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-3) / 127
+    return (x / scale).round().to(torch.int8), scale.squeeze(-1)
+
+
+def above_the_mean(x: Tensor) -> tuple[Mask, Mask]:
+    above = x > x.mean(-1, keepdim=True) + 1
+    return above, above.any(-1)
+
+
+def counted_labels(x: Tensor, k: Labels, weight: Tensor) -> tuple[Tensor, Labels, Labels]:
+    """Scaled rows, how many labels there are of each, and these."""
+    there = k > 0
+    y = x / (1 + there.sum(-1, keepdim=True)) * weight
+    return y, there.sum(-1).to(torch.int64), torch.where(there, k, -1)
+
+
+def kept_codes(
+    x: Tensor, weight: Tensor, mask: Mask, k: torch.CharTensor, none: int = -1
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A norm of what is kept, codes of it, and whether there is anything."""
+    kept = mask & (k != none)
+    y = torch.where(kept, x, 0)
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 0.1) * weight
+    return y, (y * k).clamp(-100, 100).to(torch.int8), kept.any(-1, keepdim=True)

@@ -397,6 +397,52 @@ def test_a_reference_may_give_what_has_one_dtype_in_that():
         testing.check(half, checks=["check_forward"])
 
 
+class CodesFirst(sound.Operator):
+    """Integers, and then what has a gradient."""
+
+    name = "codes_first"
+    schemas = ("codes_first(Tensor input) -> (Tensor, Tensor)",)
+    line = "*rows n -> *rows n:int8, *rows n"
+    devices = ("cpu",)
+
+    def __init__(self):
+        self.shapes_of = Operator("mutant_codesfirst", self.schemas[0], self.line)
+        self.codes_first_fake = self.shapes_of.fake_kernel()
+        super().__init__()
+
+    def spec(self):
+        return dataclasses.replace(
+            super().spec(), lines={self.qualified(self.name): self.shapes_of}
+        )
+
+    def function(self, input):
+        return self.op("codes_first")(input)
+
+    def samples(self, make, shape):
+        yield testing.Sample(make(shape))
+
+    def reference(self, input):
+        return (input > 0).to(torch.int8), input * 2
+
+    def codes_first_kernel(self, input):
+        return tuple(result.contiguous() for result in self.reference(input))
+
+    def setup_context(self, ctx, inputs, output):
+        ctx.mark_non_differentiable(output[0])
+
+    def register(self):
+        registration.register_autograd(
+            self.qualified(self.name),
+            lambda ctx, codes, doubled: None if doubled is None else doubled * 2,
+            setup_context=self.setup_context,
+        )
+
+
+def test_integers_before_what_has_a_gradient():
+    """PyTorch's opcheck adds results up in the dtype of the first, and did not get beyond it."""
+    testing.check(spec_of(CodesFirst), checks=["check_opcheck", "check_backward"])
+
+
 @pytest.mark.parametrize(("output", "factor"), [(0, 0.95), (1, 0.8), (2, 1.0001)])
 def test_results_that_are_quantised_wrongly(output, factor, monkeypatch):
     factors = [1.0, 1.0, 1.0]

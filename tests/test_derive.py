@@ -23,11 +23,11 @@ import derived_functions
 import derived_row_functions
 import new_op
 import repository
-from derive import at_ties, operations, trace, verify
+from derive import at_ties, operations, rows_vocabulary, trace, verify
 from derive.as_schema import with_template
 from derive.assemble import assemble, planned, texts
 from derive.definition import read, summary
-from derive.derived import derive
+from derive.derived import derive, traced
 from derive.differentiate import gradients
 from derive.graph import GRADIENT, Gradient, Node, const, make, where
 from derive.plan import Plan
@@ -2121,6 +2121,10 @@ REFUSED = {
         "def f(x: Tensor) -> torch.FloatTensor:\n    return x * 2",
         "a result is annotated as torch.float32; what is floating has the dtype of the call",
     ),
+    "no floating tensor of rows": (
+        "def f(mask: torch.BoolTensor) -> Tensor:\n    return mask.any(-1)",
+        "no argument is a Tensor of a floating dtype, for which an operator's formula is compiled",
+    ),
     "no floating tensor": (
         "def f(k: torch.LongTensor) -> Tensor:\n    return k == 2",
         "no argument is a Tensor of a floating dtype, for which an operator's formula is compiled",
@@ -2137,19 +2141,29 @@ REFUSED = {
         "def f(x: Tensor, flag: bool) -> Tensor:\n    return x > 0 if flag else x",
         "the shape or dtype of a result depends on a switch",
     ),
-    "a mask of rows": (
-        "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
-        "    return x.masked_fill(mask, -1e9).softmax(-1)",
-        "it looks at whole rows, and 'mask' is bool: loops over rows take tensors of one floating "
-        "dtype; make it a Tensor, and pass its values, zeros and ones for a mask, as numbers",
+    "a mask of columns": (
+        "def f(x: Tensor, weight: torch.BoolTensor) -> Tensor:\n"
+        "    return x.masked_fill(weight, -1e9).softmax(-1)",
+        "it looks at whole rows, and 'weight' is bool and has a value for each column: these have "
+        "the dtype of the rows; make it a Tensor, of zeros and ones for a mask, or give it the rows' "
+        "shape and another name",
     ),
-    "bools of rows": (
-        TENSOR + "x > x.mean(-1, keepdim=True)",
-        "it looks at whole rows, and loops over rows compute and give one floating dtype",
+    **{
+        f"{expression} of integers": (
+            f"def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n    return x * k.{expression}",
+            f"{expression.partition('(')[0]} of integers is not derived; convert them first, as "
+            "k.to(x.dtype) does",
+        )
+        for expression in ("sum(-1, keepdim=True)", "amax(-1, keepdim=True)", "softmax(-1)")
+    },
+    "integers that count": (
+        TENSOR + "(x > 0).sum(-1)",
+        "of torch.float64 the result is torch.int64; an operator's has the dtype of its tensors",
     ),
-    "integers of rows": (
-        TENSOR + "x.softmax(-1) * (x * 3).to(torch.int8)",
-        "it looks at whole rows, and loops over rows compute and give one floating dtype",
+    "an optional mask of rows": (
+        "def f(x: Tensor, mask: torch.BoolTensor | None = None) -> Tensor:\n"
+        "    return (x if mask is None else x.masked_fill(mask, -1e9)).softmax(-1)",
+        "an optional tensor is a parameter for each column that counts as 1 or 0 where it is None",
     ),
     "integers where PyTorch derives in integers": (
         "def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n    return torch.atan2(x, k)",
@@ -3503,6 +3517,479 @@ Tensor codes(const Tensor& x, const Tensor& scale) { return elementwise<Codes>(k
 
 """,
     )
+
+
+def functors(name):
+    text = printed(name, f"{name}.cpp")
+    return text[text.index("template") : text.index("TORCH_LIBRARY")]
+
+
+def test_a_mask_of_rows_cpp():
+    assert_expected_inline(
+        functors("masked_softmax"),
+        """\
+template <class T>
+struct MaskedSoftmax {
+  using A = acc_t<T>;
+
+  T* output;         // [rows, cols]
+  const bool* mask;  // [rows, cols]
+  A fill;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const auto choices = row.keep([fill = fill](A x, bool mask) { return mask ? fill : x; }, row.elements(mask));
+    const A max = row.max([](A /*x*/, A choice) { return choice; }, choices);
+    const auto exps = row.keep([=](A /*x*/, A choice) { return math::exp(choice - max); }, choices);
+    const Divisor<A> sum = row.sum([](A /*x*/, A exp) { return exp; }, exps);
+    row.write(output, [=](A /*x*/, A exp) { return exp / sum; }, exps);
+  }
+};
+
+template <class T>
+struct MaskedSoftmaxBackward {
+  using A = acc_t<T>;
+
+  T* grad_x;         // [rows, cols]
+  const bool* mask;  // [rows, cols]
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A sum = row.sum([](A grad_output, A output) { return grad_output * output; });
+    row.write(
+        grad_x, [=](A grad_output, A output, bool mask) { return mask ? A(0) : (grad_output - sum) * output; },
+        row.elements(mask));
+  }
+};
+
+Tensor masked_softmax(const Tensor& x, const Tensor& mask, double fill) {
+  return rowwise<MaskedSoftmax>(kMaskedSoftmax, x, per_element(mask), fill);
+}
+
+Tensor masked_softmax_backward(const Tensor& grad_output, const Tensor& mask, const Tensor& output) {
+  return rowwise<MaskedSoftmaxBackward>(kMaskedSoftmaxBackward, grad_output, per_element(mask), output);
+}
+
+""",
+    )
+
+
+def test_several_dtypes_of_rows_cpp():
+    assert_expected_inline(
+        printed("kept_codes", "kept_codes.cpp"),
+        """\
+// A norm of what is kept, codes of it, and whether there is anything
+#include "rows.h"
+
+namespace package::kept_codes {
+
+const Operator kKeptCodes{
+    "kept_codes(Tensor x, Tensor weight, Tensor mask, Tensor k, int none=-1) -> (Tensor, Tensor, Tensor)",
+    "*rows n, n, *rows n:bool, *rows n:int8 -> *rows n, *rows n:int8, *rows 1:bool"};
+const Operator kKeptCodesBackward{
+    "kept_codes_backward(Tensor grad_y, Tensor x, Tensor weight, Tensor mask, Tensor k, int none) -> (Tensor, Tensor)",
+    "*rows n, *rows n, n, *rows n:bool, *rows n:int8 -> *rows n, n"};
+
+template <class T>
+struct KeptCodes {
+  using A = acc_t<T>;
+
+  T* y_output;                   // [rows, cols]
+  int8_t* output1;               // [rows, cols]
+  bool* output2;                 // [rows]
+  backend::Parameter<T> weight;  // [cols]
+  const bool* mask;              // [rows, cols]
+  const int8_t* k;               // [rows, cols]
+  int64_t none;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A cols = static_cast<A>(row.cols());
+    const auto ys = row.keep(
+        [none = none](A x, bool mask, int8_t k) {
+          const bool kept = mask && k != static_cast<int8_t>(none);
+          return kept ? x : A(0);
+        },
+        row.elements(mask), row.elements(k));
+    const A max = row.max(
+        [none = none](A /*x*/, bool mask, int8_t k) {
+          const bool kept = mask && k != static_cast<int8_t>(none);
+          return kept ? A(1) : A(0);
+        },
+        row.elements(mask), row.elements(k));
+    const A sum = row.sum([](A /*x*/, A y) { return y * y; }, ys);
+    const A rsqrt = math::rsqrt(sum / cols + A(0.1));
+    const bool above = max > A(0);
+    write_per_row(row, output2, above);
+    row.write(y_output, [=](A /*x*/, A weight, A y) { return y * rsqrt * weight; }, weight, ys);
+    row.write(
+        output1,
+        [=](A /*x*/, A weight, int8_t k, A y) {
+          const A y2 = y * rsqrt * weight;
+          const A product = y2 * static_cast<A>(k);
+          const A choice = product < A(-100) ? A(-100) : product;
+          const A choice2 = choice > A(100) ? A(100) : choice;
+          return static_cast<int8_t>(choice2);
+        },
+        weight, row.elements(k), ys);
+  }
+};
+
+template <class T>
+struct KeptCodesBackward {
+  using A = acc_t<T>;
+  using RowValues = Values<A, 2>;
+
+  T* grad_x;                     // [rows, cols]
+  backend::Parameter<T> weight;  // [cols]
+  const bool* mask;              // [rows, cols]
+  const int8_t* k;               // [rows, cols]
+  int64_t none;
+
+  HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
+
+  // What the results of a row are made of besides its elements.
+  template <class Row>
+  HOST_DEVICE RowValues of_row(Row& row) const {
+    const A cols = static_cast<A>(row.cols());
+    const auto sums = row.sum(
+        [none = none](A grad_y, A x, A weight, bool mask, int8_t k) {
+          const bool kept = mask && k != static_cast<int8_t>(none);
+          const A y = kept ? x : A(0);
+          return Values<A, 2>{y * y, grad_y * weight * y};
+        },
+        weight, row.elements(mask), row.elements(k));
+    const A rsqrt = math::rsqrt(sums[0] / cols + A(0.1));
+    const A quotient = sums[1] * (rsqrt * rsqrt * rsqrt) / cols;
+    return {rsqrt, quotient};
+  }
+
+  template <class Row>
+  HOST_DEVICE void write(Row& row, const RowValues& values) const {
+    const A rsqrt = values[0];
+    const A quotient = values[1];
+    row.write(
+        grad_x,
+        [=, none = none](A grad_y, A x, A weight, bool mask, int8_t k) {
+          const bool kept = mask && k != static_cast<int8_t>(none);
+          const A y = kept ? x : A(0);
+          return kept ? grad_y * weight * rsqrt - y * quotient : A(0);
+        },
+        weight, row.elements(mask), row.elements(k));
+    row.add_to_columns(
+        [=, none = none](A grad_y, A x, bool mask, int8_t k) {
+          const bool kept = mask && k != static_cast<int8_t>(none);
+          const A y = kept ? x : A(0);
+          return Values<A, 1>{grad_y * (y * rsqrt)};
+        },
+        row.elements(mask), row.elements(k));
+  }
+};
+
+std::tuple<Tensor, Tensor, Tensor> kept_codes(
+    const Tensor& x, const Tensor& weight, const Tensor& mask, const Tensor& k, int64_t none) {
+  return rowwise<KeptCodes, 3>(kKeptCodes, x, per_column(weight), per_element(mask), per_element(k), none);
+}
+
+std::tuple<Tensor, Tensor> kept_codes_backward(
+    const Tensor& grad_y, const Tensor& x, const Tensor& weight, const Tensor& mask, const Tensor& k, int64_t none) {
+  return rowwise_with_column_sums<KeptCodesBackward, 1, 1>(
+      kKeptCodesBackward, grad_y, x, per_column(weight), per_element(mask), per_element(k), none);
+}
+
+TORCH_LIBRARY_FRAGMENT(package, m) {
+  m.def(kKeptCodes.schema());
+  m.def(kKeptCodesBackward.schema());
+}
+
+TORCH_LIBRARY_IMPL(package, BACKEND, m) {
+  m.impl("kept_codes", TORCH_BOX(&kept_codes));
+  m.impl("kept_codes_backward", TORCH_BOX(&kept_codes_backward));
+}
+
+}  // namespace package::kept_codes
+""",
+    )
+
+
+def test_several_dtypes_of_rows_ops():
+    assert_expected_inline(
+        printed("kept_codes", "ops.py"),
+        """\
+\"\"\"kept_codes: A norm of what is kept, codes of it, and whether there is anything.\"\"\"
+
+import math
+
+import torch
+import torch.nn.functional as F
+from package import checks, registration
+from package.batching import with_columns
+from torch import Tensor
+
+_ops = torch.ops.package
+
+
+def kept_codes(
+    x: Tensor, weight: Tensor, mask: Tensor, k: Tensor, none: int = -1
+) -> tuple[Tensor, Tensor, Tensor]:
+    \"\"\"A norm of what is kept, codes of it, and whether there is anything.
+
+    Half types are computed in float32 and rounded once.
+
+    Args:
+        x: `(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or CUDA.
+        weight: a value for each column, `(columns,)`; dtype and device of `x`.
+        mask: bool, of the shape and on the device of `x`.
+        k: int8, of the shape and on the device of `x`.
+        none: an integer; not differentiable.
+
+    Returns:
+        Three contiguous tensors: `y` with the shape and dtype of `x`; `output1` with the shape of
+        `x`; `output2` with the shape `(*x.shape[:-1], 1)`. The second is int8 and has no
+        derivative; values beyond int8 may become any. The third is bool and has no derivative. The
+        rest has the dtype of `x` and is differentiable to any order, in reverse and forward mode.
+        The gradient of `weight` is a deterministic sum over the rows, accumulated in float32
+        (float64 for float64).
+
+    Raises:
+        RuntimeError: a dtype, device or shape other than the above.
+        TypeError: a tensor for `none` whose derivative would be lost.
+    \"\"\"
+    checks.check_number("kept_codes", "none", none)
+    return _ops.kept_codes(x, weight, mask, k, none)
+
+
+def _setup_context(ctx, inputs, output):
+    x, weight, mask, k, ctx.none = inputs
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(output[1], output[2])
+    ctx.save_for_backward(x, weight, mask, k)
+
+
+def _backward(ctx, grad_y, *_):
+    x, weight, mask, k = ctx.saved_tensors
+    if grad_y is None:
+        return None, None, None, None, None
+    grad_x, grad_weight = _ops.kept_codes_backward(grad_y, x, weight, mask, k, ctx.none)
+    return grad_x, grad_weight, None, None, None
+
+
+def _in_torch(x, weight, mask, k, none):
+    kept = mask & (k != (none))
+    y = torch.where(kept, x, 0)
+    y2 = y * torch.rsqrt((y**2).mean(-1, keepdim=True) + 0.1) * weight
+    return (
+        y2,
+        torch.clamp(y2 * k.to(x.dtype), -100, 100).to(torch.int8),
+        F.pad(kept.to(x.dtype), (0, 1), value=-math.inf).amax(-1, keepdim=True) > 0,
+    )
+
+
+def _backward_in_torch(grad_y, x, weight, mask, k, none, columns=None):
+    columns = columns or grad_y.shape[-1:]
+    cols = max(1, grad_y.shape[-1])
+    kept = mask & (k != (none))
+    grad_product = grad_y * weight
+    y = torch.where(kept, x, 0)
+    rsqrt = torch.rsqrt((y**2).mean(-1, keepdim=True) + 0.1)
+    grad_product2 = y * ((grad_product * y).sum(-1, keepdim=True) * (rsqrt * rsqrt * rsqrt) / cols)
+    return torch.where(kept, grad_product * rsqrt - grad_product2, 0), (
+        grad_y * (y * rsqrt)
+    ).sum_to_size(columns)
+
+
+registration.register_fake("package::kept_codes", "package::kept_codes_backward")
+registration.register_autograd("package::kept_codes", _backward, setup_context=_setup_context)
+registration.register_autograd("package::kept_codes_backward", reference=_backward_in_torch)
+registration.register_vmap("package::kept_codes", with_columns("package::kept_codes", _in_torch))
+registration.register_vmap(
+    "package::kept_codes_backward", with_columns("package::kept_codes_backward", _backward_in_torch)
+)
+""",
+    )
+
+
+def test_several_dtypes_of_rows_spec():
+    assert_expected_inline(
+        printed("mean_of_two_masks", "spec.py"),
+        """\
+from typing import Annotated
+
+import torch
+from package.testing import OpSpec, Sample
+from torch import Tensor
+
+Mask = Annotated[Tensor, torch.bool]
+
+
+def mean_of_two_masks(x: Tensor, padding: Mask, keep: Mask) -> Tensor:
+    there = keep & ~padding
+    return (x * there).sum(-1, keepdim=True) / there.sum(-1, keepdim=True)
+
+
+# What it returns besides is for the backward.
+def op_reference(x, padding, keep):
+    there = keep & ~padding
+    flag = there.to(x.dtype)
+    sum = flag.sum(-1, keepdim=True)
+    return (x * flag).sum(-1, keepdim=True) / sum, sum.squeeze(-1).detach()
+
+
+# Of rows that have columns.
+def samples(make, shape):
+    if shape and shape[-1] >= 1:
+        padding = make(shape, dtype=torch.bool)
+        padding[..., :1] = False  # of a row without one there is no result
+        keep = make(shape, dtype=torch.bool)
+        keep[..., :1] = True  # of a row without one there is no result
+        yield Sample(make(shape), padding, keep)
+
+
+spec = OpSpec(
+    name="mean_of_two_masks",
+    reference=mean_of_two_masks,
+    samples=samples,
+    op_reference=op_reference,
+)
+""",
+    )
+
+
+def test_statistics_beside_integers_ops():
+    text = printed("row_codes", "ops.py")
+    function = text[text.index("# What is returned") : text.index("# What the forward")]
+    assert_expected_inline(
+        function,
+        """\
+# What is returned for the backward is constant: it gets no gradients of zeros.
+def _setup_context(ctx, inputs, output):
+    (x,) = inputs
+    _, _, row_max = output
+    ctx.set_materialize_grads(False)
+    ctx.mark_non_differentiable(row_max, output[0])
+    ctx.save_for_backward(x, row_max)
+
+
+def _backward(ctx, _grad_output0, grad_scale, *_):
+    x, row_max = ctx.saved_tensors
+    if grad_scale is None:
+        return None
+    return _ops.row_codes_backward(grad_scale, x, row_max)
+
+
+""",
+    )
+
+
+@pytest.mark.parametrize(
+    ("expression", "passes"),
+    [
+        # Three passes would read the mask, and one does.
+        ("x.masked_fill(mask, a).softmax(-1)", ["keep"]),
+        ("x.masked_fill(mask, a).logsumexp(-1)", ["keep"]),
+        ("(x * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True) + x * mask * a", ["keep"]),
+        # The sums need the mask itself, and no fewer passes would read it.
+        (
+            "torch.where(mask, x, 0).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True) "
+            "+ a * torch.where(mask, x, 0)",
+            ["sum", "write"],
+        ),
+        ("torch.where(mask, x, a) / x.sum(-1, keepdim=True)", ["write"]),
+        # Not of what the row has kept, but where that saves reading a mask.
+        ("torch.softmax(x * mask, -1).square().softmax(-1) * a", ["keep"]),
+    ],
+)
+def test_a_mask_is_read_as_rarely_as_may_be(expression, passes, define):
+    source = (
+        f"def f(x: Tensor, mask: torch.BoolTensor, a: float) -> Tensor:\n    return {expression}"
+    )
+    text = texts(planned(read(define(source))))["f.cpp"]
+    forward = text[text.index("struct F {") : text.index("struct FBackward")]
+    calls = re.findall(
+        r"row[.](sum|max|keep|write)\(((?:(?!row[.](?:sum|max|keep|write)).)*)", forward, re.S
+    )
+    assert [name for name, given in calls if "row.elements(mask)" in given] == passes
+    assert "columns" not in forward
+
+
+@pytest.mark.parametrize(
+    ("expression", "formula"),
+    [
+        ("mask.sum(-1) / 2 + x.sum(-1)", "add(div(row_sum(to_real(mask)), 2.0), row_sum(x))"),
+        (
+            "x.sum(-1).where(mask.any(-1), 0)",
+            "where(gt(largest(to_real(mask)), 0.0), row_sum(x), 0.0)",
+        ),
+        (
+            "x.sum(-1).where(torch.all(mask, dim=-1), 0)",
+            "where(le(largest(to_real(not(mask))), 0.0), row_sum(x), 0.0)",
+        ),
+        (
+            "x.where((x > 1).any(-1, keepdim=True), 0)",
+            "where(gt(largest(to_real(gt(x, 1.0))), 0.0), x, 0.0)",
+        ),
+    ],
+)
+def test_masks_of_whole_rows(expression, formula, define):
+    source = f"def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n    return {expression}"
+    results, _ = traced(read(define(source)), ["x", "mask"], {})
+    assert repr(results[0].node) == formula
+
+
+def test_what_is_a_constant_keeps_its_dtype(define):
+    source = "def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n"
+    source += "    with torch.no_grad():\n        j = torch.where(k > 0, k, 1)\n"
+    source += "    return torch.where(j == k.detach(), x, 0)"
+    (variant,) = derive(read(define(source)))
+    assert repr(variant.forward) == "(where(eq(where(gt(k, 0), k, to_int64(1)), k), x, 0.0),)"
+
+
+def test_a_bool_of_a_row_in_the_shape_of_its_elements(define):
+    source = TENSOR + "torch.zeros_like(x) > x.sum(-1, keepdim=True)"
+    files = assemble(read(define(source.replace("-> Tensor", "-> torch.BoolTensor")))).files
+    assert '"*rows n -> *rows n:bool"' in files["f.cpp"]
+    assert "row.write(output, [=](A /*x*/) { return above; });" in files["f.cpp"]
+
+
+def test_shapes_of_several_dtypes(define):
+    source = "def f(x: Tensor, mask: torch.BoolTensor, s: Tensor) -> torch.BoolTensor:\n"
+    place = define(source + "    return (x * s).softmax(-1) * mask > 0.1")
+    for line in (
+        *("*rows n, *rows n:bool, n -> *rows n:bool", "*rows n, *rows n, n -> *rows n"),
+        "*rows n, *rows n:bool, n",
+    ):
+        text = texts(planned(read(place, line)))["f.cpp"]
+        assert '"*rows n, *rows n:bool, n -> *rows n:bool"' in text
+        assert "rowwise<F>(kF, x, per_element(mask), per_column(s))" in text
+    with pytest.raises(NotDerived, match=r"the result has the shape [*]rows n:bool$"):
+        planned(read(place, "*rows n, *rows n:bool, n -> *rows n:int8"))
+    with pytest.raises(NotDerived, match=r'give "[*]rows n" for a tensor'):
+        planned(read(place, "*rows n, *rows n:int8, n"))
+    with pytest.raises(NotDerived, match="'mask' is bool and has a value for each column"):
+        planned(read(place, "*rows n, n:bool, n"))
+
+
+def test_integers_of_which_a_row_has_no_result(define):
+    """Its samples have one of which it has."""
+    spec = texts(planned(read(FUNCTIONS["loss_of_labels"])))["spec.py"]
+    assert "k[..., :1] = 4  # of a row without one there is no result" in spec
+    source = "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
+    source += "    return (x * mask).sum(-1) / mask.sum(-1) + (x * ~mask).sum(-1) / (~mask).sum(-1)"
+    spec = texts(planned(read(define(source))))["spec.py"]
+    assert "shape[-1] >= 2" in spec
+    assert "mask[..., :1] = True" in spec
+    assert "mask[..., 1:2] = False" in spec
+
+
+def test_wrong_values_of_rows_of_several_dtypes_are_found(monkeypatch, define):
+    """Of masks that are all one value, too, and where integers are beyond their dtype's, of none."""
+    planned(read(define(TENSOR + "(x * 40 / (1 + x.amax(-1, keepdim=True).abs())).to(torch.int8)")))
+    source = "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
+    source += "    return torch.where(mask.all(-1, keepdim=True), 2 * x, x)"
+    planned(read(define(source)))
+    monkeypatch.setitem(rows_vocabulary.ROWS, "all", rows_vocabulary.ROWS["any"])
+    with pytest.raises(NotDerived, match="what was derived does not agree"):
+        planned(read(define(source)))
 
 
 def test_optional_tensor_and_switch_cpp():

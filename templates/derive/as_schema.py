@@ -18,9 +18,9 @@ from places import shapes
 
 from .definition import Definition, summary
 from .ops_file import lower_first
-from .plan import of_dtype
 from .python_text import docstring
 from .refusal import NotDerived
+from .variant import of_dtype
 
 # What stands above the derivative.
 COMMENT = """\

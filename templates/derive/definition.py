@@ -82,10 +82,15 @@ class Definition:
     def columns(self) -> list[str]:
         """The tensors with a value for each column, where the function is row-wise."""
         tensors = self.named("Tensor", "Tensor?")
+        first = next(name for name in tensors if name not in self.dtypes)
         if self.shapes is None:
-            return [name for name in tensors[1:] if name in PARAMETERS]
+            return [name for name in tensors if name in PARAMETERS and name != first]
         given = [shape.strip() for shape in self.shapes.partition("->")[0].split(",")]
-        if len(given) != len(tensors) or given[0] != "*rows n" or set(given) - {"*rows n", "n"}:
+        if len(given) == len(tensors):
+            ends = [f":{self.dtypes[name]}" if name in self.dtypes else "" for name in tensors]
+            given = [s.removesuffix(end) for s, end in zip(given, ends, strict=True)]
+        found = dict(zip(tensors, given, strict=False))
+        if len(given) != len(tensors) or found[first] != "*rows n" or set(given) - {"*rows n", "n"}:
             raise NotDerived(
                 f'--shapes "{self.shapes}": give "*rows n" for a tensor that has the rows\' shape, '
                 f'as the first has, and "n" for a value for each column, {len(tensors)} in all'

@@ -14,13 +14,13 @@ import torch
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
 from .definition import RESULT, Definition, in_a_line
 from .differentiate import gradients
-from .graph import ELEMENT, ROW, Node, add, in_order, is_const, make, plus, tensor_argument
+from .graph import ELEMENT, ROW, Node, add, is_const, make, plus, tensor_argument
 from .refusal import NotDerived, line_of_error, taken
 from .rows_operations import with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
 from .trace import Traced, trace
-from .variant import Result, Variant, looks_at_rows, with_numbers
+from .variant import Result, Variant, looks_at_rows, of_dtype, with_numbers
 
 # Of definitions with more optional tensors and switches than this, the source would be long.
 MOST_VARIANTS = 8
@@ -97,7 +97,8 @@ def is_of_rows(
 ) -> bool:
     """Whether the definition looks at whole rows, in one of its cases at least."""
     # Of a row-wise function these have a value for each column, and their shape says so.
-    columns = definition.columns if definition.shapes is None else []
+    columns = [name for name in definition.columns if name not in definition.dtypes]
+    columns = columns if definition.shapes is None else []
     for names, values in itertools.product(
         given, itertools.product((True, False), repeat=len(switches))
     ):
@@ -112,13 +113,13 @@ def is_of_rows(
 def columns_of(definition: Definition, is_row_wise: bool) -> list[str]:
     """The tensors with a value for each column."""
     if is_row_wise:
-        if definition.dtypes:
-            name, dtype = next(iter(definition.dtypes.items()))
-            raise NotDerived(
-                f"{definition.place}: it looks at whole rows, and '{name}' is {dtype}: loops over "
-                "rows take tensors of one floating dtype; make it a Tensor, and pass its values, "
-                "zeros and ones for a mask, as numbers"
-            )
+        for name in definition.columns:
+            if dtype := definition.dtypes.get(name):
+                raise NotDerived(
+                    f"{definition.place}: it looks at whole rows, and '{name}' is {dtype} and has "
+                    "a value for each column: these have the dtype of the rows; make it a Tensor, "
+                    "of zeros and ones for a mask, or give it the rows' shape and another name"
+                )
         if "columns" in (a.name for a in definition.schema.arguments):
             raise taken("the argument's name 'columns'")
         return definition.columns
@@ -228,16 +229,12 @@ def check_rows(definition: Definition, variants: Sequence[Variant]) -> None:
             raise NotDerived(
                 f"{definition.place}: the result has no rows; return what depends on them"
             )
-        if node.dtype or any(part.integer for part in in_order([node])):
-            raise NotDerived(
-                f"{definition.place}: it looks at whole rows, and loops over rows compute and give "
-                "one floating dtype; leave conversions to others to who calls it"
-            )
     said = (definition.shapes or "").partition("->")[2].strip()
     shape = ", ".join(result.shape for result in first.results)
-    if said and re.sub(r" *, *", ", ", said) != shape:
+    with_dtypes = ", ".join(of_dtype(result.shape, result.dtype) for result in first.results)
+    if said and re.sub(r" *, *", ", ", said) not in (shape, with_dtypes):
         raise NotDerived(
-            f"{definition.place}: --shapes says {said}, and the result has the shape {shape}"
+            f"{definition.place}: --shapes says {said}, and the result has the shape {with_dtypes}"
         )
     if first.computed and set(first.computed) <= set(first.columns):
         raise NotDerived(
@@ -370,7 +367,8 @@ def traced(
     check_results(definition, results)
     for result in results:
         if result.extent == ELEMENT and result.node.extent == ROW:
-            result.node = make("expand", result.node, make("tensor", value=tensors[0]))
+            (main, *_) = (name for name in tensors if name not in definition.dtypes)
+            result.node = make("expand", result.node, make("tensor", value=main))
         if result.counts:
             node = result.node
             node = node.args[0] if node.op == "to_real" else node

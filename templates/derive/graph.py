@@ -23,6 +23,8 @@ INTEGERS = {
 }
 OTHER_DTYPES = ("bool", *INTEGERS)
 BOOLEAN |= {"bool"}
+# What has the dtype of one of its operands.
+SAME_DTYPE = {"where": 1, "expand": 0}
 # Conversions, to what each converts.
 TO_INTEGERS = {f"to_{dtype}": dtype for dtype in INTEGERS}
 
@@ -129,8 +131,8 @@ def make(op: str, *args: Node, value: Value = None) -> Node:
     key = (op, *map(id, args), type(value), repr(value))
     if key not in _nodes:
         is_bool = op in BOOLEAN or isinstance(value, bool)
-        if op == "where":
-            is_bool = args[1].is_bool
+        if op in SAME_DTYPE:
+            is_bool = args[SAME_DTYPE[op]].is_bool
         _nodes[key] = Node(
             op,
             args,
@@ -144,8 +146,8 @@ def make(op: str, *args: Node, value: Value = None) -> Node:
 
 
 def integer(op: str, args: Sequence[Node]) -> str:
-    if op == "where":
-        return args[1].integer
+    if op in SAME_DTYPE:
+        return args[SAME_DTYPE[op]].integer
     if op == "count":
         return "int64"
     return op if op in INTEGERS else TO_INTEGERS.get(op, "")

@@ -117,7 +117,7 @@ def docstring(plan: Plan) -> str:
 
 def said_of_statistics(plan: Plan) -> list[str]:
     text = f"`torch.ops.extension_cpp.{plan.name}` returns {listed(plan.statistics)} of each row "
-    text += f"besides, for the backward: constants of the shape `{plan.tensors[0]}.shape[:-1]`, "
+    text += f"besides, for the backward: constants of the shape `{plan.main}.shape[:-1]`, "
     text += "in float32 (float64 for float64)."
     return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
 
@@ -202,7 +202,7 @@ def returned_elements(plan: Plan) -> str:
 
 
 def returned_rows(plan: Plan) -> str:
-    main = plan.tensors[0]
+    main = plan.main
     if len(plan.results) == 1:
         return f"A contiguous tensor with {shape_of_rows(plan.results[0], main)}."
     shapes = [shape_of_rows(result, main) for result in plan.results]
@@ -219,9 +219,9 @@ def counted(number: int) -> str:
 
 def shape_of_rows(result: Result, main: str) -> str:
     if not result.of_row:
-        return f"the shape and dtype of `{main}`"
+        return f"the shape of `{main}`" if result.dtype else f"the shape and dtype of `{main}`"
     sizes = f"{main}.shape[:-1]" if result.is_squeezed else f"(*{main}.shape[:-1], 1)"
-    return f"the shape `{sizes}` and the dtype of `{main}`"
+    return f"the shape `{sizes}`" + f" and the dtype of `{main}`" * (not result.dtype)
 
 
 def description(plan: Plan, a: Argument) -> str:
@@ -287,14 +287,12 @@ def setup_context(plan: Plan) -> str:
     for a in plan.keyword_only:
         if a.name in kept:
             lines.append(f'{context(plan, a.name)} = keyword_only_inputs["{a.name}"]')
-    if plan.statistics:
-        lines += [
-            f"{unpacked([*['_'] * len(plan.results), *plan.statistics])} = output",
-            "ctx.set_materialize_grads(False)",
-            f"ctx.mark_non_differentiable({', '.join(plan.statistics)})",
-        ]
     constants = [f"output[{k}]" for k, result in enumerate(plan.results) if result.dtype]
-    if leaves_gradients_out(plan):
+    if plan.statistics:
+        names = [*["_"] * len(plan.results), *plan.statistics]
+        lines.append(f"{unpacked(names)} = output")
+        constants = [*plan.statistics, *constants]
+    if plan.statistics or leaves_gradients_out(plan):
         lines.append("ctx.set_materialize_grads(False)")
     if constants:
         lines.append(f"ctx.mark_non_differentiable({', '.join(constants)})")
@@ -325,8 +323,9 @@ def unpacked(names: Sequence[str]) -> str:
 
 def backward(plan: Plan) -> str:
     lines = [f"{unpacked(plan.saved)} = ctx.saved_tensors"] if plan.saved else []
-    if leaves_gradients_out(plan):
-        lines += materialised(plan, [str(plan.differentiable[0].gradient)])
+    gradients = [str(result.gradient) for result in plan.differentiable]
+    if leaves_gradients_out(plan) and not plan.statistics:
+        lines += materialised(plan, gradients)
     first, *others = plan.variants
     for variant in others:
         given = [name for name in plan.optional if name in variant.tensors]
@@ -334,7 +333,6 @@ def backward(plan: Plan) -> str:
         conditions += [f"not ctx.has_{name}" for name in variant.absent]
         lines.append(f"if {' and '.join(conditions)}:")
         lines += [f"    {line}" for line in returned(plan, variant)]
-    gradients = [str(result.gradient) for result in plan.results]
     if plan.statistics:
         lines += materialised(plan, gradients)
     last = max(k for k, result in enumerate(plan.results) if not result.dtype)
@@ -348,11 +346,12 @@ def backward(plan: Plan) -> str:
 
 def materialised(plan: Plan, gradients: Sequence[str]) -> list[str]:
     """The lines for results that are not used: of several they have gradients of zeros."""
-    main = plan.tensors[0]
+    main = plan.main
     nones = ["None" for a in plan.arguments if not a.kwarg_only]
     lines = [f"if {' and '.join(f'{name} is None' for name in gradients)}:"]
     lines.append(f"    return {', '.join(nones)}" if len(nones) > 1 else "    return None")
-    for result, name in zip(plan.results, gradients, strict=True) if len(gradients) > 1 else []:
+    pairs = zip(plan.differentiable, gradients, strict=True)
+    for result, name in pairs if len(gradients) > 1 else []:
         shape = f"{main}.shape[:-1]" if result.is_squeezed else f"(*{main}.shape[:-1], 1)"
         zeros = f"{main}.new_zeros({shape})" if result.of_row else f"torch.zeros_like({main})"
         lines.append(f"{name} = {zeros} if {name} is None else {name}")

@@ -17,7 +17,7 @@ from .definition import Definition, summary
 from .graph import TO_INTEGERS, Node, in_order
 from .refusal import NotDerived
 from .saved import OUTPUT
-from .variant import Variant
+from .variant import Variant, of_dtype
 from .verify import Verified
 
 # What functors and host functions call so, and those for rows besides.
@@ -26,8 +26,8 @@ IN_CPP = words(
 )
 IN_ROWS = words(
     """
-    Row RowColumns RowValues T acc_t backend known of_row per_column per_row row row_columns
-    row_values rowwise rowwise_with_column_sums values write write_per_row
+    Row RowColumns RowValues T acc_t backend known of_row per_column per_element per_row row
+    row_columns row_values rowwise rowwise_with_column_sums values write write_per_row
     """
 )
 
@@ -43,12 +43,8 @@ STATISTIC = "*rows:sum"
 def shape_in_rows(variant: Variant, name: str) -> str:
     if name in variant.statistics:
         return STATISTIC
-    return "n" if name in variant.columns else "*rows n"
-
-
-def of_dtype(shape: str, dtype: str) -> str:
-    """In a line of shapes, of a tensor that has that dtype or, where it is "", the operator's."""
-    return f"{shape}:{dtype}" if dtype else shape
+    shape = "n" if name in variant.columns else "*rows n"
+    return of_dtype(shape, variant.dtypes.get(name, ""))
 
 
 def is_conversion(node: Node) -> bool:
@@ -167,8 +163,8 @@ class Backward(Declared):
 
     @property
     def elements(self) -> list[str]:
-        """The tensors that have the rows' shape."""
-        others = {*self.rows, *self.variant.columns}
+        """The tensors that have the rows' shape and dtype."""
+        others = {*self.rows, *self.variant.columns, *self.variant.dtypes}
         return [name for name in self.tensors if name not in others]
 
     @property
@@ -255,7 +251,7 @@ class Plan:
         results = [of_dtype(shape, result.dtype) for result in self.results]
         if self.is_of_rows:
             given = [shape_in_rows(variants[0], name) for name in self.tensors]
-            results = [result.shape for result in self.results]
+            results = [of_dtype(result.shape, result.dtype) for result in self.results]
             results += [STATISTIC] * len(self.statistics)
         line = f"{', '.join(given)} -> {', '.join(results)}"
         (head, _, _) = definition.schema.text.rpartition("->")
@@ -348,7 +344,7 @@ class Plan:
         """What the context of autograd keeps, of all variants."""
         found = {name for b in self.backwards for name in b.variant.saved}
         # What is like the results, where several may have no gradient.
-        found |= {*self.tensors[:1]} if self.statistics and len(self.results) > 1 else set()
+        found |= {self.main} if self.statistics and len(self.differentiable) > 1 else set()
         names = [*self.variants[0].tensors_and_statistics, OUTPUT]
         return [name for name in names if name in found]
 

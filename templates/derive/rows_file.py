@@ -15,21 +15,20 @@ from .graph import inputs_of
 from .of_numbers import Formula, prepared
 from .plan import Backward, Plan, cases, returned
 from .rows_operations import summed_together
-from .rows_text import RowFunctor
+from .rows_text import RowFunctor, Tensors
 
 
 def functors(plan: Plan) -> list[str]:
     first = plan.variants[0]
-    elements = [name for name in plan.tensors if name not in first.columns]
+    elements = [name for name in first.own if name not in first.columns]
     of_row = [m for m, r in zip(plan.members, plan.results, strict=True) if r.of_row]
     statistics = plan.statistic_members
     members, of_row = [*plan.members, *statistics], [*of_row, *statistics]
     found = []
     for suffix, leaf in cases(forward_body(plan)):
         struct, of = plan.struct(first) + suffix, formula(plan, leaf)
-        found.append(
-            functor(struct, of, members, of_row, (elements, [], first.columns), statistics)
-        )
+        tensors = Tensors(plan.tensors, elements, [], first.columns, first.dtypes)
+        found.append(functor(struct, of, members, of_row, tensors, statistics))
     for backward in plan.backwards:
         found += backward_functors(plan, backward)
     return found
@@ -39,7 +38,8 @@ def backward_functors(plan: Plan, backward: Backward) -> list[str]:
     variant = backward.variant
     columns = [name for name in variant.saved if name in variant.columns]
     members = [f"grad_{name}" for name in variant.computed]
-    tensors = (backward.elements, backward.rows, columns)
+    given = (backward.tensors, backward.elements, backward.rows, columns)
+    tensors = Tensors(*given, variant.dtypes)
     return [
         functor(
             *(backward.struct + suffix, formula(plan, leaf), members, [], tensors), plan.statistics
@@ -69,11 +69,11 @@ def functor(
     of: Formula,
     members: Sequence[str],
     of_row: Sequence[str],
-    tensors: tuple[Sequence[str], Sequence[str], Sequence[str]],
+    tensors: Tensors,
     statistics: Sequence[str],
 ) -> str:
     results = dict(zip(members, next(leaves(of.body)), strict=True))
-    return RowFunctor(struct, results, of_row, *tensors, statistics, of).text()
+    return RowFunctor(struct, results, of_row, tensors, statistics, of).text()
 
 
 def hosts(plan: Plan) -> list[str]:
@@ -113,6 +113,8 @@ def as_given(plan: Plan, name: str, rows: Sequence[str] = ()) -> str:
         # What it counts as where it is None, which is 0 unless that is said.
         otherwise = ", 1" if first.otherwise.get(name) == 1 else ""
         return f"per_column({plan.in_cpp[name]}{otherwise})"
+    if name in first.dtypes:
+        return f"per_element({plan.in_cpp[name]})"
     return f"per_row({plan.in_cpp[name]})" if name in rows else plan.in_cpp[name]
 
 

@@ -6,10 +6,12 @@ the row. What there is one of for a row is computed between the passes; the rest
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from .cpp_text import Cpp, divisors
-from .graph import COLUMN, GRADIENT, Node, in_order, inputs_of
+from .elements_text import type_of
+from .graph import COLUMN, GRADIENT, OTHER_DTYPES, Node, in_order, inputs_of
 from .of_numbers import Formula
 from .operations import OPERATIONS
 from .printing import Printer
@@ -57,6 +59,25 @@ def is_costly(node: Node) -> bool:
     return form is not None and "::" in form.text and not form.text.startswith(CHEAP)
 
 
+@dataclass(frozen=True)
+class Tensors:
+    """What a functor is given.
+
+    Attributes:
+        all: in the order of the operator.
+        elements: those with a value for each element.
+        rows: those with a value for each row.
+        columns: those with a value for each column.
+        dtypes: of the others, which have a value for each element and a dtype of their own.
+    """
+
+    all: Sequence[str]
+    elements: Sequence[str]
+    rows: Sequence[str]
+    columns: Sequence[str]
+    dtypes: Mapping[str, str]
+
+
 class RowFunctor:
     """A functor that is called with a row.
 
@@ -65,9 +86,7 @@ class RowFunctor:
         results: what it computes, by the names of its members: for each element or row. Of a sum
             for each column the name is not used.
         of_row: those of the results that have a value for each row.
-        elements: the tensors with a value for each element, in the order of the operator.
-        rows: those with a value for each row.
-        columns: those with a value for each column.
+        tensors: what it is given.
         statistics: those of the results and of the rows that are not rounded to the tensors' type.
         formula: what there is to say of these besides.
     """
@@ -77,9 +96,7 @@ class RowFunctor:
         struct: str,
         results: Mapping[str, Node],
         of_row: Sequence[str],
-        elements: Sequence[str],
-        rows: Sequence[str],
-        columns: Sequence[str],
+        tensors: Tensors,
         statistics: Container[str],
         formula: Formula,
     ) -> None:
@@ -87,13 +104,15 @@ class RowFunctor:
         self.results = {n: node for n, node in results.items() if node.op != "col_sum"}
         self.of_row = of_row
         self.terms = [node.args[0] for node in results.values() if node.op == "col_sum"]
-        self.elements, self.rows, self.columns = elements, rows, columns
+        self.tensors = tensors
+        self.elements, self.columns = tensors.elements, tensors.columns
+        self.others = [name for name in tensors.all if name in tensors.dtypes]
         self.formula, self.names, self.spelling = formula, formula.names, formula.spelling
         self.statistics = statistics
         self.computed = [*self.results.values(), *self.terms]
         self.divisors = divisors(self.computed)
         read = inputs_of(self.computed)
-        self.read = [name for name in rows if name in read]
+        self.read = [name for name in tensors.rows if name in read]
         self.outer = self.printer()
         # By element: the results of row.keep, and what lambdas call one.
         self.kept: dict[Node, tuple[str, str]] = {}
@@ -122,15 +141,19 @@ class RowFunctor:
 
     def members(self) -> list[str]:
         lines = []
-        for name in self.results:
+        for name, node in self.results.items():
             shape = "[rows]" if name in self.of_row else "[rows, cols]"
-            lines.append(f"{self.type_of(name)}* {name};  // {shape}")
-        lines += [
-            f"const {self.type_of(name)}* {self.spelling[name]};  // [rows]" for name in self.rows
-        ]
-        lines += [
-            f"backend::Parameter<T> {self.spelling[name]};  // [cols]" for name in self.columns
-        ]
+            kind = type_of(node.dtype) if node.dtype else self.type_of(name)
+            lines.append(f"{kind}* {name};  // {shape}")
+        for name in self.tensors.all:
+            spelled = self.spelling[name]
+            if name in self.tensors.rows:
+                lines.append(f"const {self.type_of(name)}* {spelled};  // [rows]")
+            elif name in self.columns:
+                lines.append(f"backend::Parameter<T> {spelled};  // [cols]")
+            elif name in self.others:
+                kind = type_of(self.tensors.dtypes[name])
+                lines.append(f"const {kind}* {spelled};  // [rows, cols]")
         return lines + self.formula.number_members(self.computed)
 
     def type_of(self, tensor: str) -> str:
@@ -157,7 +180,9 @@ class RowFunctor:
         return f"(Row& row{known}) const"
 
     def kind(self, node: Node) -> str:
-        return "bool" if node.is_bool else "Divisor<A>" if node in self.divisors else "A"
+        if node.dtype:
+            return type_of(node.dtype)
+        return "Divisor<A>" if node in self.divisors else "A"
 
     def one_call(self) -> list[str]:
         written = [[self.results[name]] for name in self.results if name not in self.of_row]
@@ -172,6 +197,8 @@ class RowFunctor:
 
     def two_calls(self) -> list[str]:
         self.find(self.computed, [])
+        # Integers are made again: what is kept is of one type.
+        self.outer.bound = {n: name for n, name in self.outer.bound.items() if not n.integer}
         kept = [n for n in in_order(self.computed, self.outer.bound) if n in self.outer.bound]
         values = [
             f"A({self.outer.bound[node]})" if node.is_bool else self.outer.bound[node]
@@ -263,25 +290,40 @@ class RowFunctor:
         within = [self.within(each) for each in passes]
         nodes = self.within([node for each in passes for node in each])
         for node in reversed(nodes):
-            # What a row keeps is made of its elements, and nothing else: not of what it has kept.
-            operands = [*self.columns_of([node], self.outer), *self.kept_in([node], self.outer)]
-            of_elements = not operands and node.extent & COLUMN
-            if node in given or node not in known or not of_elements or not is_costly(node):
+            # What a row keeps is made of its elements, and nothing else: of what it has kept where
+            # that saves reading tensors of other dtypes again.
+            is_of_kept = not self.others and self.kept_in([node], self.outer)
+            of_elements = not (is_of_kept or self.columns_of([node], self.outer))
+            if not (of_elements and node.extent & COLUMN) or node.dtype:
+                continue
+            if node in given or node not in known:
+                continue
+            if not is_costly(node) and not self.saves_reading(node, passes):
                 continue
             if sum(node in each for each in within) > 1:
                 self.hoist([node])
-                function = self.function([node], self.outer)
+                kept = self.call("row.keep", [node], self.outer)
                 element = self.outer.fresh(self.outer.word(node))
                 results = self.outer.fresh(f"{element}s")
-                self.lines.append(f"const auto {results} = row.keep({function});")
+                self.lines.append(f"const auto {results} = {kept};")
                 self.kept[node] = (results, element)
                 given = self.given(self.outer)
                 within = [self.within(each) for each in passes]
 
-    def within(self, computed: Sequence[Node]) -> list[Node]:
+    def saves_reading(self, node: Node, passes: Sequence[Sequence[Node]]) -> bool:
+        """Whether tensors of other dtypes are read less often if this is kept."""
+        if not self.others:
+            return False
+
+        def count(computed: Iterable[Sequence[Node]], known: Iterable[Node] = ()) -> int:
+            return sum(n.op in OTHER_DTYPES for each in computed for n in self.within(each, known))
+
+        return count([[node]]) + count(passes, [node]) < count(passes)
+
+    def within(self, computed: Sequence[Node], known: Iterable[Node] = ()) -> list[Node]:
         """What a pass that computes this has in its lambda: not what other passes do."""
         other = {node for node in in_order(computed) if node.op in PASSES}
-        return list(in_order(computed, {*self.given(self.outer), *other}))
+        return list(in_order(computed, {*self.given(self.outer), *other, *known}))
 
     def given(self, printer: Printer) -> dict[Node, str]:
         """What lambdas need not compute, and its name there."""
@@ -341,7 +383,7 @@ class RowFunctor:
             if node in seen or not node.args:
                 continue
             seen.add(node)
-            if node.extent & COLUMN:
+            if node.extent & COLUMN or node.integer:
                 waiting += reversed(node.args)
             elif not self.outer.is_plain(node):
                 found.append(node)
@@ -356,12 +398,12 @@ class RowFunctor:
         for name in self.of_row:
             value = printer.expression(self.results[name])
             self.lines.append(f"write_per_row(row, {name}, {value});")
-        if len(written) == 1 and self.terms and not self.columns_of(self.terms, printer):
+        if len(written) == 1 and self.terms and not self.operands(self.terms, printer):
             (name,) = written
             node = self.results[name]
             f, g = self.function([node], printer), self.function(self.terms, printer, is_list=True)
-            columns = "".join(f", {self.spelling[c]}" for c in self.columns_of([node], printer))
-            self.lines.append(f"row.write_and_add_to_columns({name}, {f}, {g}{columns});")
+            arguments = ", ".join([name, f, g, *self.operands([node], printer)])
+            self.lines.append(f"row.write_and_add_to_columns({arguments});")
             return
         for name in written:
             self.lines.append(f"{self.call('row.write', [self.results[name]], printer, name)};")
@@ -378,11 +420,16 @@ class RowFunctor:
         target: str = "",
         is_list: bool = False,
     ) -> str:
-        operands = [self.spelling[name] for name in self.columns_of(results, printer)]
-        operands += [self.kept[node][0] for node in self.kept_in(results, printer)]
         function = self.function(results, printer, is_list)
-        arguments = [*([target] if target else []), function, *operands]
+        arguments = [*([target] if target else []), function, *self.operands(results, printer)]
         return f"{method}({', '.join(arguments)})"
+
+    def operands(self, results: Sequence[Node], printer: Printer) -> list[str]:
+        """What a pass reads besides the inputs."""
+        found = [self.spelling[name] for name in self.columns_of(results, printer)]
+        others = self.others_of(results, printer)
+        found += [f"row.elements({self.spelling[name]})" for name in others]
+        return found + [self.kept[node][0] for node in self.kept_in(results, printer)]
 
     def leaves(self, results: Sequence[Node], printer: Printer) -> list[Node]:
         """What a lambda reads."""
@@ -392,6 +439,11 @@ class RowFunctor:
     def columns_of(self, results: Sequence[Node], printer: Printer) -> list[str]:
         names = {node.value for node in self.leaves(results, printer) if node.op == "column"}
         return [name for name in self.columns if name in names]
+
+    def others_of(self, results: Sequence[Node], printer: Printer) -> list[str]:
+        """The tensors of other dtypes."""
+        names = {node.value for node in self.leaves(results, printer) if node.op in OTHER_DTYPES}
+        return [name for name in self.others if name in names]
 
     def kept_in(self, results: Sequence[Node], printer: Printer) -> list[Node]:
         leaves = self.leaves(results, printer)
@@ -413,16 +465,21 @@ class RowFunctor:
             self.spelling[name] if name in used else f"/*{self.spelling[name]}*/"
             for name in (*self.elements, *self.columns_of(results, printer))
         ]
-        names += [self.kept[node][1] for node in self.kept_in(results, printer)]
-        parameters = ", ".join(f"A {name}" for name in names)
+        parameters = [f"A {name}" for name in names]
+        parameters += [
+            f"{type_of(self.tensors.dtypes[name])} {self.spelling[name]}"
+            for name in self.others_of(results, printer)
+        ]
+        parameters += [f"A {self.kept[node][1]}" for node in self.kept_in(results, printer)]
+        taken = ", ".join(parameters)
         value = ", ".join(text.results)
         if is_list or len(results) > 1:
             value = f"Values<A, {len(results)}>{{{value}}}"
         statements = [
-            f"const {'bool' if node.is_bool else 'A'} {name} = {expression};"
+            f"const {type_of(node.dtype)} {name} = {expression};"
             for node, name, expression in text.statements
         ]
         lines = "\n".join(f"  {line}" for line in (*statements, f"return {value};"))
         if not statements:
-            return f"[{', '.join(captures)}]({parameters}) {{ return {value}; }}"
-        return f"[{', '.join(captures)}]({parameters}) {{\n{lines}\n}}"
+            return f"[{', '.join(captures)}]({taken}) {{ return {value}; }}"
+        return f"[{', '.join(captures)}]({taken}) {{\n{lines}\n}}"

@@ -13,7 +13,7 @@ from typing import Any
 from . import rows_operations  # noqa: F401  (defines the operations that are named here)
 from .graph import ELEMENT, Node, const, make
 from .refusal import refuse
-from .vocabulary import real
+from .vocabulary import CONVERT, mask, real, unknown
 
 # Functions of a row: the expression, and whether a dimension is lost.
 ROWS: dict[str, Callable[..., tuple[Node, bool]]] = {}
@@ -51,6 +51,8 @@ def last(dim: Any, what: str) -> None:
 
 
 def element(x: Any, what: str) -> Node:
+    if getattr(x, "integer", ""):
+        raise refuse(f"{what} of integers is not derived", instead=CONVERT)
     node = real(x)
     if node.extent != ELEMENT:
         raise refuse(
@@ -94,6 +96,23 @@ for _name, _op in {
     "logsumexp": "logsumexp",
 }.items():
     reduction(_name, _op)
+
+
+@of_rows("any")
+def _any(x: Any, dim: Any = None, keepdim: bool = False) -> tuple[Node, bool]:
+    if dim is None:
+        raise unknown("any")
+    last(dim, "any")
+    return make("gt", make("largest", element(mask(x), "any")), const(0)), not keepdim
+
+
+@of_rows("all")
+def _all(x: Any, dim: Any = None, keepdim: bool = False) -> tuple[Node, bool]:
+    if dim is None:
+        raise unknown("all")
+    last(dim, "all")
+    others = element(make("not", mask(x)), "all")
+    return make("le", make("largest", others), const(0)), not keepdim
 
 
 def spread(name: str) -> None:

@@ -96,7 +96,8 @@ def parameters(plan: Plan) -> list[str]:
 def needs_samples(plan: Plan) -> bool:
     """Whether those that follow from the shapes would be calls for which it is not defined."""
     columns = plan.verified.columns + plan.verified.columns_of_many
-    return plan.verified.numbers is not None or is_bounded(plan) or columns > 0
+    is_plain = not (is_bounded(plan) or plan.verified.needed)
+    return plan.verified.numbers is not None or not is_plain or columns > 0
 
 
 def is_bounded(plan: Plan) -> bool:
@@ -136,20 +137,29 @@ def sample_function(plan: Plan) -> str:
 
 
 def masks_with_ones(plan: Plan, shapes: Sequence[str]) -> list[str]:
-    """The lines that make masks, where a row of zeros alone has no result."""
-    if not plan.verified.needs_ones:
-        return []
+    """The lines that make masks and integers of which not every row has a result."""
     pairs = dict(zip(plan.tensors, shapes, strict=True))
     lines = []
     for name, variable in masks_of(plan).items():
         lines.append(f"{variable} = {made(plan, name, pairs[name])}")
-        lines.append(f"{variable}[..., :1] = 1  # of zeros alone there is no result")
+        if (dtype := plan.dtypes.get(name)) is None:
+            lines.append(f"{variable}[..., :1] = 1  # of zeros alone there is no result")
+            continue
+        for k, value in enumerate(plan.verified.needed[name]):
+            value = bool(value) if dtype == "bool" else value
+            line = f"{variable}[..., {f'{k}:{k + 1}' if k else ':1'}] = {value}"
+            lines.append(f"{line}  # of a row without one there is no result")
     return lines
 
 
 def masks_of(plan: Plan) -> dict[str, str]:
     """The variables of those that are made before a call."""
-    masks = [name for name in plan.tensors if plan.verified.ranges[name] == MASK]
+    verified = plan.verified
+    masks = [
+        name
+        for name in plan.tensors
+        if name in verified.needed or (verified.needs_ones and verified.ranges[name] == MASK)
+    ]
     return all_free({name: name for name in masks}, ["make", "shape", "Sample"])
 
 
@@ -170,8 +180,7 @@ def sample(plan: Plan, shapes: Sequence[str], switched: bool = False, absent: bo
     for a in plan.arguments:
         if a.is_tensor:
             given = made(plan, a.name, shapes[plan.tensors.index(a.name)])
-            if plan.verified.needs_ones:
-                given = masks_of(plan).get(a.name, given)
+            given = masks_of(plan).get(a.name, given)
             values.append("None" if absent and a.name in plan.optional else given)
         elif a.type == "bool":
             values.append(str((a.default == "True") != switched))

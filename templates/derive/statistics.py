@@ -97,7 +97,7 @@ def fewest(forward: Sequence[Node], results: Sequence[Node]) -> list[Node]:
     known = {
         node
         for node in nodes
-        if node.extent == ROW and node.args and not (node.is_gradient or node.is_bool)
+        if node.extent == ROW and node.args and not (node.is_gradient or node.dtype)
         if (needed := passes_of([node])) and needed <= made
         if node not in again
     }

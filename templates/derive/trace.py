@@ -446,7 +446,7 @@ def is_constant(node: Node) -> bool:
     waiting = [node]
     while waiting:
         part = waiting.pop()
-        if part in seen or part.is_bool or part.is_number:
+        if part in seen or part.dtype or part.is_number:
             continue
         seen.add(part)
         if not part.args:

@@ -129,8 +129,9 @@ class Variant:
         found = saved_tensors(used, self.tensors_and_statistics)
         # Of results for each row it needs to know how long rows are.
         of_rows = all(result.of_row for result in self.differentiated)
-        if of_rows and self.computed and not {*found} - {*self.columns, *self.statistics}:
-            return [self.tensors[0], *found]
+        others = {*self.columns, *self.statistics, *self.dtypes}
+        if of_rows and self.computed and not {*found} - others:
+            return [self.own[0], *found]
         return found
 
     @property
@@ -199,6 +200,11 @@ class Variant:
 
     def uses(self, body: Body) -> set[str]:
         return inputs_of(nodes_of(body)) | switches_of(body)
+
+
+def of_dtype(shape: str, dtype: str) -> str:
+    """In a line of shapes, of a tensor that has that dtype or, where it is "", the operator's."""
+    return f"{shape}:{dtype}" if dtype else shape
 
 
 def tells_0_from_1(node: Node) -> bool:

@@ -9,7 +9,7 @@ import math
 import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -78,6 +78,7 @@ class Verified:
         columns: the fewest of a row of which it is defined, and more than rounding.
         columns_of_many: the same where there are many rows, some of which are unlucky.
         needs_ones: whether a row needs a one in its masks to have a result.
+        needed: the same of tensors of other dtypes, and the values of each that a row needs.
         functions: the names of torch's functions that it calls.
     """
 
@@ -87,6 +88,7 @@ class Verified:
     columns: int = 0
     columns_of_many: int = 0
     needs_ones: bool = False
+    needed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     functions: frozenset[str] = frozenset()
 
 
@@ -760,7 +762,37 @@ class CheckedRows(Checked):
 
     @property
     def like(self) -> str:
-        return self.variant.tensors[0]
+        return self.variant.own[0]
+
+    def random(
+        self, ranges: Sequence[Range], seed: int = 0, shape: tuple[int, ...] | None = None
+    ) -> dict[str, Tensor]:
+        """Of several masks with all that they may be together, in the first columns."""
+        tensors = super().random(ranges, seed, shape)
+        masks = [t for t in tensors.values() if t.dtype == torch.bool]
+        for k, mask in enumerate(masks):
+            for column in range(min(2 ** len(masks), mask.shape[-1])):
+                mask[..., column] = bool(column >> k & 1)
+        if shape is not None and shape[-1] < MANY_COLUMNS:
+            for name, values in self.needed.items():
+                tensors[name][..., : len(values)] = torch.tensor(values[: shape[-1]])
+        return tensors
+
+    @functools.cached_property
+    def needed(self) -> dict[str, list[int]]:
+        """Values without which a row has no result, of tensors of other dtypes."""
+        tensors, found = self.random(self.ranges), {}
+        for name, dtype in self.variant.dtypes.items():
+            pair = (1, 0) if dtype == "bool" else (COMPARED, COMPARED + 1)
+            found[name] = [
+                value
+                for value, other in (pair, pair[::-1])
+                if not self.is_finite(tensors | {name: torch.full_like(tensors[name], other)})
+            ]
+        return {name: values for name, values in found.items() if values}
+
+    def is_finite(self, tensors: Mapping[str, Tensor]) -> bool:
+        return all(value.isfinite().all() for value in self.define(tensors))
 
     def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         pairs = zip(super().define(tensors), self.variant.results, strict=True)
@@ -775,16 +807,20 @@ class CheckedRows(Checked):
         tensors = self.random([RANGES[0]] * len(self.variant.tensors), shape=(len(SPECIAL), 5))
         for name in tensors:
             if name not in self.variant.columns:
-                for k, value in enumerate(SPECIAL):
+                dtype = self.variant.dtypes.get(name)
+                values = self.special_integers(dtype) if dtype else SPECIAL
+                for k, value in enumerate(values[: len(SPECIAL)]):
                     tensors[name][k, k % 5] = value
         return tensors
 
     def whole(self) -> dict[str, Tensor]:
-        """Rows of few numbers, of which some are equal, and rows of zeros."""
+        """Rows of few numbers, of which some are equal, and rows of zeros, or of one integer."""
         tensors = self.random([RANGES[0]] * len(self.variant.tensors), shape=(40, 4))
-        rounded = {name: t.round() for name, t in tensors.items()}
+        rounded = {n: t.round() if t.is_floating_point() else t for n, t in tensors.items()}
         for name in tensors:
-            if name not in self.variant.columns:
+            if name in self.variant.dtypes:
+                rounded[name][1::7], rounded[name][2::7] = 0, 1
+            elif name not in self.variant.columns:
                 rounded[name][::7] = 0.0
         return rounded
 
@@ -792,7 +828,7 @@ class CheckedRows(Checked):
         for shape in ((2, 3, 4), (5,)):
             given = self.shapes(shape)
             tensors = {
-                name: torch.full(size, 0.5, dtype=torch.float64)
+                name: torch.full(size, 0.5, dtype=torch.float64).to(self.dtype_of(name))
                 for name, size in zip(self.variant.tensors, given, strict=True)
             }
             wanted = [(*shape[:-1], 1) if r.of_row else shape for r in self.variant.results]
@@ -800,9 +836,8 @@ class CheckedRows(Checked):
         return False
 
     def gradients_of_outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        pairs = zip(
-            super().gradients_of_outputs(tensors).items(), self.variant.results, strict=True
-        )
+        results = [self.variant.results[k] for k in self.floating]
+        pairs = zip(super().gradients_of_outputs(tensors).items(), results, strict=True)
         # Of rows without columns there is a gradient, too.
         return {
             name: grad.sum(-1, keepdim=True) + 0.5 if result.of_row else grad
@@ -842,7 +877,7 @@ class CheckedRows(Checked):
         tensors = self.random(self.ranges, shape=(3, 5))
         masks = [n for n, of in zip(tensors, self.ranges, strict=True) if of == MASK]
         empty = tensors | {name: torch.zeros_like(tensors[name]) for name in masks}
-        return bool(masks) and not all(value.isfinite().all() for value in self.define(empty))
+        return bool(masks) and not self.is_finite(empty)
 
     def is_accurate(
         self, columns: int, rows: int = MANY_ROWS, ranges: Sequence[Range] | None = None
@@ -853,7 +888,7 @@ class CheckedRows(Checked):
         """
         tensors = self.random(ranges or self.ranges, shape=(rows, columns))
         rough, exact = (
-            self.first_derivatives({n: t.to(dtype) for n, t in tensors.items()})
+            self.first_derivatives(self.converted(tensors, dtype))
             for dtype in (torch.float32, torch.float64)
         )
         pairs = zip(rough, exact, strict=True)
@@ -867,30 +902,33 @@ class CheckedRows(Checked):
         tensors = self.random(self.ranges, shape=(200, columns))
         try:
             rough, exact = (
-                self.all_derivatives({n: t.to(dtype) for n, t in tensors.items()})
+                self.all_derivatives(self.converted(tensors, dtype))
                 for dtype in (torch.float32, torch.float64)
             )
         except (RuntimeError, IndexError, ValueError, ArithmeticError, NotDerived):
             return False
         pairs = list(zip(rough, exact, strict=True))
         if columns > 0:
-            given = {n: t.float() for n, t in tensors.items()}
+            given = self.converted(tensors, torch.float32)
             derived = self.results(given, self.gradients_of_outputs(given), rough)
             truths = dict(zip(self.labels(), exact, strict=False))
             pairs += [(found, truths[label]) for label, found in derived]
+        # What rounding decides is as in float64, but for few elements.
+        pairs = [(a, b) for a, b in pairs if b.is_floating_point()]
         return all(torch.allclose(a.double(), b, rtol=2e-6, atol=2e-6) for a, b in pairs)
 
     def first_derivatives(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        given = {n: t.detach().requires_grad_() for n, t in tensors.items()}
-        values = self.define(given)
-        return [*values, *differentiated(values, given, self.gradients_of_outputs(given))]
+        given = self.leaves(tensors)
+        values, grads = self.define(given), self.gradients_of_outputs(given)
+        return [*values, *differentiated(self.of_floating(values), self.own(given), grads)]
 
     def all_derivatives(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
-        given = {n: t.detach().requires_grad_() for n, t in tensors.items()}
+        given = self.leaves(tensors)
+        own = self.own(given)
         grads = {n: g.requires_grad_() for n, g in self.gradients_of_outputs(given).items()}
         values = self.define(given)
-        first = differentiated(values, given, grads, create_graph=True)
-        return [*values, *first, *second(first, [*grads.values(), *given.values()])]
+        first = differentiated(self.of_floating(values), own, grads, create_graph=True)
+        return [*values, *first, *second(first, [*grads.values(), *own.values()])]
 
     def results(
         self,
@@ -908,21 +946,29 @@ class CheckedRows(Checked):
         grads = self.gradients_of_outputs(tensors)
         values = self.expected(tensors, grads)
         wanted = dict(zip(self.labels(), values, strict=True))
+        # Of a row of which all is in the range of the integers that it becomes.
+        fit = self.fits(tensors)
+        fit = fit.all(-1, keepdim=True) if fit.dim() else fit
         for label, found in self.results(tensors, grads, values):
             true = wanted[label]
-            self.all_close(label, found, true, self.are_equal(label, found, true, error))
+            beyond = ~fit if fit.dim() == true.dim() else ~fit.all()
+            close = self.are_equal(label, found, true, error) | beyond
+            self.all_close(label, found, true, close)
 
     def agree_in_float32(self, tensors: Mapping[str, Tensor]) -> None:
-        rounded = {name: t.float() for name, t in tensors.items()}
+        rounded = self.converted(tensors, torch.float32)
         grads = self.gradients_of_outputs(rounded)
-        exact = {name: t.double() for name, t in rounded.items()}
+        exact = self.converted(rounded, torch.float64)
         truths = self.expected(exact, {name: grad.double() for name, grad in grads.items()})
         theirs = self.expected(rounded, grads)
         both = dict(zip(self.labels(), zip(truths, theirs, strict=True), strict=True))
         eps = torch.finfo(torch.float32).eps
         # Of sums, whose terms may be larger than they are.
-        terms = max(float(t.abs().max()) for t in (*grads.values(), *theirs))
+        floating = [t for t in (*grads.values(), *theirs) if t.is_floating_point()]
+        terms = max((float(t.abs().max()) for t in floating), default=0.0)
         for label, found in self.results(rounded, grads, theirs):
+            if not both[label][0].is_floating_point():
+                continue  # what rounding decides is as in float64, but for few elements
             if found.dtype != torch.float32:
                 raise self.fail(f"{label} of torch.float32 is {found.dtype}")
             true, their = both[label]
@@ -934,7 +980,8 @@ class CheckedRows(Checked):
         if not close.all():
             at = tuple((~close).nonzero()[0].tolist())
             raise self.fail(
-                f"{label} is {found[at].item():.12g} instead of {true[at].item():.12g} "
+                f"{label} is {found.expand_as(true)[at].item():.12g} instead of "
+                f"{true[at].item():.12g} "
                 f"in a tensor of shape {tuple(true.shape)}"
             )
 
@@ -983,12 +1030,12 @@ def verify(
                 ]
             return made[key]
 
+        compared = compared_numbers(variants)
+        own |= dict.fromkeys(compared, COMPARED)
         # All are asked: of each the functions that it calls are kept.
         shapes = [each.broadcasts() for each in every(own)]
         functions = frozenset().union(*(each.called for each in every(own)))
         about_rows = about(every(own))
-        compared = compared_numbers(variants)
-        own |= dict.fromkeys(compared, COMPARED)
         if len(definition.schema.settings) < 2 and not compared:
             try:
                 found = [ranges(every(numbers)) for numbers in battery_numbers(definition)]
@@ -1005,13 +1052,18 @@ def compared_numbers(variants: Sequence[Variant]) -> list[str]:
     return [str(node.value) for node in nodes if node.op == "count"]
 
 
-def about(every: Sequence[Checked]) -> tuple[int, int, bool]:
-    """The fewest columns of a row, and of each of many, and whether masks need ones."""
+def about(every: Sequence[Checked]) -> tuple[int, int, bool, dict[str, list[int]]]:
+    """The fewest columns of a row, and of each of many, whether masks need ones, and the like."""
     rows = [each for each in every if isinstance(each, CheckedRows)]
+    needed: dict[str, list[int]] = {}
+    for checked_rows in rows:
+        for name, values in checked_rows.needed.items():
+            needed[name] = [*dict.fromkeys([*needed.get(name, []), *values])]
     return (
         max((each.fewest_columns() for each in rows), default=0),
         max((each.fewest_columns_of_many_rows() for each in rows), default=0),
         any(each.needs_ones() for each in rows),
+        needed,
     )
 
 
