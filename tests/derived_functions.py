@@ -873,6 +873,10 @@ def filled(x: Tensor, mask: Mask, value: float = -1e4) -> Tensor:
     return x.masked_fill(mask, value)
 
 
+def masked_out(x: Tensor, mask: Mask, scale: float = 0.5) -> Tensor:
+    return (x * scale).masked_fill(mask, float("-inf"))
+
+
 def chosen(mask: Mask, x: Tensor, y: Tensor) -> Tensor:
     return torch.where(~mask, x, y)
 

@@ -344,6 +344,14 @@ def masked_logsumexp(x: Tensor, mask: Mask, fill: float = -1e9) -> Tensor:
     return torch.where(mask, fill, x).logsumexp(-1)
 
 
+def masked_log_softmax(x: Tensor, mask: Mask, scale: float = 0.5) -> Tensor:
+    return (x * scale).masked_fill(mask, float("-inf")).log_softmax(-1)
+
+
+def softmax_of_the_kept(x: Tensor, keep: Mask) -> Tensor:
+    return torch.where(keep, x, -torch.inf).softmax(-1)
+
+
 def mean_of_the_unmasked(mask: Mask, x: Tensor) -> Tensor:
     """Of a row without any there is none."""
     return torch.where(mask, x, 0).sum(-1) / mask.sum(-1)

@@ -398,22 +398,23 @@ def test_a_reference_may_give_what_has_one_dtype_in_that():
 
 
 class CodesFirst(sound.Operator):
-    """Integers, and then what has a gradient."""
+    """Integers, and then what has a gradient, infinite where the input is negative."""
 
     name = "codes_first"
     schemas = ("codes_first(Tensor input) -> (Tensor, Tensor)",)
     line = "*rows n -> *rows n:int8, *rows n"
     devices = ("cpu",)
+    slope = 2
 
     def __init__(self):
-        self.shapes_of = Operator("mutant_codesfirst", self.schemas[0], self.line)
+        namespace = f"mutant_{type(self).__name__.lower()}"
+        self.shapes_of = Operator(namespace, self.schemas[0], self.line)
         self.codes_first_fake = self.shapes_of.fake_kernel()
         super().__init__()
 
     def spec(self):
-        return dataclasses.replace(
-            super().spec(), lines={self.qualified(self.name): self.shapes_of}
-        )
+        lines = {self.qualified(self.name): self.shapes_of}
+        return dataclasses.replace(super().spec(), lines=lines)
 
     def function(self, input):
         return self.op("codes_first")(input)
@@ -422,25 +423,38 @@ class CodesFirst(sound.Operator):
         yield testing.Sample(make(shape))
 
     def reference(self, input):
-        return (input > 0).to(torch.int8), input * 2
+        return (input > 0).to(torch.int8), torch.where(input > 0, input * 2, -torch.inf)
 
     def codes_first_kernel(self, input):
         return tuple(result.contiguous() for result in self.reference(input))
 
     def setup_context(self, ctx, inputs, output):
         ctx.mark_non_differentiable(output[0])
+        ctx.save_for_backward(*inputs)
+
+    def backward(self, ctx, codes, values):
+        (input,) = ctx.saved_tensors
+        return torch.where(input > 0, values * self.slope, 0)
 
     def register(self):
         registration.register_autograd(
-            self.qualified(self.name),
-            lambda ctx, codes, doubled: None if doubled is None else doubled * 2,
-            setup_context=self.setup_context,
+            self.qualified(self.name), self.backward, setup_context=self.setup_context
         )
 
 
 def test_integers_before_what_has_a_gradient():
     """PyTorch's opcheck adds results up in the dtype of the first, and did not get beyond it."""
     testing.check(spec_of(CodesFirst), checks=["check_opcheck", "check_backward"])
+
+
+def test_results_that_are_infinite_have_no_differences():
+    testing.check(spec_of(CodesFirst), checks=["check_gradcheck"])
+
+    class Steeper(CodesFirst):
+        slope = 3
+
+    with pytest.raises(testing.CheckError, match="gradcheck"):
+        testing.check(spec_of(Steeper), checks=["check_gradcheck"])
 
 
 @pytest.mark.parametrize(("output", "factor"), [(0, 0.95), (1, 0.8), (2, 1.0001)])

@@ -1731,13 +1731,44 @@ def test_what_integers_hold_no_value_of_is_not_compared(define, monkeypatch):
     case.agree({"x": x})
 
 
-def test_infinities_are_arguments_where_masks_choose_them(define):
-    source = (
-        "def f(x: Tensor, mask: torch.BoolTensor{}) -> Tensor:\n    return x.masked_fill(mask, {})"
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "x.masked_fill(mask, float('-inf'))",
+        "torch.where(mask, x, -torch.inf)",
+        "torch.where(mask, math.inf, x * 2) - 1",
+        "x.masked_fill(mask, -math.inf).log_softmax(-1)",
+        "x.masked_fill(mask, -math.inf).softmax(-1)",
+        "torch.where(mask, x, -math.inf).logsumexp(-1)",
+    ],
+)
+def test_infinities_that_masks_choose(expression, define):
+    """They are equal to themselves, and say nothing of where the definition is defined."""
+    source = f"def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n    return {expression}"
+    verified = planned(read(define(source))).verified
+    assert verified.ranges["x"] == verify.RANGES[0]
+    wanted = (
+        {"mask": [expression.startswith("torch.where(mask, x")]} if "(-1)" in expression else {}
     )
+    assert verified.needed == wanted
+
+
+def test_infinities_of_values_are_none_of_a_constant(define):
+    source = "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
+    log = "    return torch.where(mask, x.floor().clamp(min=0).log(), -torch.inf)"
     with pytest.raises(NotDerived, match="make its infinity an argument of type float, or start"):
-        planned(read(define(source.format("", "float('-inf')"))))
-    planned(read(define(source.format(", value: float", "value"))))
+        planned(read(define(source + log.replace("x.floor()", "(x * 0)"))))
+
+
+def test_what_is_infinite_otherwise_disagrees(monkeypatch, define):
+    """In float32, too, where all else is compared up to rounding."""
+    other = verify.torch.tensor([-math.inf, 1.0])
+    same = verify.torch.tensor([-math.inf, 2.0])
+    found, true = verify.alike(other, same)
+    assert found.tolist() == [0.0, 1.0]
+    assert true.tolist() == [0.0, 2.0]
+    found, true = verify.alike(other, -same)
+    assert found.tolist() == [-math.inf, 1.0]
 
 
 # ----- what is refused

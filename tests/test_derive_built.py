@@ -57,14 +57,14 @@ SHARE = [
     *("select_by_a_number", "debiased"),
     *("product_or_sign", "weighted_bce", "learned_steps", "modulated", "binary_cross_entropy"),
     *("inverted_dropout", "optional_mask", "same_labels", "power_of_labels", "codes", "of_codes"),
-    *("clamped_and_inside", "positive"),
+    *("clamped_and_inside", "positive", "masked_out"),
     # Row-wise.
     *("log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "residual_norm", "layer_norm"),
     *("standardised", "normalised", "length", "cosine", "weighted_sum", "variance", "spread"),
     *("affine_of_mean", "log_softmax_and_logsumexp", "optional_layer_norm", "offset_rms_norm"),
     *("gated_softmax", "softmax_less_a_constant", "select_by_a_number_of_rows"),
     *("masked_softmax", "masked_layer_norm", "mean_of_two_masks", "loss_of_labels", "row_codes"),
-    *("above_the_mean", "counted_labels"),
+    *("above_the_mean", "counted_labels", "masked_log_softmax"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.

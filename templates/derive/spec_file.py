@@ -120,7 +120,8 @@ def sample_function(plan: Plan) -> str:
         calls.append(sample(plan, shapes, switched=True))
     if plan.optional:
         calls.append(sample(plan, shapes, absent=True))
-    comment = "# Where it is defined." if is_bounded(plan) else "# A value for each number."
+    is_plain = not is_bounded(plan) and plan.verified.numbers is not None
+    comment = "# A value for each number." if is_plain else "# Where it is defined."
     lines = [f"    {line}" for call in calls for line in (*masks, f"yield {call}")]
     if (columns_needed := plan.verified.columns) == 1:
         comment = "# Of rows that have columns."

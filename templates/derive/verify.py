@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from .body import Body, each, nodes_of
 from .cpp_text import lowered, lowered_names
 from .definition import Definition, in_a_line
-from .graph import INTEGERS, TO_INTEGERS, in_order
+from .graph import INTEGERS, TO_INTEGERS, const, in_order, replaced
 from .python_text import function, scope
 from .refusal import NotDerived
 from .rows_operations import summed_together
@@ -207,6 +207,12 @@ class Checked:
         nodes = [n for n in in_order(nodes_of(variant.forward)) if n.op in TO_INTEGERS]
         # What becomes integers, of which each holds so much.
         self.rounded = [n for n in nodes if not (n.args[0].dtype or n.args[0].is_number)]
+        nodes = [n for n in in_order(nodes_of(variant.forward)) if n.op == "const"]
+        self.infinities = [n for n in nodes if is_infinite(n.value)]
+        if self.infinities:
+            stand_ins = dict.fromkeys(self.infinities, const(1))
+            finite = each(lambda leaf: replaced(leaf, dict(stand_ins)), variant.forward)
+            self.with_stand_ins = self.compiled(finite)
         if self.rounded:
             self.before_rounding = self.compiled(tuple(n.args[0] for n in self.rounded))
 
@@ -387,6 +393,21 @@ class Checked:
             fit = fit & (value.trunc() >= all_of_it[0]) & (value.trunc() <= most)
         return fit
 
+    def without_infinities(
+        self, tensors: Mapping[str, Tensor], values: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """Results with 0 for what is infinite because a constant of the formula is."""
+        if not self.infinities:
+            return list(values)
+        like = tensors[self.variant.own[0]]
+        others = self.with_stand_ins(tensors, dict.fromkeys(self.gradients, like), [like])
+        return [
+            value.where(~(value.isinf() & other.isfinite()), 0)
+            if value.is_floating_point()
+            else value
+            for value, other in zip(values, others, strict=True)
+        ]
+
     @functools.cached_property
     def ranges(self) -> list[Range]:
         """Of each tensor, in which the definition and its gradients are finite, and not large.
@@ -407,6 +428,8 @@ class Checked:
                 except Undefined as error:
                     raised = raised or error
                     continue
+                count = len(self.variant.results)
+                found[:count] = self.without_infinities(tensors, found[:count])
                 if are_tame(found) and self.fits(tensors).all():
                     rough = rough or ranges
                     if self.is_accurate_within(ranges):
@@ -414,9 +437,7 @@ class Checked:
             if rough is not None:
                 return rough
         given = ", ".join(f"{name}={value}" for name, value in self.numbers.items())
-        nodes = in_order(nodes_of(self.variant.forward))
-        has_infinity = any(node.op == "const" and is_infinite(node.value) for node in nodes)
-        instead = "make its infinity an argument of type float, or " * has_infinity
+        instead = "make its infinity an argument of type float, or " * bool(self.infinities)
         raise raised or Undefined(
             f"{self.definition.place}: the definition or its gradient is finite, and of one "
             f"magnitude, in none of the ranges that were tried{', with ' * bool(given)}{given}; "
@@ -599,7 +620,7 @@ class Checked:
                 continue  # what rounding decides is as in float64, but for few elements
             if found.dtype != torch.float32:
                 raise self.fail(f"{label} of torch.float32 is {found.dtype}")
-            true, their = both[label]
+            found, true, their = alike(found, *both[label])
             allowed = 4 * (their.double() - true).abs().max()
             allowed = allowed + eps * (16 * true.abs() + 4 * true.abs().max())
             wrong = (found.double() - true).abs() > allowed
@@ -651,6 +672,13 @@ def drawn(
 
 def is_infinite(value: Any) -> bool:
     return isinstance(value, float) and math.isinf(value)
+
+
+def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Tensors with 0 where all of them have the same infinity."""
+    found, *others = torch.broadcast_tensors(*tensors)
+    same = found.isinf() & functools.reduce(torch.logical_and, (found == t for t in others))
+    return tuple(t.where(~same, 0) for t in (found, *others))
 
 
 def are_small(found: Sequence[Tensor]) -> bool:
@@ -792,7 +820,13 @@ class CheckedRows(Checked):
         return {name: values for name, values in found.items() if values}
 
     def is_finite(self, tensors: Mapping[str, Tensor]) -> bool:
-        return all(value.isfinite().all() for value in self.define(tensors))
+        """Whether results are, but for elements that are infinite because a constant is."""
+        values = self.define(tensors)
+        others = self.without_infinities(tensors, values)
+        return all(
+            (value if result.of_row else other).isfinite().all()
+            for value, other, result in zip(values, others, self.variant.results, strict=True)
+        )
 
     def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         pairs = zip(super().define(tensors), self.variant.results, strict=True)
@@ -965,13 +999,13 @@ class CheckedRows(Checked):
         eps = torch.finfo(torch.float32).eps
         # Of sums, whose terms may be larger than they are.
         floating = [t for t in (*grads.values(), *theirs) if t.is_floating_point()]
-        terms = max((float(t.abs().max()) for t in floating), default=0.0)
+        terms = max(map(greatest, floating), default=0.0)
         for label, found in self.results(rounded, grads, theirs):
             if not both[label][0].is_floating_point():
                 continue  # what rounding decides is as in float64, but for few elements
             if found.dtype != torch.float32:
                 raise self.fail(f"{label} of torch.float32 is {found.dtype}")
-            true, their = both[label]
+            found, true, their = alike(found, *both[label])
             allowed = 4 * (their.double() - true).abs().max() + 16 * eps * terms
             close = ((found.double() - true).abs() <= allowed) | (true.isnan() & found.isnan())
             self.all_close(f"{label} in float32", found, true, close)
@@ -979,9 +1013,9 @@ class CheckedRows(Checked):
     def all_close(self, label: str, found: Tensor, true: Tensor, close: Tensor) -> None:
         if not close.all():
             at = tuple((~close).nonzero()[0].tolist())
+            found, true = torch.broadcast_tensors(found, true)
             raise self.fail(
-                f"{label} is {found.expand_as(true)[at].item():.12g} instead of "
-                f"{true[at].item():.12g} "
+                f"{label} is {found[at].item():.12g} instead of {true[at].item():.12g} "
                 f"in a tensor of shape {tuple(true.shape)}"
             )
 
