@@ -4012,15 +4012,33 @@ def test_integers_of_which_a_row_has_no_result(define):
     assert "mask[..., 1:2] = False" in spec
 
 
-def test_wrong_values_of_rows_of_several_dtypes_are_found(monkeypatch, define):
-    """Of masks that are all one value, too, and where integers are beyond their dtype's, of none."""
-    planned(read(define(TENSOR + "(x * 40 / (1 + x.amax(-1, keepdim=True).abs())).to(torch.int8)")))
+def test_wrong_values_of_rows_that_are_masked_whole_are_found(monkeypatch, define):
     source = "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
     source += "    return torch.where(mask.all(-1, keepdim=True), 2 * x, x)"
     planned(read(define(source)))
-    monkeypatch.setitem(rows_vocabulary.ROWS, "all", rows_vocabulary.ROWS["any"])
+
+    def never(x, dim, keepdim):
+        return make("gt", make("row_sum", make("to_real", x)), const(1e9)), not keepdim
+
+    monkeypatch.setitem(rows_vocabulary.ROWS, "all", never)
     with pytest.raises(NotDerived, match="what was derived does not agree"):
         planned(read(define(source)))
+
+
+def test_rows_that_integers_do_not_hold_are_not_compared(monkeypatch, define):
+    """NaN and infinities become any."""
+    definition = read(define(TENSOR + "(x - x.mean(-1, keepdim=True)).to(torch.int8)"))
+    limited = "torch.clamp({0}.nan_to_num(1.0), -128, 127).to(torch.int8)"
+    other = {"python": operations.Form(limited)}
+    other = operations.Operation(**{**vars(operations.OPERATIONS["to_int8"]), **other})
+    monkeypatch.setitem(operations.OPERATIONS, "to_int8", other)
+    planned(definition)
+    wrong = {"python": operations.Form("(2 * {0}).to(torch.int8)")}
+    monkeypatch.setitem(
+        operations.OPERATIONS, "to_int8", operations.Operation(**{**vars(other), **wrong})
+    )
+    with pytest.raises(NotDerived, match="what was derived does not agree"):
+        planned(definition)
 
 
 def test_optional_tensor_and_switch_cpp():
