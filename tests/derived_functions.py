@@ -877,6 +877,11 @@ def masked_out(x: Tensor, mask: Mask, scale: float = 0.5) -> Tensor:
     return (x * scale).masked_fill(mask, float("-inf"))
 
 
+def lowest_but_for(x: Tensor, int8_t: Mask, k: torch.CharTensor) -> Tensor:
+    """What is masked is most of it."""
+    return x.masked_fill(~(int8_t & (k != 3)), -1e9)
+
+
 def chosen(mask: Mask, x: Tensor, y: Tensor) -> Tensor:
     return torch.where(~mask, x, y)
 

@@ -2143,6 +2143,11 @@ REFUSED = {
             "Annotated[Tensor, torch.float32]": "torch.float32",
         }.items()
     },
+    "a type for a dtype": (
+        "from typing import Annotated\n"
+        "def f(x: Tensor, y: Annotated[Tensor, bool]) -> Tensor:\n    return x * y",
+        "'y' is annotated with bool, which is no dtype: write torch.bool, or one of torch.uint8",
+    ),
     "a dtype that no tensor has here": (
         "from typing import Annotated\n"
         "def f(x: Tensor, y: Annotated[Tensor, torch.complex64]) -> Tensor:\n    return x * y",

@@ -11,12 +11,13 @@ from schema import CPP_KEYWORDS
 
 from .body import Body, each, nodes_of
 from .graph import COLUMN, Node, in_order
-from .operations import OPERATIONS, Form, lower
+from .operations import IN_CPP_TYPES, OPERATIONS, Form, lower
 from .printing import Language
 
 
 class Cpp(Language):
     reserved = CPP_KEYWORDS | {"A", "Values", "Results", "Divisor", "math", "std", "kWork"}
+    reserved |= {*IN_CPP_TYPES.values()}
     branches = True
 
     def constant(self, value: float | bool) -> str:

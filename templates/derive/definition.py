@@ -25,7 +25,7 @@ import torch
 from schema import Schema, parse
 from torch import Tensor
 
-from .graph import GRADIENT, OTHER_DTYPES
+from .graph import GRADIENT, INTEGERS, OTHER_DTYPES
 from .refusal import NotDerived, taken
 from .saved import OUTPUT
 
@@ -241,6 +241,13 @@ def dtypes_of(
     def name(hint: Any, what: str) -> str:
         dtype = dtype_of(hint)
         if dtype is None:
+            types = (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, type))
+            metadata = [m for m in types if m in (bool, int, float)]
+            if metadata:
+                raise NotDerived(
+                    f"--from {place}: {what} is annotated with {metadata[0].__name__}, which is no "
+                    f"dtype: write torch.bool, or one of torch.{', torch.'.join(INTEGERS)}"
+                )
             return ""
         said = str(dtype).removeprefix("torch.")
         if said in OTHER_DTYPES:

@@ -408,6 +408,16 @@ class Checked:
             for value, other in zip(values, others, strict=True)
         ]
 
+    def without_large_constants(self, found: Sequence[Tensor]) -> list[Tensor]:
+        """What is found, with 0 for large numbers that the definition writes, as -1e9 for what is
+        masked: whether they are there is a matter of masks, and not of ranges.
+        """
+        nodes = in_order(nodes_of(self.variant.forward))
+        values = [node.value for node in nodes if node.op == "const"]
+        numbers = [v for v in values if isinstance(v, (int, float)) and abs(v) >= LARGE]
+        large = torch.tensor(numbers, dtype=torch.float64)
+        return [t.where(~torch.isin(t, large), 0) if t.is_floating_point() else t for t in found]
+
     @functools.cached_property
     def ranges(self) -> list[Range]:
         """Of each tensor, in which the definition and its gradients are finite, and not large.
@@ -430,6 +440,7 @@ class Checked:
                     continue
                 count = len(self.variant.results)
                 found[:count] = self.without_infinities(tensors, found[:count])
+                found[:count] = self.without_large_constants(found[:count])
                 if are_tame(found) and self.fits(tensors).all():
                     rough = rough or ranges
                     if self.is_accurate_within(ranges):
