@@ -100,6 +100,8 @@ class Python(Places):
     def complete(self, file: str, text: str) -> str:
         """Imports all that any type needs; formatting takes out what is not used."""
         text = text.replace("\nimport", "\nfrom collections.abc import Sequence\nimport", 1)
+        # Where no other gradient is made of it.
+        text = re.sub(r"\n    grad_output = .*(?=\n    return (?!.*\bgrad_output\b))", "", text)
         last = "\nfrom extension_cpp import checks, registration\n"
         return text.replace(last, f"{last}from extension_cpp.shapes import sum_dtype\n", 1)
 

@@ -1110,6 +1110,14 @@ def test_a_functor_has_the_types_of_its_tensors():
     assert "(A x, A y) {" in text
 
 
+def test_a_gradient_is_not_expanded_for_nothing():
+    schema, kind = "f(Tensor x, Tensor y) -> Tensor", ["--template", "reduction"]
+    masked = ["--shapes", "*r n, *r n:bool -> *r"]
+    assert "grad_output.unsqueeze(-1).expand(x.shape)" in generate(schema, *kind)["ops.py"]
+    assert "expand" not in generate(schema, *kind, *masked)["ops.py"]
+    assert "expand" not in generate("f(Tensor x) -> Tensor", *kind)["ops.py"]
+
+
 def test_a_wider_tensor_has_a_gradient_that_is_not_rounded_before_it_is_summed():
     line = "..., ...:sum, ...:int64, ...:wide -> ..."
     schema = "f(Tensor x, Tensor s, Tensor k, Tensor w) -> Tensor"

@@ -28,8 +28,14 @@
 // must not call row.write.
 //
 // Of tensors of the rows' shape that have another dtype, per_element(mask) is `const bool* mask` in the functor. Its
-// passes have the elements by row.elements(mask), and their lambdas a `bool` each, after the inputs; row.write takes
-// outputs of any type. The types of a functor's pointers say what dtypes its tensors have: others are refused.
+// passes have the elements by row.elements(mask), and their lambdas a `bool` each, after the inputs:
+//
+//   const A count = row.sum([](A /*x*/, bool there) { return A(there); }, row.elements(mask));
+//   const auto kept = row.keep([](A x, bool there) { return there ? x : A(0); }, row.elements(mask));
+//   const A mean = row.sum([](A /*x*/, A x) { return x; }, kept) / count;
+//
+// Each pass that has them reads them again, which row.keep spares the later ones. row.write takes outputs of any type.
+// The types of a functor's pointers say what dtypes its tensors have: others are refused.
 #pragma once
 
 #include "arguments.h"
