@@ -31,7 +31,7 @@ COSTLY = (
     "compile or inductor or dynamic or export or memory or properties or determinism or layouts or "
     f"gradcheck or saved_tensors or transforms or {BY_SCHEMA}"
 )
-SEEN = ["three", "tensor_lists", "several_lists", "writes"]
+SEEN = ["three", "tensor_lists", "writes", "masked_rows"]
 # `make test-all` traces all kinds, and asks of derived operators all there is: twice as long.
 # What traces whole programs, and of the kinds those whose Python differs most.
 TRACED = "opcheck or compile or inductor or dynamic or export or memory"
