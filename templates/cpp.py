@@ -187,7 +187,7 @@ class Cpp(Places):
             return self.beside[tensor.name][1]
         return in_formula(tensor) if self.kind.input == ANY else "A"
 
-    def with_elements(self, text: str) -> str:
+    def with_tensors_beside(self, text: str) -> str:
         """Reads the tensors beside, where a row's lambda has something of them, and gives the
         result its type.
         """
@@ -220,7 +220,7 @@ class Cpp(Places):
             own = self.in_formula(self.main)
             result = own if self.schema.mutates else IN_FORMULA.get(self.results[0], "A")
             text = text.replace("HOST_DEVICE A operator()", f"HOST_DEVICE {result} operator()")
-        text = self.with_elements(text)
+        text = self.with_tensors_beside(text)
         if flags := "".join(f"\n  bool has_{a.name};" for a in self.others if a.type == "Tensor?"):
             members = rf"(?<=struct {self.camel} \{{)(?s:.*?)(?=\n+  (?:HOST_DEVICE|template))"
             text = re.sub(

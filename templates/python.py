@@ -176,8 +176,7 @@ class Spec(Python):
         text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
         # PyTorch promotes to the widest of floating types.
         if self.results[:1] == [OWN] and any(of_other_floats(a) for a in self.others):
-            returned = r"return output(?=,)" if self.schema.outputs > 1 else r"(?<=return )(.+)"
-            own = rf"(\1).to({self.main.name}.dtype)"
-            own = own if self.schema.outputs == 1 else f"return output.to({self.main.name}.dtype)"
-            text = re.sub(returned, own, text)
+            several = self.schema.outputs > 1
+            returned, value = (r"output(?=,)", r"\g<0>") if several else (r".+", r"(\g<0>)")
+            text = re.sub(rf"(?<=return ){returned}", f"{value}.to({self.main.name}.dtype)", text)
         return f"{IMPORTS}{text}"

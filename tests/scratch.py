@@ -248,6 +248,16 @@ def compile_library(
     return library, quick_compiler.library_once(command, library, sorted(own))
 
 
+def load_library(source: str, folder: Path, *, has_blocks: bool) -> Any:
+    """Operators of one of the sources in tests/abi, in a namespace of their own."""
+    namespace = f"extension_cpp_{source}_{'blocks' if has_blocks else 'elements'}"
+    flags = [f"-DNAMESPACE={namespace}", *["-DHAS_BLOCKS=0"] * (not has_blocks)]
+    library, result = compile_library(source, "stable", folder, *flags)
+    assert result.returncode == 0, result.stderr
+    torch.ops.load_library(str(library))
+    return getattr(torch.ops, namespace)
+
+
 def package(program: Any, path: Path) -> str:
     """An exported program, packaged by AOTInductor for a few calls."""
     from torch._inductor import aoti_compile_and_package

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from quick_compiler import ROOT
-from scratch import compile_library, copy_repository, run
+from scratch import copy_repository, load_library, run
 from torch import Tensor
 
 from extension_cpp.battery.layouts import strided
@@ -136,15 +136,9 @@ def compare_sums(namespace: Any, rounds: int) -> None:
 
 
 # Also as for other processors than x86.
-@pytest.fixture(scope="module", params=["blocks", "elements"])
+@pytest.fixture(scope="module", params=[True, False], ids=["blocks", "elements"])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    name = f"extension_cpp_mixed_{request.param}"
-    flags = [f"-DNAMESPACE={name}", *["-DHAS_BLOCKS=0"] * (request.param == "elements")]
-    folder = tmp_path_factory.mktemp(request.param)
-    library, result = compile_library("mixed", "stable", folder, *flags)
-    assert result.returncode == 0, result.stderr
-    torch.ops.load_library(str(library))
-    return getattr(torch.ops, name)
+    return load_library("mixed", tmp_path_factory.mktemp("mixed"), has_blocks=request.param)
 
 
 @pytest.fixture

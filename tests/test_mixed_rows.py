@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from scratch import compile_library
+from scratch import load_library
 from test_mixed_dtypes import DTYPES, operand, sum_dtype
 from torch import Tensor
 
@@ -80,15 +80,11 @@ def compare(rows: Any, shapes: list[tuple[int, ...]], rounds: int) -> None:
 
 
 # Also as for other processors than x86.
-@pytest.fixture(scope="module", params=["blocks", "elements"])
+@pytest.fixture(scope="module", params=[True, False], ids=["blocks", "elements"])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    name = f"extension_cpp_mixed_rows_{request.param}"
-    flags = [f"-DNAMESPACE={name}", *["-DHAS_BLOCKS=0"] * (request.param == "elements")]
-    folder = tmp_path_factory.mktemp(request.param)
-    library, result = compile_library("mixed_rows", "stable", folder, *flags)
-    assert result.returncode == 0, result.stderr
-    torch.ops.load_library(str(library))
-    return getattr(torch.ops, name)
+    return load_library(
+        "mixed_rows", tmp_path_factory.mktemp("mixed_rows"), has_blocks=request.param
+    )
 
 
 def test_rows_of_every_length_and_dtype(library: Any, monkeypatch: pytest.MonkeyPatch):

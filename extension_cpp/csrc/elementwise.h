@@ -71,6 +71,14 @@ ScalarType own_dtype(
   return dtype_of(*found);
 }
 
+// What a formula takes, which broadcasts to `whole`.
+template <class... E, class... Inputs>
+void check_inputs(
+    const char* op, Types<E...> /*elements*/, ScalarType own, IntArrayRef whole, const Inputs&... inputs) {
+  (check_dtype_of(op, E(), own, inputs), ...);
+  (check_fits(op, whole, inputs.sizes(), true), ...);
+}
+
 // Returns the dtype for which A stands.
 template <class... R, class... E, size_t M, class... Inputs>
 ScalarType check_operands(
@@ -83,8 +91,7 @@ ScalarType check_operands(
   }
   size_t m = 0;
   (check_dtype_of(op, R(), own, outputs[m++]), ...);
-  (check_dtype_of(op, E(), own, inputs), ...);
-  (check_fits(op, outputs[0].sizes(), inputs.sizes(), true), ...);
+  check_inputs(op, elements, own, outputs[0].sizes(), inputs...);
   return own;
 }
 

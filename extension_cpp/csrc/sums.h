@@ -316,12 +316,6 @@ void compute_mixed_with_sums(
   }
 }
 
-template <class... E, class... Inputs>
-void check_summed(const char* op, Types<E...> /*elements*/, const Tensor& like, const Inputs&... inputs) {
-  (check_dtype_of(op, E(), dtype_of(like), inputs), ...);
-  (check_fits(op, like.sizes(), inputs.sizes(), true), ...);
-}
-
 template <class... R>
 constexpr bool are_own(Types<R...> /*results*/) {
   return (std::is_same_v<R, Own> && ...);
@@ -355,7 +349,7 @@ auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
         auto outputs = detail::make_tensors<M>([&](size_t m) { return checked.new_output(m); });
         op.check_broadcasts(true);
         constexpr auto kElements = detail::elements_of<F, 1 + sizeof...(others)>();
-        detail::check_summed(op.name(), kElements, first, first, others...);
+        detail::check_inputs(op.name(), kElements, dtype_of(first), first.sizes(), first, others...);
         detail::SummedResults<M> results{outputs, {}};
         bool all_whole = true;
         for (size_t m = 0; m < M; ++m) {

@@ -241,17 +241,16 @@ def dtypes_of(
     def name(hint: Any, what: str) -> str:
         dtype = dtype_of(hint)
         if dtype is None:
-            types = (m for m in getattr(hint, "__metadata__", ()) if isinstance(m, type))
-            metadata = [m for m in types if m in (bool, int, float)]
-            if metadata:
+            metadata = [m for m in getattr(hint, "__metadata__", ()) if isinstance(m, type)]
+            if said := [m.__name__ for m in metadata if m in (bool, int, float)]:
                 raise NotDerived(
-                    f"--from {place}: {what} is annotated with {metadata[0].__name__}, which is no "
+                    f"--from {place}: {what} is annotated with {said[0]}, which is no "
                     f"dtype: write torch.bool, or one of torch.{', torch.'.join(INTEGERS)}"
                 )
             return ""
-        said = str(dtype).removeprefix("torch.")
-        if said in OTHER_DTYPES:
-            return said
+        own = str(dtype).removeprefix("torch.")
+        if own in OTHER_DTYPES:
+            return own
         if dtype.is_floating_point:
             raise NotDerived(
                 f"--from {place}: {what} is annotated as {dtype}; what is floating has the dtype "

@@ -179,6 +179,11 @@ def whole(value: int) -> Node:
     return make("const", value=value)
 
 
+def rounds(node: Node) -> bool:
+    """Whether it makes integers of floating values; not of a mask."""
+    return node.op in TO_INTEGERS and not (node.args[0].dtype or node.args[0].is_number)
+
+
 def tensor_argument(name: str, dtype: str = "") -> Node:
     """A tensor with a value for each element, of the operator's dtype or another."""
     return make(dtype or "tensor", value=name)

@@ -14,7 +14,7 @@ from schema import CPP_KEYWORDS, TYPES, Argument, words
 from . import cpp_text
 from .body import Body, Branch, Leaf, leaves, nodes_of
 from .definition import Definition, summary
-from .graph import TO_INTEGERS, Node, in_order
+from .graph import in_order, rounds
 from .refusal import NotDerived
 from .saved import OUTPUT
 from .variant import Variant, of_dtype
@@ -45,14 +45,6 @@ def shape_in_rows(variant: Variant, name: str) -> str:
         return STATISTIC
     shape = "n" if name in variant.columns else "*rows n"
     return of_dtype(shape, variant.dtypes.get(name, ""))
-
-
-def is_conversion(node: Node) -> bool:
-    """Whether it is of floating values, and rounds them; not of a mask."""
-    return any(
-        part.op in TO_INTEGERS and not (part.args[0].is_number or part.args[0].dtype)
-        for part in in_order([node])
-    )
 
 
 class Declared:
@@ -295,7 +287,12 @@ class Plan:
             k
             for k, result in enumerate(self.results)
             if result.dtype
-            and any(is_conversion(leaf[k]) for v in self.variants for leaf in leaves(v.forward))
+            and any(
+                rounds(node)
+                for variant in self.variants
+                for leaf in leaves(variant.forward)
+                for node in in_order([leaf[k]])
+            )
         ]
 
     @property

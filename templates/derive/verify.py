@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from .body import Body, each, nodes_of
 from .cpp_text import lowered, lowered_names
 from .definition import Definition, in_a_line
-from .graph import INTEGERS, TO_INTEGERS, const, in_order, replaced
+from .graph import INTEGERS, const, in_order, replaced, rounds
 from .python_text import function, scope
 from .refusal import NotDerived
 from .rows_operations import summed_together
@@ -204,11 +204,13 @@ class Checked:
         kernels = variant.gradients_of(variant.own, variant.with_statistics or variant.gradients)
         self.lowered_backward = self.compiled(each(summed_together, lowered(kernels)), True)
         self.backward = self.compiled(variant.gradients_of(variant.own))
-        nodes = [n for n in in_order(nodes_of(variant.forward)) if n.op in TO_INTEGERS]
+        nodes = list(in_order(nodes_of(variant.forward)))
         # What becomes integers, of which each holds so much.
-        self.rounded = [n for n in nodes if not (n.args[0].dtype or n.args[0].is_number)]
-        nodes = [n for n in in_order(nodes_of(variant.forward)) if n.op == "const"]
-        self.infinities = [n for n in nodes if is_infinite(n.value)]
+        self.rounded = [node for node in nodes if rounds(node)]
+        constants = [n for n in nodes if n.op == "const" and isinstance(n.value, (int, float))]
+        self.infinities = [node for node in constants if is_infinite(node.value)]
+        large = [n.value for n in constants if LARGE <= abs(n.value) < math.inf]  # type: ignore[arg-type]
+        self.large = torch.tensor(large, dtype=torch.float64)
         if self.infinities:
             stand_ins = dict.fromkeys(self.infinities, const(1))
             finite = each(lambda leaf: replaced(leaf, dict(stand_ins)), variant.forward)
@@ -412,11 +414,9 @@ class Checked:
         """What is found, with 0 for large numbers that the definition writes, as -1e9 for what is
         masked: whether they are there is a matter of masks, and not of ranges.
         """
-        nodes = in_order(nodes_of(self.variant.forward))
-        values = [node.value for node in nodes if node.op == "const"]
-        numbers = [v for v in values if isinstance(v, (int, float)) and abs(v) >= LARGE]
-        large = torch.tensor(numbers, dtype=torch.float64)
-        return [t.where(~torch.isin(t, large), 0) if t.is_floating_point() else t for t in found]
+        return [
+            t.where(~torch.isin(t, self.large), 0) if t.is_floating_point() else t for t in found
+        ]
 
     @functools.cached_property
     def ranges(self) -> list[Range]:
