@@ -22,6 +22,9 @@ FLOATING = {
     "float16": "Half",
     "bfloat16": "BFloat16",
 }
+FLOAT8 = ("Float8_e4m3fn", "Float8_e5m2")
+# That the arithmetic converts.
+NARROW = ("Half", "BFloat16", *FLOAT8)
 SPELLED = {
     **FLOATING,
     "bool": "bool",
@@ -39,7 +42,7 @@ SPELLED = {
 IN_FORMULA = {
     ARITHMETIC: "SumType<A>",
     **{name: name for name in ("bool", "uint8_t", "int8_t", "int16_t", "int32_t", "int64_t")},
-    **{name: name for name in ("float", "double")},
+    **{name: name for name in ("float", "double", *NARROW)},
 }
 
 
@@ -62,7 +65,7 @@ def in_rows(tensor: Argument) -> tuple[str, str] | None:
     """
     if tensor.converted or tensor.type != "Tensor":
         return None
-    if tensor.element in (ARITHMETIC, "Half", "BFloat16"):
+    if tensor.element in (ARITHMETIC, *NARROW):
         return tensor.element.replace(ARITHMETIC, "A"), "A"
     return (tensor.element, tensor.element) if tensor.element in IN_FORMULA else None
 

@@ -46,9 +46,11 @@ def with_dtypes(schema: Schema, options: Options) -> tuple[Schema, Options]:
 
 
 def _is_integer(given: Any, shape: Any) -> bool:
-    """Whether a tensor holds integers or bool."""
+    """Whether a tensor holds integers, bool, or float8, of which there are no gradients either."""
     dtype = given.dtype_source(shape).dtype
-    return dtype is not None and not (dtype.is_floating_point or dtype.is_complex)
+    if dtype is None or dtype.is_complex:
+        return False
+    return dtype.itemsize == 1 or not dtype.is_floating_point
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import count
 
-from element_types import OWN, of_other_floats
+from element_types import FLOAT8, OWN, of_other_floats
 from given_shapes import made
 from kinds import LIST
 from places import Places
@@ -174,6 +174,10 @@ class Spec(Python):
         """
         writes = "".join(f"\n    {a.name}.copy_({self.main.name})" for a in self.also_written)
         text = re.sub(r"\.copy_\(.*", lambda match: match[0] + writes, text)
+        for a in self.others:
+            # Which PyTorch does not promote.
+            if a.element in FLOAT8:
+                text = re.sub(rf"(?<=\+ ){a.name}\b", f"{a.name}.to({self.main.name}.dtype)", text)
         # PyTorch promotes to the widest of floating types.
         if self.results[:1] == [OWN] and any(of_other_floats(a) for a in self.others):
             several = self.schema.outputs > 1

@@ -206,7 +206,8 @@ class Argument:
     Attributes:
         type: as the schema spells it, without size and alias: `int[]?`.
         default: Python source, or None where there is none.
-        integer: a tensor of integers or bool, as a line of shapes says, which has no gradient.
+        integer: a tensor of integers, bool or float8, as a line of shapes says, which has no
+            gradient.
         leads: a tensor of the dtype T, as such a line says.
         element: what a kernel's pointer to the tensor points to.
         converted: whether it may be in another type, from which it is converted.

@@ -179,7 +179,7 @@ DTYPES = (
 )
 _EVERY = ", ".join(f"*rows n:{dtype}" for dtype in DTYPES)
 # Those of a functor for rows.
-OF_ROWS = [dtype for dtype in DTYPES if not dtype.startswith(("float8", "complex"))]
+OF_ROWS = [dtype for dtype in DTYPES if not dtype.startswith("complex")]
 _OF_ROWS = ", ".join(f"*rows n:{dtype}" for dtype in OF_ROWS)
 TYPED = [
     [

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from scratch import load_library
-from test_mixed_dtypes import DTYPES, operand, sum_dtype
+from test_mixed_dtypes import DTYPES, comparable, operand, sum_dtype
 from torch import Tensor
 
 from extension_cpp.testing import devices
@@ -26,7 +26,7 @@ def rows_of(rng: random.Random, kinds: list[str], dtype: torch.dtype, shape: Any
 def same(results: tuple[Tensor, ...], expected: tuple[Tensor, ...], said: Any) -> None:
     for k, (result, wanted) in enumerate(zip(results, expected, strict=True)):
         assert result.dtype == wanted.dtype, (said, k)
-        assert torch.equal(result, wanted), (said, k)
+        assert torch.equal(comparable(result), comparable(wanted)), (said, k)
 
 
 def compare_softmax(rows: Any, rng: random.Random, dtype: torch.dtype, shape: Any, device: str):
@@ -69,7 +69,16 @@ def compare_sums(rows: Any, rng: random.Random, dtype: torch.dtype, shape: Any, 
     same(rows.masked_sums(x, y, mask, limit), (output, over, sums), (shape, dtype))
 
 
-COMPARED = (compare_softmax, compare_quantise, compare_kinds, compare_sums)
+def compare_float8(rows: Any, rng: random.Random, dtype: torch.dtype, shape: Any, device: str):
+    x, five, half = rows_of(rng, ["own", "five", "half"], dtype, shape, device)
+    if x.size(-1) == 0:
+        return
+    codes = (x.double() - half).to(torch.float8_e4m3fn)
+    largest = (x.double() + five.double() * half).amax(-1).float()
+    same(rows.eights(x, five, half), (codes, largest), (shape, dtype))
+
+
+COMPARED = (compare_softmax, compare_quantise, compare_kinds, compare_sums, compare_float8)
 
 
 def compare(rows: Any, shapes: list[tuple[int, ...]], rounds: int) -> None:

@@ -1078,12 +1078,25 @@ def test_a_formula_has_the_types_of_its_tensors():
     schema = "f(Tensor x, Tensor a, Tensor b, Tensor? c, Tensor d) -> Tensor"
     line = "..., ...:bool, ...:sum, ...:int64, ...:float8_e5m2 -> ...:int8"
     assert calls(schema, "--shapes", line) == [
-        "int8_t operator()(A x, bool a, SumType<A> b, A c, A d"
+        "int8_t operator()(A x, bool a, SumType<A> b, A c, Float8_e5m2 d"
     ]
     schema = "f(Tensor(a!) x, Tensor y, Tensor(b!) z) -> ()"
     assert calls(schema, "--shapes", "*s, *s:sum, *s:float32 ->") == [
         "A operator()(A x, SumType<A> y, float z"
     ]
+
+
+def test_a_tensor_of_float8_has_no_gradient_and_is_converted_by_the_reference():
+    files = generate("f(Tensor x, Tensor y) -> Tensor", "--shapes", "..., ...:float8_e4m3fn -> ...")
+    assert "operator()(A x, Float8_e4m3fn y) const { return x * x + y; }" in files["f.cpp"]
+    assert "return x * x + y.to(x.dtype)\n" in files["spec.py"]
+    assert "return (grad_x, None)" in files["ops.py"]
+    line = "*r n, *r n:float8_e4m3fn -> *r n"
+    files = generate("f(Tensor x, Tensor y) -> Tensor", "--template", "rowwise", "--shapes", line)
+    assert "const Float8_e4m3fn* y;  // [rows, cols]" in files["f.cpp"]
+    assert " + y.to(x.dtype)\n" in files["spec.py"]
+    codes = generate("f(Tensor x) -> Tensor", "--shapes", "... -> ...:float8_e5m2")
+    assert "registration.register_autograd" not in codes["ops.py"]
 
 
 def test_a_functor_has_the_types_of_its_tensors():
@@ -1094,13 +1107,15 @@ def test_a_functor_has_the_types_of_its_tensors():
     schema = "f(Tensor x, Tensor a, Tensor b, Tensor? c, Tensor d, Tensor e) -> Tensor"
     line = "*r n, *r n:bool, *r n, *r n:int64, *r n:sum, *r n:float8_e5m2 -> *r n:int8"
     text = made("rowwise", schema, line)
-    members = "int8_t* output; // [rows, cols] const bool* a; // [rows, cols] const A* d;"
+    members = "int8_t* output; // [rows, cols] const bool* a; // [rows, cols] const A* d; // [rows, cols] const Float8_e5m2* e;"
     assert members in text
     # Beside it are those that a lambda makes something of, after the others.
-    assert "row.sum([](A x, A b, A c, A e) { return x; })" in text
-    assert "(A x, A b, A c, A e, bool a, A d)" in text
-    assert text.count("row.elements(a), row.elements(d)") == 1
-    assert "rowwise<F>(kF, x, per_element(a), b, c.value_or(x), per_element(d), e" in text
+    assert "row.sum([](A x, A b, A c) { return x; })" in text
+    assert "(A x, A b, A c, bool a, A d, A e)" in text
+    assert text.count("row.elements(a), row.elements(d), row.elements(e)") == 1
+    assert (
+        "rowwise<F>(kF, x, per_element(a), b, c.value_or(x), per_element(d), per_element(e)" in text
+    )
     text = made("reduction", "f(Tensor x, Tensor y) -> Tensor", "*r n, *r n:bool -> *r")
     assert "row.sum([*this](A x, bool y) { return x * x + y; }, row.elements(y))" in text
     results = "(Tensor, Tensor, Tensor)"

@@ -14,6 +14,7 @@ from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.tensors import as_leaves, gradients, random_like
 from extension_cpp.battery.tolerance import same_bits
 from extension_cpp.notation import DtypeRule
+from extension_cpp.registration.signature import is_differentiable
 from extension_cpp.shapes import sum_dtype
 
 
@@ -48,7 +49,7 @@ def _check_autocast_of(
     given, cycle = list(case.tensors), itertools.cycle(dtypes)
     for i, t in enumerate(given):
         rule = _rule(case, i)
-        if t.is_floating_point() and rule is not DtypeRule.EXACT:
+        if is_differentiable(t) and rule is not DtypeRule.EXACT:
             dtype = sum_dtype(dtypes[0]) if rule is DtypeRule.SUM else next(cycle)
             given[i] = t.detach().to(dtype).requires_grad_(t.requires_grad)
     policy = case.spec.autocast_on(case.device)
@@ -84,7 +85,8 @@ def _check_autocast_of(
 
 def _is_cast(tensor: torch.Tensor) -> bool:
     """Whether it is one of those that policies are about."""
-    return tensor.is_floating_point() and tensor.dtype != torch.float64
+    is_float = tensor.is_floating_point() and is_differentiable(tensor)
+    return is_float and tensor.dtype != torch.float64
 
 
 def _rule(case: Case, i: int) -> DtypeRule:

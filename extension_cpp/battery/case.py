@@ -25,6 +25,7 @@ from extension_cpp.battery.tensors import (
     to_float64,
 )
 from extension_cpp.battery.tolerance import difference, tolerance
+from extension_cpp.registration.signature import is_differentiable
 
 
 def arguments_of(op: Any, sample: Sample) -> list[tuple[Any, Any]]:
@@ -242,7 +243,7 @@ class Case:
         """Results are numbers wherever those of the reference are, in float64 and in the dtype."""
 
         def results(call: Callable[..., Any], inputs: list[Tensor]) -> list[Tensor]:
-            outputs = [o for o in call(*inputs) if o.is_floating_point()]
+            outputs = [o for o in call(*inputs) if is_differentiable(o)]
             ends = [o for o in outputs if o.requires_grad] if self.order else []
             found = [o.detach() for o in outputs]
             if ends:

@@ -14,6 +14,7 @@ from extension_cpp.battery.choices import default_dtype, main_shape
 from extension_cpp.battery.registry import register
 from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.tensors import as_leaves
+from extension_cpp.registration.signature import is_differentiable
 
 
 @register(applies=lambda spec, device: device in spec.devices and not spec.differentiable)
@@ -24,7 +25,7 @@ def check_no_gradient(spec: OpSpec, device: str) -> None:
             continue
         with case.explain("a plain call on inputs that require grad"):
             outputs = case(*as_leaves(case.tensors))
-        if not any(o.is_floating_point() for o in outputs):
+        if not any(map(is_differentiable, outputs)):
             continue  # integers have none to lose
         for what, ask in (
             ("backward", _ask_backward),
@@ -41,7 +42,7 @@ def check_no_gradient(spec: OpSpec, device: str) -> None:
 
 
 def _sum(outputs: Sequence[Tensor]) -> Tensor:
-    return torch.stack([o.to(torch.float64).sum() for o in outputs if o.is_floating_point()]).sum()
+    return torch.stack([o.to(torch.float64).sum() for o in outputs if is_differentiable(o)]).sum()
 
 
 def _ask_backward(case: Case) -> None:

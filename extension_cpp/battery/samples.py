@@ -160,9 +160,9 @@ class Make:
         """A contiguous tensor of ``shape`` with values uniform in [low, high).
 
         By default floating values lie in [-2, 2), integers in [0, 10). Floating tensors require
-        grad unless ``requires_grad=False``; non-floating ones never do. For values to stay away
-        from a kink or a pole, give bounds. With a ``step`` they are multiples of it: what a half
-        type then holds exactly, a sum say, is no other number in the reference's float64.
+        grad unless ``requires_grad=False``; float8 and what is not floating does not. For values to
+        stay away from a kink or a pole, give bounds. With a ``step`` they are multiples of it: what
+        a half type then holds exactly, a sum say, is no other number in the reference's float64.
         """
         dtype = dtype or self.dtype
         device = self.device if device is None else device
@@ -177,7 +177,7 @@ class Make:
             low, high = -128.0, 128.0
         low, high = (-2.0 if low is None else low), (2.0 if high is None else high)
         if requires_grad is None:
-            requires_grad = self.requires_grad
+            requires_grad = self.requires_grad and dtype.itemsize > 1
         values = self._uniform(shape, low, high, dtype, torch.device(device))
         if step is not None:
             values = values.div_(step).round_().mul_(step)

@@ -13,6 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from extension_cpp.battery.samples import Sample, Traffic
 from extension_cpp.battery.tensors import replace_tensors, tensors_in
+from extension_cpp.registration.signature import is_differentiable
 
 
 def measured_traffic(
@@ -38,7 +39,7 @@ def measured_traffic(
     mode = FakeTensorMode()
     given = tensors_in((sample.args, sample.kwargs))
     inputs = [
-        mode.from_tensor(t.detach()).requires_grad_(differentiable and t.is_floating_point())
+        mode.from_tensor(t.detach()).requires_grad_(differentiable and is_differentiable(t))
         for t in given
     ]
     values = iter(inputs)

@@ -29,6 +29,7 @@ from extension_cpp.battery.registry import differentiable, register
 from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.surroundings import fresh_compiler
 from extension_cpp.battery.tensors import random_like, tensors_in, to_float64
+from extension_cpp.registration.signature import is_differentiable
 
 _Function = Callable[..., tuple[Tensor, ...]]
 
@@ -351,7 +352,7 @@ def _points(case: Case, other: Case) -> tuple[_Point, _Point]:
     """
 
     def floating(function: Callable[..., Sequence[Tensor]]) -> _Function:
-        return lambda *inputs: tuple(o for o in function(*inputs) if o.is_floating_point())
+        return lambda *inputs: tuple(o for o in function(*inputs) if is_differentiable(o))
 
     inputs = [t.detach() for t in case.tensors]
     function = floating(case)
@@ -403,7 +404,7 @@ def _plain(point: _Point) -> _Point:
     """The same with PyTorch's own operators, to ask whether a transform can do it at all."""
 
     def function(*inputs: Tensor) -> tuple[Tensor, ...]:
-        total = torch.stack([t.sin().sum() for t in inputs if t.is_floating_point()]).sum()
+        total = torch.stack([t.sin().sum() for t in inputs if is_differentiable(t)]).sum()
         return tuple(total * cotangent for cotangent in point.cotangents)
 
     return dataclasses.replace(point, function=function)

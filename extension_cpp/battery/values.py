@@ -27,6 +27,7 @@ from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.surroundings import poisoned
 from extension_cpp.battery.tensors import to_float64
 from extension_cpp.registration import references
+from extension_cpp.registration.signature import is_differentiable
 
 _FINEST = (torch.float64, torch.complex128)
 
@@ -214,10 +215,10 @@ def _gradcheck(case: Case) -> None:
     if not case.wanted:
         return
     with torch.no_grad():
-        has_infinities = any(o.isinf().any() for o in case(*inputs) if o.is_floating_point())
+        has_infinities = any(o.isinf().any() for o in case(*inputs) if is_differentiable(o))
 
     def function(*inputs: Tensor) -> tuple[Tensor, ...]:
-        results = tuple(o for o in case(*inputs) if o.is_floating_point())
+        results = tuple(o for o in case(*inputs) if is_differentiable(o))
         return tuple(o.where(~o.isinf(), 0) for o in results) if has_infinities else results
 
     if case.spec.stops_gradients and not _is_slope(case):

@@ -10,7 +10,8 @@
 //
 //   A            the operator's own dtype, for all four floating ones: half types are computed in float
 //   SumType<A>   that of the arithmetic, ":sum" in a line of shapes: float, or double where the own one is double
-//   bool, uint8_t, int8_t, int16_t, int32_t, int64_t, float, double    exactly that dtype
+//   bool, uint8_t, int8_t, int16_t, int32_t, int64_t, float, double, Half, BFloat16, Float8_e4m3fn, Float8_e5m2
+//                exactly that dtype; the last four become numbers of the arithmetic by A(x)
 //
 // Several results that are not all A are Results<A, SumType<A>, bool>.
 #pragma once
@@ -229,10 +230,14 @@ HOST_DEVICE auto as_argument(const stored_as<T, Element>& element) {
   }
 }
 
+template <class U>
+constexpr bool is_narrow_float = std::is_same_v<U, Half> || std::is_same_v<U, BFloat16> ||
+                                 std::is_same_v<U, Float8_e4m3fn> || std::is_same_v<U, Float8_e5m2>;
+
 // The same where the type in memory says all.
 template <class U>
 HOST_DEVICE auto as_value(const U& element) {
-  if constexpr (std::is_same_v<U, Half> || std::is_same_v<U, BFloat16>) {
+  if constexpr (is_narrow_float<U>) {
     return static_cast<float>(element);
   } else {
     return as_argument<float, U>(element);
@@ -272,6 +277,10 @@ constexpr ScalarType dtype_of_type() {
     return ScalarType::Half;
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     return ScalarType::BFloat16;
+  } else if constexpr (std::is_same_v<T, Float8_e4m3fn>) {
+    return ScalarType::Float8_e4m3fn;
+  } else if constexpr (std::is_same_v<T, Float8_e5m2>) {
+    return ScalarType::Float8_e5m2;
   } else if constexpr (std::is_same_v<T, float>) {
     return ScalarType::Float;
   } else {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include "few.h"
+#include "float8.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -74,8 +75,6 @@ namespace extension_cpp {
 
 using torch::headeronly::BFloat16;
 using torch::headeronly::DeviceType;
-using torch::headeronly::Float8_e4m3fn;
-using torch::headeronly::Float8_e5m2;
 using torch::headeronly::Half;
 using torch::headeronly::Layout;
 using torch::headeronly::MemoryFormat;
@@ -192,8 +191,6 @@ namespace extension_cpp {
 using at::BFloat16;
 using at::Device;
 using at::DeviceType;
-using at::Float8_e4m3fn;
-using at::Float8_e5m2;
 using at::get_num_threads;
 using at::Half;
 using at::IntArrayRef;
@@ -226,6 +223,26 @@ inline void copy_into(Tensor& destination, const Tensor& source) { destination.c
 }  // namespace extension_cpp
 
 #endif
+
+// The pointers to a tensor's elements, of our own types in the place of torch's.
+#if EXTENSION_CPP_STABLE_ABI
+#define OF_TENSORS torch::stable::Tensor
+#else
+#define OF_TENSORS at::TensorBase
+#endif
+#define DATA_POINTERS(type)                                                           \
+  template <>                                                                         \
+  inline extension_cpp::type* OF_TENSORS::mutable_data_ptr() const {                  \
+    return reinterpret_cast<extension_cpp::type*>(mutable_data_ptr<c10::type>());     \
+  }                                                                                   \
+  template <>                                                                         \
+  inline const extension_cpp::type* OF_TENSORS::const_data_ptr() const {              \
+    return reinterpret_cast<const extension_cpp::type*>(const_data_ptr<c10::type>()); \
+  }
+DATA_POINTERS(Float8_e4m3fn)
+DATA_POINTERS(Float8_e5m2)
+#undef DATA_POINTERS
+#undef OF_TENSORS
 
 // A source that is compiled for both backends says its schemas twice, and PyTorch takes each once: those of the CPU
 // library, which is always loaded. Here they are a function that nobody calls.

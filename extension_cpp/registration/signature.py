@@ -213,4 +213,6 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def is_differentiable(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()
+    """Whether it may have a gradient: not float8, which holds codes that PyTorch cannot add up."""
+    is_float = tensor.is_floating_point() and tensor.element_size() > 1
+    return is_float or tensor.is_complex()

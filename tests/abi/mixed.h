@@ -23,6 +23,9 @@ const Operator kGated{
 const Operator kShaded{
     "shaded(Tensor grad, Tensor x, Tensor mask, Tensor weight, Tensor count, Tensor? bias) -> (Tensor, Tensor, Tensor)",
     "..., ..., ...:bool, ..., ...:int8, ... -> =x, =weight, =bias"};
+const Operator kSmall{
+    "small(Tensor x, Tensor four, Tensor five, Tensor half) -> (Tensor, Tensor, Tensor, Tensor)",
+    "..., ...:float8_e4m3fn, ...:float8_e5m2, ...:bfloat16 -> ...:float8_e4m3fn, ...:float8_e5m2, ...:float16, ..."};
 const Operator kUnfit{"unfit(Tensor x, Tensor mask) -> Tensor", "..., ...:any -> ..."};
 
 template <class A>
@@ -84,6 +87,16 @@ struct Twice {
   HOST_DEVICE Results<A, A> operator()(A x) const { return {x, x + x}; }
 };
 
+// x in float8, and the sums of it and of what the others have. (Of two float8 torch would compute in float8.)
+template <class A>
+struct Small {
+  HOST_DEVICE Results<Float8_e4m3fn, Float8_e5m2, Half, A> operator()(
+      A x, Float8_e4m3fn four, Float8_e5m2 five, BFloat16 half) const {
+    const auto as_float = static_cast<float>(x);
+    return {Float8_e4m3fn(as_float), Float8_e5m2(as_float), Half(as_float + float(half)), x + four + five};
+  }
+};
+
 // The gradients of (mask ? x * weight : 0) * count + bias.
 template <class A, class Count>
 struct Counts {
@@ -115,7 +128,7 @@ void step(Tensor& param, const Tensor& grad, Tensor& moment, double rate, double
 TORCH_LIBRARY_FRAGMENT(NAMESPACE, m) {
   using namespace extension_cpp::mixed;
   for (const extension_cpp::Operator* op :
-       {&kMasked, &kCodes, &kStep, &kPlaces, &kLess, &kWide, &kCounted, &kTwice, &kGated, &kShaded, &kUnfit}) {
+       {&kMasked, &kCodes, &kStep, &kPlaces, &kLess, &kWide, &kCounted, &kTwice, &kGated, &kShaded, &kSmall, &kUnfit}) {
     m.def(op->schema());
   }
 }
@@ -133,5 +146,6 @@ TORCH_LIBRARY_IMPL(NAMESPACE, BACKEND, m) {
   m.impl("twice", TORCH_BOX((elementwise_kernel<kTwice, Twice>)));
   m.impl("gated", TORCH_BOX((&counted<kGated, Gated>)));
   m.impl("shaded", TORCH_BOX((&counted<kShaded, Shaded>)));
+  m.impl("small", TORCH_BOX((elementwise_kernel<kSmall, Small>)));
   m.impl("unfit", TORCH_BOX((elementwise_kernel<kUnfit, Chosen>)));
 }

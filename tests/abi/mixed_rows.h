@@ -11,6 +11,9 @@ const Operator kCompared{
 const Operator kMaskedSums{
     "masked_sums(Tensor x, Tensor y, Tensor mask, Tensor limit) -> (Tensor, Tensor, Tensor)",
     "*rows n, *rows n, *rows n:bool, *rows:int16 -> *rows n, *rows n:uint8, n:sum"};
+const Operator kEights{
+    "eights(Tensor x, Tensor five, Tensor half) -> (Tensor, Tensor)",
+    "*rows n, *rows n:float8_e5m2, *rows n:bfloat16 -> *rows n:float8_e4m3fn, *rows:float32"};
 const Operator kUnfit{"unfit_rows(Tensor x, Tensor k) -> Tensor", "*rows n, *rows n:any -> *rows n"};
 const Operator kUnfitResult{"unfit_result(Tensor x, Tensor k) -> Tensor", "*rows n, *rows n:bool -> *rows n:bool"};
 
@@ -91,6 +94,23 @@ struct MaskedSums {
   }
 };
 
+// x - half, and the largest of x + five half.
+template <class T>
+struct Eights {
+  using A = acc_t<T>;
+  Float8_e4m3fn* codes;
+  float* largest;
+  const Float8_e5m2* five;
+  const BFloat16* half;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const A most = row.max([](A x, A five, A half) { return x + five * half; }, row.elements(five), row.elements(half));
+    row.write(codes, [](A x, A half) { return x - half; }, row.elements(half));
+    write_per_row(row, largest, most);
+  }
+};
+
 template <class T>
 struct Unfit {
   T* output;
@@ -119,6 +139,10 @@ std::tuple<Tensor, Tensor, Tensor> masked_sums(
   return rowwise_with_column_sums<MaskedSums, 2, 1>(kMaskedSums, x, y, per_element(mask), per_row(limit));
 }
 
+std::tuple<Tensor, Tensor> eights(const Tensor& x, const Tensor& five, const Tensor& half) {
+  return rowwise<Eights, 2>(kEights, x, per_element(five), per_element(half));
+}
+
 Tensor unfit_rows(const Tensor& x, const Tensor& k) { return rowwise<Unfit>(kUnfit, x, per_element(k)); }
 Tensor unfit_result(const Tensor& x, const Tensor& k) { return rowwise<Unfit>(kUnfitResult, x, per_element(k)); }
 
@@ -127,7 +151,7 @@ Tensor unfit_result(const Tensor& x, const Tensor& k) { return rowwise<Unfit>(kU
 TORCH_LIBRARY_FRAGMENT(NAMESPACE, m) {
   using namespace extension_cpp::mixed_rows;
   for (const extension_cpp::Operator* op :
-       {&kMaskedSoftmax, &kQuantise, &kCompared, &kMaskedSums, &kUnfit, &kUnfitResult}) {
+       {&kMaskedSoftmax, &kQuantise, &kCompared, &kMaskedSums, &kEights, &kUnfit, &kUnfitResult}) {
     m.def(op->schema());
   }
 }
@@ -138,6 +162,7 @@ TORCH_LIBRARY_IMPL(NAMESPACE, BACKEND, m) {
   m.impl("quantise", TORCH_BOX(&quantise));
   m.impl("compared", TORCH_BOX(&compared));
   m.impl("masked_sums", TORCH_BOX(&masked_sums));
+  m.impl("eights", TORCH_BOX(&eights));
   m.impl("unfit_rows", TORCH_BOX(&unfit_rows));
   m.impl("unfit_result", TORCH_BOX(&unfit_result));
 }
