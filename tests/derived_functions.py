@@ -918,6 +918,19 @@ def of_codes(q: torch.CharTensor, scale: Tensor, zero: Annotated[Tensor, torch.u
     return (q.to(scale.dtype) - zero) * scale
 
 
+def small_codes(x: Tensor, scale: Tensor) -> Tensor:
+    return (x / scale).clamp(-448, 448).to(torch.float8_e4m3fn)
+
+
+def of_small_codes(q: Annotated[Tensor, torch.float8_e5m2], scale: Tensor) -> Tensor:
+    return q.to(scale.dtype) * scale
+
+
+def rounded_to_codes(x: Tensor) -> Tensor:
+    """Their values, and the gradient of no rounding."""
+    return x + (x.detach().to(torch.float8_e4m3fn).to(x.dtype) - x).detach()
+
+
 def clamped_and_inside(x: Tensor, limit: float = 0.7) -> tuple[Tensor, Mask]:
     return x.clamp(-limit, limit), (x > -limit) & (x < limit)
 

@@ -399,6 +399,17 @@ def row_codes(x: Tensor) -> tuple[Tensor, Tensor]:
     return (x / scale).round().to(torch.int8), scale.squeeze(-1)
 
 
+def norm_and_codes(x: Tensor, weight: Tensor, eps: float = 1e-6) -> tuple[Tensor, Tensor, Tensor]:
+    """A norm, codes of it in float8, and what they are multiples of."""
+    y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+    scale = y.abs().amax(-1, keepdim=True).clamp(min=1e-3) / 448
+    return y, (y / scale).to(torch.float8_e4m3fn), scale.squeeze(-1)
+
+
+def softmax_of_codes(x: Tensor, q: Annotated[Tensor, torch.float8_e5m2]) -> Tensor:
+    return (x * q.to(x.dtype)).softmax(-1)
+
+
 def above_the_mean(x: Tensor) -> tuple[Mask, Mask]:
     above = x > x.mean(-1, keepdim=True) + 1
     return above, above.any(-1)

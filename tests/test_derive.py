@@ -1593,6 +1593,14 @@ def test_what_else_an_annotation_says_is_passed_over(define):
         ("(x * k.float()).to(x.dtype)", "mul(x, from_integer(k))"),
         ("x * k.to(torch.float32).to(x.dtype)", "mul(x, from_integer(k))"),
         ("x.long() * x", "mul(from_integer(to_int64(x)), x)"),
+        # Of codes nothing is computed as they are.
+        ("x * q.to(x.dtype)", "mul(x, from_float8(q))"),
+        (
+            "x.where(q.bool(), q.float()).to(x.dtype)",
+            "where(ne(from_float8(q), 0.0), x, from_float8(q))",
+        ),
+        ("x * q.int()", "mul(x, from_integer(to_int32(from_float8(q))))"),
+        ("x * q.to(q.dtype).type_as(x)", "mul(x, from_float8(q))"),
     ],
 )
 def test_formulas_of_several_dtypes(expression, formula, formulas):
@@ -1602,10 +1610,12 @@ def test_formulas_of_several_dtypes(expression, formula, formulas):
         "k": "torch.LongTensor",
         "j": "torch.IntTensor",
         "n": "int",
+        "q": "Annotated[Tensor, torch.float8_e4m3fn]",
     }
     used = [f"{a}: {of}" for a, of in arguments.items() if re.search(rf"\b{a}\b", expression)]
-    text = formulas(f"def f(x: Tensor, {', '.join(used)}) -> Tensor:\n    return {expression}")
-    assert text.startswith(f"({formula}, ")
+    head = "from typing import Annotated\n" if "q: " in ", ".join(used) else ""
+    source = f"{head}def f(x: Tensor, {', '.join(used)}) -> Tensor:\n    return {expression}"
+    assert formulas(source).startswith(f"({formula}, ")
 
 
 @pytest.mark.parametrize(
@@ -1616,6 +1626,8 @@ def test_formulas_of_several_dtypes(expression, formula, formulas):
         ("x.short()", "*shape -> *shape:int16"),
         ("(x > 0).to(torch.uint8)", "*shape -> *shape:uint8"),
         ("(x > 0).int()", "*shape -> *shape:int32"),
+        ("x.to(torch.float8_e4m3fn)", "*shape -> *shape:float8_e4m3fn"),
+        ("(x > 0).type(torch.float8_e5m2)", "*shape -> *shape:float8_e5m2"),
         ("(x > 0).int().to(torch.int64)", "*shape -> *shape:int64"),
         ("(x > 0).int().to(x.dtype)", "*shape -> *shape"),
         ("(x, x.isnan())", "*shape -> *shape, *shape:bool"),
@@ -1636,6 +1648,35 @@ def test_what_has_no_floating_result_has_no_derivative(define):
     )
     options = "tolerances={torch.int8: (0, 1)}, differentiable=False"
     assert options in " ".join(written["spec.py"].split())
+
+
+def test_codes_of_float8_have_no_gradient():
+    written = texts(planned(read(FUNCTIONS["norm_and_codes"])))
+    assert "ctx.mark_non_differentiable(row_rsqrt, output[1])" in written["ops.py"]
+    assert "The second is float8_e4m3fn and has no derivative." in " ".join(
+        written["ops.py"].split()
+    )
+    assert "tolerances" not in written["spec.py"]
+    cpp = written["norm_and_codes.cpp"]
+    assert re.search(r"  Float8_e4m3fn\* output1; +// \[rows, cols\]\n", cpp)
+    assert "static_cast<Float8_e4m3fn>(" in cpp
+    cpp = texts(planned(read(FUNCTIONS["softmax_of_codes"])))["softmax_of_codes.cpp"]
+    assert "[](A x, A q) { return x * static_cast<A>(q); }, row.elements(q)" in cpp
+    of_codes = texts(planned(read(FUNCTIONS["of_small_codes"])))
+    assert (
+        "operator()(Float8_e5m2 q, A scale) const { return static_cast<A>(q) * scale; }"
+        in (of_codes["of_small_codes.cpp"])
+    )
+    assert 'spec = OpSpec(name="of_small_codes", reference=of_small_codes)' in of_codes["spec.py"]
+
+
+def test_a_code_that_is_another_is_noticed(monkeypatch):
+    other = {"python": operations.Form("({0} * 1.2).to(torch.float8_e4m3fn)")}
+    wrong = operations.Operation(**{**vars(operations.OPERATIONS["to_float8_e4m3fn"]), **other})
+    definition = read(FUNCTIONS["small_codes"])
+    monkeypatch.setitem(operations.OPERATIONS, "to_float8_e4m3fn", wrong)
+    with pytest.raises(NotDerived, match="does not agree with the definition: the value at x="):
+        verify.verify(definition, derive(definition))
 
 
 def test_what_is_no_rounded_value_has_no_tolerance():
@@ -1785,6 +1826,22 @@ REFUSED = {
     "float32 of integers": (
         "def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n    return x * k.float()",
         "of torch.bfloat16 the result is torch.float32; an operator's has the dtype of its",
+    ),
+    "arithmetic in float8": (
+        "from typing import Annotated\n"
+        "def f(x: Tensor, q: Annotated[Tensor, torch.float8_e5m2]) -> Tensor:\n    return x + q",
+        "add of float8 is no function of PyTorch's; convert it first, as codes.to(x.dtype) does",
+    ),
+    "a gradient through float8": (
+        TENSOR + "x.to(torch.float8_e5m2).to(x.dtype)",
+        "what was converted to float8 is computed with: PyTorch rounds its gradient to float8; "
+        "detach what is converted, x.detach()",
+    ),
+    "codes as another dtype": (
+        "from typing import Annotated\n"
+        "def f(x: Tensor, q: Annotated[Tensor, torch.float8_e5m2]) -> Tensor:\n"
+        "    return x + q.to(torch.float16)",
+        "to converts float8 to another dtype; convert them first, as k.to(x.dtype) does",
     ),
     "float32 of halves, of rows": (
         TENSOR + "torch.softmax(x, -1) * (x > 0).float()",

@@ -34,8 +34,9 @@ PLACES = {
     for name in re.findall(r"^def (\w+)\(", file.read_text(), re.M)
 }
 # What .ci/run builds: numbers, tensors that broadcast, an optional one and a switch, several
-# dtypes, rows, and sums over columns; both of several dtypes.
+# dtypes, rows, and sums over columns; both of several dtypes, float8 among them.
 FEW = ["corrected_moment", "swish_gate", "scaled_exp", "kept_scores", "softmax", "kept_codes"]
+FEW += ["norm_and_codes"]
 # What takes longest and sees a formula's values no better, of those that differ most.
 COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
 THOROUGH = ["swish_gate", "kept_codes"]
@@ -57,6 +58,7 @@ SHARE = [
     *("product_or_sign", "weighted_bce", "learned_steps", "modulated", "binary_cross_entropy"),
     *("inverted_dropout", "optional_mask", "same_labels", "power_of_labels", "codes", "of_codes"),
     *("clamped_and_inside", "positive", "masked_out"),
+    *("small_codes", "of_small_codes", "rounded_to_codes", "softmax_of_codes"),
     # Row-wise.
     *("log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "residual_norm", "layer_norm"),
     *("standardised", "normalised", "length", "cosine", "weighted_sum", "variance", "spread"),

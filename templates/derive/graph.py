@@ -21,12 +21,15 @@ INTEGERS = {
     "uint8": range(2**8),
     **{f"int{bits}": range(-(2 ** (bits - 1)), 2 ** (bits - 1)) for bits in (8, 16, 32, 64)},
 }
-OTHER_DTYPES = ("bool", *INTEGERS)
+# And of one of these, which hold codes: they are converted before anything is computed of them.
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
+OTHER_DTYPES = ("bool", *INTEGERS, *FLOAT8)
 BOOLEAN |= {"bool"}
 # What has the dtype of one of its operands.
 SAME_DTYPE = {"where": 1, "expand": 0}
 # Conversions, to what each converts.
 TO_INTEGERS = {f"to_{dtype}": dtype for dtype in INTEGERS}
+TO_FLOAT8 = {f"to_{dtype}": dtype for dtype in FLOAT8}
 
 # What there is one value of for each: nothing, a row, a column, or an element, which is in both.
 NUMBER, ROW, COLUMN, ELEMENT = 0, 1, 2, 3
@@ -64,7 +67,7 @@ class Node:
         op: "const", one of ARGUMENTS, "cols" (the number of columns), or one of operations.py.
         value: of a constant, an int where integers meet it; the name of an argument.
         is_bool: whether it is true or false.
-        integer: the dtype of integers that it has; "" where it has another.
+        stored: the dtype of integers or of float8 that it has; "" where it has another.
         extent: NUMBER, ROW, COLUMN or ELEMENT.
         is_gradient: whether it depends on a gradient that the backward is given.
     """
@@ -73,14 +76,22 @@ class Node:
     args: tuple[Node, ...]
     value: Value
     is_bool: bool
-    integer: str
+    stored: str
     extent: int
     is_gradient: bool
 
     @property
     def dtype(self) -> str:
-        """Its own, where it has one: "bool" or one of INTEGERS."""
-        return "bool" if self.is_bool else self.integer
+        """Its own, where it has one of OTHER_DTYPES."""
+        return "bool" if self.is_bool else self.stored
+
+    @property
+    def integer(self) -> str:
+        return self.stored if self.stored in INTEGERS else ""
+
+    @property
+    def float8(self) -> str:
+        return self.stored if self.stored in FLOAT8 else ""
 
     @property
     def is_number(self) -> bool:
@@ -138,19 +149,19 @@ def make(op: str, *args: Node, value: Value = None) -> Node:
             args,
             value,
             is_bool,
-            integer(op, args),
+            stored(op, args),
             extent(op, args),
             isinstance(value, Gradient) or any(a.is_gradient for a in args),
         )
     return _nodes[key]
 
 
-def integer(op: str, args: Sequence[Node]) -> str:
+def stored(op: str, args: Sequence[Node]) -> str:
     if op in SAME_DTYPE:
-        return args[SAME_DTYPE[op]].integer
+        return args[SAME_DTYPE[op]].stored
     if op == "count":
         return "int64"
-    return op if op in INTEGERS else TO_INTEGERS.get(op, "")
+    return op if op in (*INTEGERS, *FLOAT8) else (TO_INTEGERS | TO_FLOAT8).get(op, "")
 
 
 def extent(op: str, args: Iterable[Node]) -> int:

@@ -13,7 +13,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .at_ties import is_halved, passes_bounds, reaches_nan
-from .graph import INTEGERS, TO_INTEGERS, Node, const, is_const, lift, make, rewritten, where
+from .graph import (
+    FLOAT8,
+    INTEGERS,
+    TO_FLOAT8,
+    TO_INTEGERS,
+    Node,
+    const,
+    is_const,
+    lift,
+    make,
+    rewritten,
+    where,
+)
+from .refusal import refuse
 
 # How strongly an expression holds together, in either language.
 CHOICE, OR, AND, EQUAL, COMPARE, SUM, PRODUCT, SIGN, POWER, WHOLE = range(10)
@@ -140,21 +153,30 @@ define(
     word="flag",
 )
 
-# What integers are called in C++, and how values become such, toward zero.
+# What other dtypes are called in C++, and how values become such: integers toward zero.
 IN_CPP_TYPES = {dtype: f"{dtype}_t" for dtype in INTEGERS}
-for _name, _dtype in TO_INTEGERS.items():
+IN_CPP_TYPES |= {dtype: dtype.capitalize() for dtype in FLOAT8}
+for _name, _dtype in (TO_INTEGERS | TO_FLOAT8).items():
     define(
         _name,
         Form(f"{{0}}.to(torch.{_dtype})", WHOLE, (WHOLE,)),
         Form(f"static_cast<{IN_CPP_TYPES[_dtype]}>({{0}})"),
         word=f"as_{_dtype}",
     )
-define(
-    "from_integer",
-    Form("{0}.to(dtype)", WHOLE, (WHOLE,)),
-    Form("static_cast<A>({0})"),
-    word="converted",
-)
+CONVERTED = Form("{0}.to(dtype)", WHOLE, (WHOLE,)), Form("static_cast<A>({0})")
+define("from_integer", *CONVERTED, word="converted")
+
+
+def _of_codes(g: Node, out: Node, x: Node) -> tuple[Node | None, ...]:
+    if x.op in TO_FLOAT8:
+        raise refuse(
+            "what was converted to float8 is computed with: PyTorch rounds its gradient to float8",
+            instead="detach what is converted, x.detach()",
+        )
+    return (None,)
+
+
+define("from_float8", *CONVERTED, _of_codes, word="converted")
 
 # In the shape of a tensor: a result, which is written so anyway.
 define(

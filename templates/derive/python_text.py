@@ -85,7 +85,7 @@ class Python(Language):
             return Form(f"{{0}}{whole}.sum_to_size(columns)", WHOLE, (WHOLE,))
         if node.op in TO_INTEGERS and node.is_number:
             return Form("{0}", CHOICE, (CHOICE,))
-        if node.op in ("to_real", "from_integer") and not node.is_number:
+        if node.op in ("to_real", "from_integer", "from_float8") and not node.is_number:
             return Form(f"{{0}}.to({self.like}.dtype)", WHOLE, (WHOLE,))
         if node.is_number and node.op not in SAME and not is_harmless(node):
             if node.op in OF_NUMBERS:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from .cpp_text import Cpp, divisors
 from .elements_text import type_of
-from .graph import COLUMN, GRADIENT, OTHER_DTYPES, Node, in_order, inputs_of
+from .graph import COLUMN, FLOAT8, GRADIENT, OTHER_DTYPES, Node, in_order, inputs_of
 from .of_numbers import Formula
 from .operations import OPERATIONS
 from .printing import Printer
@@ -57,6 +57,11 @@ def is_costly(node: Node) -> bool:
     """Whether it is a call of a function that takes some ten instructions or more."""
     form = OPERATIONS[node.op].cpp if node.args else None
     return form is not None and "::" in form.text and not form.text.startswith(CHEAP)
+
+
+def of_element(dtype: str) -> str:
+    """The type of an element in a lambda, of a tensor that has a dtype of its own."""
+    return "A" if dtype in FLOAT8 else type_of(dtype)
 
 
 @dataclass(frozen=True)
@@ -467,7 +472,7 @@ class RowFunctor:
         ]
         parameters = [f"A {name}" for name in names]
         parameters += [
-            f"{type_of(self.tensors.dtypes[name])} {self.spelling[name]}"
+            f"{of_element(self.tensors.dtypes[name])} {self.spelling[name]}"
             for name in self.others_of(results, printer)
         ]
         parameters += [f"A {self.kept[node][1]}" for node in self.kept_in(results, printer)]

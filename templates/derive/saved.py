@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .graph import GRADIENT, INTEGERS, Node, const, in_order, inputs_of, make, replaced
+from .graph import FLOAT8, GRADIENT, INTEGERS, Node, const, in_order, inputs_of, make, replaced
 
 OUTPUT = "output"
 
@@ -26,7 +26,7 @@ def on_output(output: Node, gradients: Sequence[Node]) -> tuple[Node, ...] | Non
     else:
         return None
     found = replaced(gradients, by)
-    names = {n.value for n in in_order(found) if n.op in ("tensor", *INTEGERS)}
+    names = {n.value for n in in_order(found) if n.op in ("tensor", *INTEGERS, *FLOAT8)}
     return found if names <= {GRADIENT, OUTPUT} else None
 
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from naming import all_free
 
 from .definition import meanings
+from .graph import INTEGERS
 from .ops_file import in_torch
 from .plan import Plan
 from .python_text import MODULES, called
@@ -167,7 +168,8 @@ def masks_of(plan: Plan) -> dict[str, str]:
 def made(plan: Plan, name: str, shape: str) -> str:
     low, high = plan.verified.ranges[name]
     if dtype := plan.dtypes.get(name):
-        least = f", low={int(low)}" if dtype != "bool" and low != INTEGER_RANGES[0][0] else ""
+        is_integer = dtype in INTEGERS
+        least = f", low={int(low)}" if is_integer and low != INTEGER_RANGES[0][0] else ""
         return f"make({shape}, dtype=torch.{dtype}{least})"
     bounds = "" if (low, high) == RANGES[0] else f", low={low}, high={high}"
     if (low, high) == MASK:  # finite differences would jump

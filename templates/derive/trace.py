@@ -22,6 +22,7 @@ from .at_ties import passes_bounds
 from .graph import (
     COLUMN,
     COMPARISONS,
+    FLOAT8,
     INTEGERS,
     ROW,
     Node,
@@ -358,6 +359,7 @@ OF_CONVERSIONS = {
     "bool": torch.bool,
 }
 OF_INTEGER_DTYPES = {getattr(torch, name): name for name in INTEGERS}
+OF_FLOAT8_DTYPES = {getattr(torch, name): name for name in FLOAT8}
 CONVERSIONS = ("to", "type", "type_as", *OF_CONVERSIONS)
 SAME = ("clone", "positive", "contiguous")
 # Names of arguments that torch has from NumPy.
@@ -635,6 +637,9 @@ class Recorder(TorchFunctionMode):
             raise unknown(name)
         convert = as_node
         given = [a for a in (*args, *kwargs.values()) if isinstance(a, Traced)]
+        if any(a.node.float8 for a in given):
+            what = f"{name.strip('_')} of float8 is no function of PyTorch's"
+            raise refuse(what, instead="convert it first, as codes.to(x.dtype) does")
         if any(a.node.integer for a in given):
             if name in OF_INTEGERS:
                 convert = as_exact_node
@@ -684,8 +689,11 @@ class Recorder(TorchFunctionMode):
                 wanted = value
         if wanted in OF_INTEGER_DTYPES:
             return self.as_integers(tensor, OF_INTEGER_DTYPES[wanted])
-        if tensor.node.integer and wanted not in (self.dtype, torch.float32, torch.bool):
-            raise refuse(f"{name} converts integers to another dtype", instead=CONVERT)
+        if wanted in OF_FLOAT8_DTYPES:
+            return self.as_float8(tensor, OF_FLOAT8_DTYPES[wanted])
+        if tensor.node.stored and wanted not in (self.dtype, torch.float32, torch.bool):
+            what = "integers" if tensor.node.integer else "float8"
+            raise refuse(f"{name} converts {what} to another dtype", instead=CONVERT)
         if wanted is not None and not wanted.is_complex:
             node = mask(tensor.node) if wanted == torch.bool else real(tensor.node)
             if node is not tensor.node:
@@ -704,10 +712,18 @@ class Recorder(TorchFunctionMode):
         if node.integer == dtype:
             return tensor
         is_mask = node.is_bool or node.op == "to_real"
+        if node.float8:
+            node = real(node)
         node = real(node) if is_mask else make(f"to_{dtype}", node)
         found = Traced.of(node, is_squeezed=tensor.is_squeezed, extent=tensor.extent)
         found.counts = dtype if is_mask else ""
         return found
+
+    def as_float8(self, tensor: Traced, dtype: str) -> Traced:
+        if tensor.node.float8 == dtype:
+            return tensor
+        node = make(f"to_{dtype}", real(tensor.node))
+        return Traced.of(node, is_squeezed=tensor.is_squeezed, extent=tensor.extent)
 
 
 # Functions of math that a number may go through.

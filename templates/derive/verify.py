@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from .body import Body, each, nodes_of
 from .cpp_text import lowered, lowered_names
 from .definition import Definition, in_a_line
-from .graph import INTEGERS, const, in_order, replaced, rounds
+from .graph import FLOAT8, INTEGERS, const, in_order, replaced, rounds
 from .python_text import function, scope
 from .refusal import NotDerived
 from .rows_operations import summed_together
@@ -342,7 +342,7 @@ class Checked:
         count = len(self.variant.tensors)
         values = SPECIAL if count < 3 else FEW_SPECIAL if count < 5 else FEW_SPECIAL[:3]
         of_each = [
-            self.special_integers(dtype) if (dtype := self.variant.dtypes.get(name)) else values
+            self.special_of(dtype) if (dtype := self.variant.dtypes.get(name)) else values
             for name in self.variant.tensors
         ]
         if math.prod(map(len, of_each)) <= MOST_SPECIAL:
@@ -355,9 +355,11 @@ class Checked:
             for k, name in enumerate(self.variant.tensors)
         }
 
-    def special_integers(self, dtype: str) -> Sequence[int]:
+    def special_of(self, dtype: str) -> Sequence[float]:
         if dtype == "bool":
             return (0, 1)
+        if dtype in FLOAT8:
+            return SPECIAL
         all_of_it = INTEGERS[dtype]
         numbers = [v for v in self.numbers.values() if type(v) is int]
         found = (*SPECIAL_INTEGERS, *numbers, all_of_it[0], all_of_it[-1], all_of_it[-2])
@@ -404,9 +406,7 @@ class Checked:
         like = tensors[self.variant.own[0]]
         others = self.with_stand_ins(tensors, dict.fromkeys(self.gradients, like), [like])
         return [
-            value.where(~(value.isinf() & other.isfinite()), 0)
-            if value.is_floating_point()
-            else value
+            value.where(~(value.isinf() & other.isfinite()), 0) if is_computed(value) else value
             for value, other in zip(values, others, strict=True)
         ]
 
@@ -414,9 +414,7 @@ class Checked:
         """What is found, with 0 for large numbers that the definition writes, as -1e9 for what is
         masked: whether they are there is a matter of masks, and not of ranges.
         """
-        return [
-            t.where(~torch.isin(t, self.large), 0) if t.is_floating_point() else t for t in found
-        ]
+        return [t.where(~torch.isin(t, self.large), 0) if is_computed(t) else t for t in found]
 
     @functools.cached_property
     def ranges(self) -> list[Range]:
@@ -458,14 +456,14 @@ class Checked:
     def candidates_with_masks(self) -> Iterator[list[Range]]:
         """Those for the tensors: first such that masks are some."""
         given, dtypes = self.variant.masks, self.variant.dtypes
-        has_integers = any(dtype != "bool" for dtype in dtypes.values())
+        has_integers = any(dtype in INTEGERS for dtype in dtypes.values())
         for masks, of_integers in itertools.product(
             [given, []] if given else [[]], INTEGER_RANGES if has_integers else INTEGER_RANGES[:1]
         ):
             for limits in candidates(len(self.variant.own) - len(masks)):
                 others = iter(limits)
                 yield [
-                    (RANGES[0] if dtypes[name] == "bool" else of_integers)
+                    (of_integers if dtypes[name] in INTEGERS else RANGES[0])
                     if name in dtypes
                     else MASK
                     if name in masks
@@ -580,8 +578,14 @@ class Checked:
 
     def are_equal(self, label: str, found: Tensor, expected: Tensor, error: float) -> Tensor:
         """Where they are, up to rounding."""
-        if not expected.is_floating_point():
-            return (found == expected) & (found.dtype == expected.dtype)
+        if not is_computed(expected):
+            equal = found == expected
+            if expected.is_floating_point():
+                # The next code, where rounding decides.
+                info = torch.finfo(expected.dtype)
+                limits = {"rtol": info.eps, "atol": info.eps * info.smallest_normal}
+                equal = torch.isclose(found.double(), expected.double(), **limits, equal_nan=True)
+            return equal & (found.dtype == expected.dtype)
         limit = error * largest(expected)
         close = torch.isclose(found, expected, rtol=ERROR, atol=limit, equal_nan=True)
         if self.nan_is_infinite and label not in self.labels()[: len(self.variant.results)]:
@@ -627,7 +631,7 @@ class Checked:
         both = dict(zip(self.labels(), zip(truths, theirs, strict=True), strict=True))
         eps = torch.finfo(torch.float32).eps
         for label, found in self.results(rounded, grads, theirs):
-            if not both[label][0].is_floating_point():
+            if not is_computed(both[label][0]):
                 continue  # what rounding decides is as in float64, but for few elements
             if found.dtype != torch.float32:
                 raise self.fail(f"{label} of torch.float32 is {found.dtype}")
@@ -669,7 +673,7 @@ def drawn(
     limits: Range, shape: tuple[int, ...], generator: torch.Generator, dtype: str = ""
 ) -> Tensor:
     low, high = limits
-    if dtype:
+    if dtype and dtype not in FLOAT8:
         low, high = (0, 2) if dtype == "bool" else limits
         values = torch.randint(int(low), int(high), shape, generator=generator)
         return values.to(getattr(torch, dtype))
@@ -678,7 +682,12 @@ def drawn(
         values = values.round()
         if shape[-1] > 1:  # a row of one kind alone may have no result
             values[..., 0], values[..., 1] = 0, 1
-    return values
+    return values.to(getattr(torch, dtype)) if dtype else values
+
+
+def is_computed(tensor: Tensor) -> bool:
+    """Whether it is floating, and has no codes."""
+    return tensor.is_floating_point() and tensor.element_size() > 1
 
 
 def is_infinite(value: Any) -> bool:
@@ -694,13 +703,13 @@ def alike(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 def are_small(found: Sequence[Tensor]) -> bool:
     """Whether no value or gradient is large, and there is something besides zeros."""
-    floating = [t for t in found if t.is_floating_point()]
+    floating = [t for t in found if is_computed(t)]
     return all((t.abs() < LARGE).all() for t in floating) and any(t.any() for t in found)
 
 
 def are_of_one_magnitude(found: Sequence[Tensor]) -> bool:
     """Whether none is much larger than the median of those that are not zero."""
-    sizes = [t.abs()[t != 0] for t in found if t.is_floating_point()]
+    sizes = [t.abs()[t != 0] for t in found if is_computed(t)]
     return all((t.isfinite() & (t < LARGE * t.median())).all() for t in sizes if len(t))
 
 
@@ -753,7 +762,7 @@ def are_close(pairs: Iterable[tuple[Tensor, Tensor]]) -> bool:
     return all(
         torch.allclose(a.double(), b, rtol=error, atol=error * greatest(b), equal_nan=True)
         for a, b in pairs
-        if b.is_floating_point()
+        if is_computed(b)
     )
 
 
@@ -835,7 +844,7 @@ class CheckedRows(Checked):
         values = self.define(tensors)
         others = self.without_infinities(tensors, values)
         return all(
-            (value if result.of_row else other).isfinite().all()
+            (value if result.of_row else other).double().isfinite().all()
             for value, other, result in zip(values, others, self.variant.results, strict=True)
         )
 
@@ -853,7 +862,7 @@ class CheckedRows(Checked):
         for name in tensors:
             if name not in self.variant.columns:
                 dtype = self.variant.dtypes.get(name)
-                values = self.special_integers(dtype) if dtype else SPECIAL
+                values = self.special_of(dtype) if dtype else SPECIAL
                 for k, value in enumerate(values[: len(SPECIAL)]):
                     tensors[name][k, k % 5] = value
         return tensors
@@ -861,7 +870,7 @@ class CheckedRows(Checked):
     def whole(self) -> dict[str, Tensor]:
         """Rows of few numbers, of which some are equal, and rows of zeros, or of one integer."""
         tensors = self.random([RANGES[0]] * len(self.variant.tensors), shape=(40, 4))
-        rounded = {n: t.round() if t.is_floating_point() else t for n, t in tensors.items()}
+        rounded = {n: t.round() if is_computed(t) else t for n, t in tensors.items()}
         for name in tensors:
             if name in self.variant.dtypes:
                 rounded[name][1::7], rounded[name][2::7] = 0, 1
@@ -959,7 +968,7 @@ class CheckedRows(Checked):
             truths = dict(zip(self.labels(), exact, strict=False))
             pairs += [(found, truths[label]) for label, found in derived]
         # What rounding decides is as in float64, but for few elements.
-        pairs = [(a, b) for a, b in pairs if b.is_floating_point()]
+        pairs = [(a, b) for a, b in pairs if is_computed(b)]
         return all(torch.allclose(a.double(), b, rtol=2e-6, atol=2e-6) for a, b in pairs)
 
     def first_derivatives(self, tensors: Mapping[str, Tensor]) -> list[Tensor]:
@@ -1009,10 +1018,10 @@ class CheckedRows(Checked):
         both = dict(zip(self.labels(), zip(truths, theirs, strict=True), strict=True))
         eps = torch.finfo(torch.float32).eps
         # Of sums, whose terms may be larger than they are.
-        floating = [t for t in (*grads.values(), *theirs) if t.is_floating_point()]
+        floating = [t for t in (*grads.values(), *theirs) if is_computed(t)]
         terms = max(map(greatest, floating), default=0.0)
         for label, found in self.results(rounded, grads, theirs):
-            if not both[label][0].is_floating_point():
+            if not is_computed(both[label][0]):
                 continue  # what rounding decides is as in float64, but for few elements
             if found.dtype != torch.float32:
                 raise self.fail(f"{label} of torch.float32 is {found.dtype}")

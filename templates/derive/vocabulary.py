@@ -41,6 +41,8 @@ def real(value: Any) -> Node:
         return make("number", value=node.value)
     if node.integer:
         return make("from_integer", node)
+    if node.float8:
+        return make("from_float8", node)
     return make("to_real", node) if node.is_bool else node
 
 
@@ -50,6 +52,7 @@ def mask(value: Any) -> Node:
         return node
     if node.integer:
         return make("ne", node, whole(0))
+    node = real(node) if node.float8 else node
     return const(bool(node.value)) if node.op == "const" else make("ne", node, const(0))
 
 
