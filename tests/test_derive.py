@@ -3714,15 +3714,14 @@ struct KeptCodes {
     const A rsqrt = math::rsqrt(sum / cols + A(0.1));
     const bool above = max > A(0);
     write_per_row(row, output2, above);
-    row.write(y_output, [=](A /*x*/, A weight, A y) { return y * rsqrt * weight; }, weight, ys);
     row.write(
-        output1,
+        Outputs{y_output, output1},
         [=](A /*x*/, A weight, int8_t k, A y) {
           const A y2 = y * rsqrt * weight;
           const A product = y2 * static_cast<A>(k);
           const A choice = product < A(-100) ? A(-100) : product;
           const A choice2 = choice > A(100) ? A(100) : choice;
-          return static_cast<int8_t>(choice2);
+          return Results<A, int8_t>{y2, static_cast<int8_t>(choice2)};
         },
         weight, row.elements(k), ys);
   }
@@ -3766,16 +3765,9 @@ struct KeptCodesBackward {
         [=, none = none](A grad_y, A x, A weight, bool mask, int8_t k) {
           const bool kept = mask && k != static_cast<int8_t>(none);
           const A y = kept ? x : A(0);
-          return kept ? grad_y * weight * rsqrt - y * quotient : A(0);
+          return WithSums<A, 1, 1>{{kept ? grad_y * weight * rsqrt - y * quotient : A(0)}, {grad_y * (y * rsqrt)}};
         },
         weight, row.elements(mask), row.elements(k));
-    row.add_to_columns(
-        [=, none = none](A grad_y, A x, bool mask, int8_t k) {
-          const bool kept = mask && k != static_cast<int8_t>(none);
-          const A y = kept ? x : A(0);
-          return Values<A, 1>{grad_y * (y * rsqrt)};
-        },
-        row.elements(mask), row.elements(k));
   }
 };
 
@@ -4003,6 +3995,17 @@ def test_a_mask_is_read_as_rarely_as_may_be(expression, passes, define):
     )
     assert [name for name, given in calls if "row.elements(mask)" in given] == passes
     assert "columns" not in forward
+
+
+@pytest.mark.parametrize(
+    "name", ["masked_layer_norm", "gated_softmax", "residual_step", "counted_labels", "rms_norm"]
+)
+def test_a_row_is_written_in_one_pass(name):
+    """Whatever the results and the sums over columns read."""
+    structs = functors(name).split("template <class T>")[1:]
+    counts = [len(re.findall(r"row[.](?:write|add_to_columns)\(", text)) for text in structs]
+    assert counts == [1] * len(structs)
+    assert "WithSums" in structs[-1]
 
 
 @pytest.mark.parametrize(
@@ -4358,9 +4361,12 @@ struct RmsNormBackward {
   HOST_DEVICE void write(Row& row, const RowValues& values) const {
     const A rsqrt = values[0];
     const A quotient = values[1];
-    row.write_and_add_to_columns(
-        grad_x, [=](A grad_output, A x, A weight) { return grad_output * weight * rsqrt - x * quotient; },
-        [=](A grad_output, A x) { return Values<A, 1>{grad_output * (x * rsqrt)}; }, weight);
+    row.write(
+        grad_x,
+        [=](A grad_output, A x, A weight) {
+          return WithSums<A, 1, 1>{{grad_output * weight * rsqrt - x * quotient}, {grad_output * (x * rsqrt)}};
+        },
+        weight);
   }
 };
 
@@ -4846,9 +4852,12 @@ struct OffsetRmsNormBackwardWithPlain {
   template <class Row>
   HOST_DEVICE void write(Row& row, const RowValues& values) const {
     const A quotient = values[0];
-    row.write_and_add_to_columns(
-        grad_x, [=](A grad_y, A x, A weight) { return grad_y * (A(1) + weight) - x * quotient; },
-        [](A grad_y, A x) { return Values<A, 1>{grad_y * x}; }, weight);
+    row.write(
+        grad_x,
+        [=](A grad_y, A x, A weight) {
+          return WithSums<A, 1, 1>{{grad_y * (A(1) + weight) - x * quotient}, {grad_y * x}};
+        },
+        weight);
   }
 };
 
@@ -4882,11 +4891,11 @@ struct OffsetRmsNormBackward {
   HOST_DEVICE void write(Row& row, const RowValues& values) const {
     const A rstd = values[0];
     const A quotient = values[1];
-    row.write_and_add_to_columns(
-        grad_x, [=](A grad_y, A x, A weight) { return grad_y * (A(1) + weight) * rstd - x * quotient; },
-        [=](A grad_y, A x) {
+    row.write(
+        grad_x,
+        [=](A grad_y, A x, A weight) {
           const A y = x * rstd;
-          return Values<A, 1>{grad_y * y};
+          return WithSums<A, 1, 1>{{grad_y * (A(1) + weight) * rstd - x * quotient}, {grad_y * y}};
         },
         weight);
   }

@@ -37,7 +37,7 @@ KEPT = """
 namespace extension_cpp {
 
 const Operator kKept{
-    "kept(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor)",
+    "kept(Tensor x, Tensor y, Tensor? w, bool one_pass) -> (Tensor, Tensor)",
     "*rows n, *rows n, n:wide -> *rows n, *rows n"};
 
 // softmax(x) - sum(w x y), and w x y + the largest of all x y of the row.
@@ -47,6 +47,7 @@ struct Kept {
   T* first;
   T* second;
   backend::Parameter<T> weight;
+  bool one_pass;
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
@@ -56,13 +57,23 @@ struct Kept {
     const Divisor<A> total = row.sum([](A, A, A power) { return power; }, powers);
     const A sum = row.sum([](A, A, A product, A w) { return product * w; }, products, weight);
     const A largest = row.max([](A, A, A product) { return product; }, products);
+    if (one_pass) {
+      row.write(
+          Outputs{first, second},
+          [=](A, A, A power, A w, A xy) {
+            return Values<A, 2>{power / total - sum, xy * w + largest};
+          },
+          powers, weight, products);
+      return;
+    }
     row.write(first, [=](A, A, A power) { return power / total - sum; }, powers);
     row.write(second, [=](A, A, A w, A xy) { return xy * w + largest; }, weight, products);
   }
 };
 
-std::tuple<Tensor, Tensor> kept(const Tensor& x, const Tensor& y, const std::optional<Tensor>& w) {
-  return rowwise<Kept, 2>(kKept, x, y, per_column(w, 1));
+std::tuple<Tensor, Tensor> kept(
+    const Tensor& x, const Tensor& y, const std::optional<Tensor>& w, bool one_pass) {
+  return rowwise<Kept, 2>(kKept, x, y, per_column(w, 1), one_pass);
 }
 
 const Operator kWrittenAndKept{
@@ -175,7 +186,7 @@ struct RowsAndColumns {
     const auto grad = [=](A x, A y) { return x - sums[0] * y + sums[1]; };
     const auto terms = [=](A x, A y) { return Values<A, 2>{x * sums[0], y}; };
     if (one_pass) {
-      row.write_and_add_to_columns(output, grad, terms);
+      row.write(output, [=](A x, A y) { return WithSums<A, 1, 2>{{grad(x, y)}, terms(x, y)}; });
     } else {
       row.write(output, grad);
       row.add_to_columns(terms);
@@ -298,9 +309,12 @@ struct ColumnSums {
 
   template <class Row>
   HOST_DEVICE void write(Row& row, const RowValues& values) const {
-    row.write_and_add_to_columns(
-        grad, [=, a = a](A g, A, A w) { return a * (g * w * values[0] + values[1]); },
-        [=](A g, A x) { return Values<A, 2>{g * x * values[0], g}; }, weight);
+    row.write(
+        grad,
+        [=, a = a](A g, A x, A w) {
+          return WithSums<A, 1, 2>{{a * (g * w * values[0] + values[1])}, {g * x * values[0], g}};
+        },
+        weight);
   }
 };
 
@@ -318,7 +332,7 @@ TORCH_LIBRARY(rows_test, m) {
   m.def(extension_cpp::kBare.schema());
   m.def(extension_cpp::kColumnSums.schema());
   m.def(extension_cpp::kFirsts.schema());
-  m.def("kept(Tensor x, Tensor y, Tensor? w) -> (Tensor, Tensor)");
+  m.def("kept(Tensor x, Tensor y, Tensor? w, bool one_pass) -> (Tensor, Tensor)");
   m.def("kept_of_segments(Tensor x, Tensor w) -> Tensor");
   m.def("written_and_kept(Tensor x, Tensor y) -> (Tensor, Tensor)");
   m.def(extension_cpp::kLargest.schema());
@@ -446,7 +460,7 @@ def test_the_same_bits_with_any_number_of_threads(run, shape: tuple[int, int], d
         for count in (1, 2, 3):
             torch.set_num_threads(count)
             *tensors, has_column_sums = run(x, y, None)
-            kept = torch.ops.rows_test.kept(x, y, None)
+            kept = torch.ops.rows_test.kept(x, y, None, True)
             results.append([*(tensors if has_column_sums else tensors[:1]), *kept])
     finally:
         torch.set_num_threads(threads)
@@ -536,7 +550,11 @@ def test_what_is_kept_of_a_row(device: str, shape: tuple[int, int], dtype: torch
     product = x.double() * y.double()
     for w in (None, weight.to(dtype), weight.to(wide)):
         weighted = product if w is None else product * w.double()
-        first, second = torch.ops.rows_test.kept(x, y, w)
+        first, second = torch.ops.rows_test.kept(x, y, w, False)
+        # Of one pass the same bits.
+        both = torch.ops.rows_test.kept(x, y, w, True)
+        assert torch.equal(first, both[0])
+        assert torch.equal(second, both[1])
         expected = x.double().softmax(1) - weighted.sum(1, keepdim=True)
         error = max(torch.finfo(dtype).eps, 1e-5 if wide == torch.float32 else 1e-12)
         torch.testing.assert_close(first.double(), expected, rtol=error, atol=error)

@@ -253,6 +253,10 @@ template <size_t K, class A, int N>
 HOST_DEVICE auto result_at(const Values<A, N>& results) {
   return results[K];
 }
+template <size_t K, class A, int N, int C>
+HOST_DEVICE auto result_at(const WithSums<A, N, C>& made) {
+  return made.results[K];
+}
 template <size_t K, class R>
 HOST_DEVICE auto result_at(const R& result) {
   static_assert(K == 0);

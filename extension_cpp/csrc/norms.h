@@ -346,15 +346,15 @@ struct WriteGrad {
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row, const Grad& r) const {
-    const auto of_input = [=](A grad, A x, Carried... carried, A w) {
-      return (r.grad_input(grad, x, w) + ... + carried);
+    const auto of_element = [=](A grad, A x, Carried... carried, A w) {
+      const A of_input = (r.grad_input(grad, x, w) + ... + carried);
+      if constexpr (kWanted == Wanted::kAll) {
+        return WithSums<A, 1, Norm::kParameters>{{of_input}, r.parameter_grads(grad, x)};
+      } else {
+        return of_input;
+      }
     };
-    if constexpr (kWanted == Wanted::kAll) {
-      row.write_and_add_to_columns(
-          grad_input, of_input, [=](A grad, A x, Carried...) { return r.parameter_grads(grad, x); }, weight);
-    } else {
-      row.write(grad_input, of_input, weight);
-    }
+    row.write(grad_input, of_element, weight);
   }
 };
 

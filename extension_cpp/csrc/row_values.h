@@ -15,6 +15,7 @@
 // Of rows of several inputs they may be asked for before the row is reduced.
 #pragma once
 
+#include "element_types.h"
 #include "host_device.h"
 
 #include <cstdint>
@@ -22,6 +23,13 @@
 #include <utility>
 
 namespace extension_cpp {
+
+// Several outputs of one pass of row.write, pointers to [rows, cols] each, of any types.
+template <class... U>
+struct Outputs : detail::Slots<std::index_sequence_for<U...>, U*...> {
+  HOST_DEVICE Outputs(U*... outputs)  // NOLINT(google-explicit-constructor)
+      : detail::Slots<std::index_sequence_for<U...>, U*...>(outputs...) {}
+};
 
 // P members of a functor.
 template <class Parameter, int P>

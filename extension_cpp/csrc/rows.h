@@ -27,6 +27,12 @@
 // that says `static constexpr bool kWritesRows = false;`, as a sum may, has its accesses aligned to what it reads, and
 // must not call row.write.
 //
+// One call of row.write writes several outputs, of any types, and adds the terms of WithSums to the sums of columns.
+// What it is given is read once, where each call reads it again:
+//
+//   row.write(Outputs{y, there}, [=](A x, A w) { return Results<A, bool>{x * w, x > mean}; }, weight);
+//   row.write(grad_x, [=](A grad, A x, A w) { return WithSums<A, 1, 1>{{grad * w}, {grad * x}}; }, weight);
+//
 // Of tensors of the rows' shape that have another dtype, per_element(mask) is `const bool* mask` in the functor. Its
 // passes have the elements by row.elements(mask), and their lambdas a `bool` each, after the inputs:
 //
@@ -34,8 +40,8 @@
 //   const auto kept = row.keep([](A x, bool there) { return there ? x : A(0); }, row.elements(mask));
 //   const A mean = row.sum([](A /*x*/, A x) { return x; }, kept) / count;
 //
-// Each pass that has them reads them again, which row.keep spares the later ones. row.write takes outputs of any type.
-// The types of a functor's pointers say what dtypes its tensors have: others are refused.
+// Each pass that has them reads them again, which row.keep spares the later ones. The types of a functor's pointers say
+// what dtypes its tensors have: others are refused.
 #pragma once
 
 #include "arguments.h"
@@ -334,7 +340,7 @@ auto rowwise(const Operator& op, const Arguments&... arguments) {
 //   using RowValues = Values<A, 2>;
 //
 //   HOST_DEVICE RowValues of_row(Row& row) const;                            // passes that find something out
-//   HOST_DEVICE void write(Row& row, const RowValues& values) const;         // row.write and row.add_to_columns
+//   HOST_DEVICE void write(Row& row, const RowValues& values) const;         // row.write, or row.add_to_columns
 //
 // for long rows: there the first step is done with all rows before the second, for which `row` may be a part of one.
 // A functor with row_values() (row_values.h) is called as of_row(row, values).

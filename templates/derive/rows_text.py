@@ -190,8 +190,7 @@ class RowFunctor:
         return "Divisor<A>" if node in self.divisors else "A"
 
     def one_call(self) -> list[str]:
-        written = [[self.results[name]] for name in self.results if name not in self.of_row]
-        self.find([*self.results.values()], written)
+        self.find([*self.results.values()], [self.results[name] for name in self.written])
         self.write(self.outer)
         return [
             *self.row_values(),
@@ -252,17 +251,17 @@ class RowFunctor:
 
     # ----- passes that find something out
 
-    def find(self, results: Sequence[Node], written: Sequence[Sequence[Node]]) -> None:
+    def find(self, results: Sequence[Node], written: Sequence[Node]) -> None:
         """The passes that the results need.
 
         Args:
             results: of the functor.
-            written: what is computed in the passes that follow. None where these have a function
-                of their own, which has nothing of what this one keeps.
+            written: what is computed in the pass that follows. None where that has a function of
+                its own, which has nothing of what this one keeps.
         """
         self.bind_leaves(results)
         level = levels(results)
-        passes = [*self.passes(results, level), *written]
+        passes = [*self.passes(results, level), *([written] if written else [])]
         for k in range(1, max(level.values(), default=0) + 1):
             now = [n for n in in_order(results) if n.op in PASSES and level[n] == k]
             self.hoist([n.args[0] for n in now])
@@ -396,26 +395,23 @@ class RowFunctor:
         for node, name, expression in text.statements:
             self.lines.append(f"const {self.kind(node)} {name} = {expression};")
 
-    # ----- passes that write
+    # ----- the pass that writes
+
+    @property
+    def written(self) -> list[str]:
+        return [name for name in self.results if name not in self.of_row]
 
     def write(self, printer: Printer) -> None:
-        written = [name for name in self.results if name not in self.of_row]
         for name in self.of_row:
             value = printer.expression(self.results[name])
             self.lines.append(f"write_per_row(row, {name}, {value});")
-        if len(written) == 1 and self.terms and not self.operands(self.terms, printer):
-            (name,) = written
-            node = self.results[name]
-            f, g = self.function([node], printer), self.function(self.terms, printer, is_list=True)
-            arguments = ", ".join([name, f, g, *self.operands([node], printer)])
-            self.lines.append(f"row.write_and_add_to_columns({arguments});")
-            return
-        for name in written:
-            self.lines.append(f"{self.call('row.write', [self.results[name]], printer, name)};")
-        if self.terms:
-            self.lines.append(
-                f"{self.call('row.add_to_columns', self.terms, printer, is_list=True)};"
-            )
+        written = [self.results[name] for name in self.written]
+        if written:
+            targets = ", ".join(self.written)
+            target = targets if len(written) == 1 else f"Outputs{{{targets}}}"
+            self.lines.append(f"{self.call('row.write', written, printer, target, self.terms)};")
+        elif self.terms:
+            self.lines.append(f"{self.call('row.add_to_columns', [], printer, terms=self.terms)};")
 
     def call(
         self,
@@ -423,10 +419,11 @@ class RowFunctor:
         results: Sequence[Node],
         printer: Printer,
         target: str = "",
-        is_list: bool = False,
+        terms: Sequence[Node] = (),
     ) -> str:
-        function = self.function(results, printer, is_list)
-        arguments = [*([target] if target else []), function, *self.operands(results, printer)]
+        function = self.function(results, printer, terms)
+        operands = self.operands([*results, *terms], printer)
+        arguments = [*([target] if target else []), function, *operands]
         return f"{method}({', '.join(arguments)})"
 
     def operands(self, results: Sequence[Node], printer: Printer) -> list[str]:
@@ -454,13 +451,16 @@ class RowFunctor:
         leaves = self.leaves(results, printer)
         return [node for node in self.kept if node in leaves]
 
-    def function(self, results: Sequence[Node], printer: Printer, is_list: bool = False) -> str:
-        """The lambda for an element."""
+    def function(
+        self, results: Sequence[Node], printer: Printer, terms: Sequence[Node] = ()
+    ) -> str:
+        """The lambda for an element; of terms for columns beside its results."""
+        computed = [*results, *terms]
         inner = Printer(printer.language, self.names, printer.taken)
         inner.bound = self.given(printer)
         inner.taken |= {name for _, name in self.kept.values()}
-        text = inner.text(results)
-        leaves = self.leaves(results, printer)
+        text = inner.text(computed)
+        leaves = self.leaves(computed, printer)
         used = {str(node.value) for node in leaves if not node.args and node not in printer.bound}
         captures = ["="] if any(node in printer.bound for node in leaves) else []
         captures += [
@@ -468,18 +468,16 @@ class RowFunctor:
         ]
         names = [
             self.spelling[name] if name in used else f"/*{self.spelling[name]}*/"
-            for name in (*self.elements, *self.columns_of(results, printer))
+            for name in (*self.elements, *self.columns_of(computed, printer))
         ]
         parameters = [f"A {name}" for name in names]
         parameters += [
             f"{of_element(self.tensors.dtypes[name])} {self.spelling[name]}"
-            for name in self.others_of(results, printer)
+            for name in self.others_of(computed, printer)
         ]
-        parameters += [f"A {self.kept[node][1]}" for node in self.kept_in(results, printer)]
+        parameters += [f"A {self.kept[node][1]}" for node in self.kept_in(computed, printer)]
         taken = ", ".join(parameters)
-        value = ", ".join(text.results)
-        if is_list or len(results) > 1:
-            value = f"Values<A, {len(results)}>{{{value}}}"
+        value = self.value(results, terms, text.results)
         statements = [
             f"const {type_of(node.dtype)} {name} = {expression};"
             for node, name, expression in text.statements
@@ -488,3 +486,21 @@ class RowFunctor:
         if not statements:
             return f"[{', '.join(captures)}]({taken}) {{ return {value}; }}"
         return f"[{', '.join(captures)}]({taken}) {{\n{lines}\n}}"
+
+    def value(
+        self, results: Sequence[Node], terms: Sequence[Node], expressions: Sequence[str]
+    ) -> str:
+        """What the lambda returns."""
+        count = len(results)
+        parts = ", ".join(expressions[:count]), ", ".join(expressions[count:])
+        types = [type_of(node.dtype) for node in results]
+        if not terms:
+            if count == 1:
+                return parts[0]
+            kind = f"Values<A, {count}>" if {*types} == {"A"} else f"Results<{', '.join(types)}>"
+            return f"{kind}{{{parts[0]}}}"
+        if not results:
+            return f"Values<A, {len(terms)}>{{{parts[1]}}}"
+        # Of gradients, which have the type of the arithmetic.
+        assert {*types} == {"A"}
+        return f"WithSums<A, {count}, {len(terms)}>{{{{{parts[0]}}}, {{{parts[1]}}}}}"

@@ -64,8 +64,10 @@ struct Compared {
   HOST_DEVICE void operator()(Row& row) const {
     const A sum = row.sum([](A, A w, A s) { return w * s; }, w, row.elements(s));
     row.write(more, [=](A x, int64_t k) { return x * A(k) > sum; }, row.elements(k));
-    row.write(shifted, [](A, double d, int64_t k) { return d + double(k); }, row.elements(d), row.elements(k));
-    row.write(products, [](A x, A s, double d) { return x * s + A(d); }, row.elements(s), row.elements(d));
+    row.write(
+        Outputs{shifted, products},
+        [](A x, double d, int64_t k, A s) { return Results<double, A>{d + double(k), x * s + A(d)}; }, row.elements(d),
+        row.elements(k), row.elements(s));
   }
 };
 
@@ -88,9 +90,12 @@ struct MaskedSums {
   template <class Row>
   HOST_DEVICE void write(Row& row, const RowValues& sum) const {
     const A most = A(limit[row.index()]);
-    row.write(output, [=](A x, A) { return x - sum[0]; });
-    row.write(over, [=](A, A y) { return y > most; });
-    row.add_to_columns([](A x, A y, bool there) { return Values<A, 1>{there ? x * y : A(0)}; }, row.elements(mask));
+    row.write(
+        Outputs{output, over},
+        [=](A x, A y, bool there) {
+          return WithSums<A, 2, 1>{{x - sum[0], y > most ? A(1) : A(0)}, {there ? x * y : A(0)}};
+        },
+        row.elements(mask));
   }
 };
 

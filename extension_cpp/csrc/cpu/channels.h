@@ -100,7 +100,7 @@ struct ChannelRows<T, Channels, F, std::index_sequence<I...>, std::index_sequenc
     template <class Row>
     CPU_INLINE void operator()(Row& row) const {
       const F of = plain.f;
-      row.write_with_terms(
+      row.write(
           plain.output,
           [of](Number<I>... inputs, Number<P>... numbers)
               CPU_INLINE_LAMBDA { return of(Numbers{{numbers...}}, inputs...); },

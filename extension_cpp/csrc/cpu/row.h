@@ -221,12 +221,22 @@ class Row {
     return {results, first_col_};
   }
 
-  // output[row, col] = f(inputs..., columns...) for every element; of the rows' type, or of any other.
+  // output[row, col] = f(inputs..., columns...) for every element; of the rows' type, or of any other. Of several
+  // outputs, Outputs{a, b}, the results of f in their order. The terms of f, WithSums, are added to the column's sums.
   template <class U, class F, class... Columns>
   CPU_INLINE void write(U* output /* [rows, cols] */, const F& f, const Columns&... columns) const {
+    write(Outputs<U>{output}, f, columns...);
+  }
+
+  template <class... U, class F, class... Columns>
+  CPU_INLINE void write(const Outputs<U...>& outputs, const F& f, const Columns&... columns) const {
     for_columns([&](WideRows<T, K>& rows, int64_t begin, int64_t end) CPU_INLINE_LAMBDA {
-      for_pieces(rows, begin, end, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
-        return call(f, inputs, first, j, columns...);
+      for_pieces(rows, begin, end, outputs, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
+        const auto made = call(f, inputs, first, j, columns...);
+        if constexpr (ResultCounts<std::decay_t<decltype(made)>>::terms > 0) {
+          add(first + j, made.terms);
+        }
+        return made;
       });
     });
   }
@@ -283,30 +293,26 @@ class Row {
     add_elements(inputs_->in_memory(0) + offset_, row_cols_, 1, cols_, column_sums_);
   }
 
-  // write(output, f, columns...) and add_to_columns(g) in one pass.
-  template <class F, class G, class... Columns>
-  CPU_INLINE void write_and_add_to_columns(T* output, const F& f, const G& g, const Columns&... columns) const {
-    for_pieces(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
-      add(first + j, call(g, inputs, first, j));
-      return call(f, inputs, first, j, columns...);
-    });
-  }
-
-  // output[row, col] = the result of f(inputs..., columns...), WithSums, whose terms are added to the column's sums.
-  template <class F, class... Columns>
-  CPU_INLINE void write_with_terms(T* output, const F& f, const Columns&... columns) const {
-    for_pieces(*inputs_, 0, cols_, output, [&](const Inputs& inputs, int64_t first, int64_t j) CPU_INLINE_LAMBDA {
-      const auto both = call(f, inputs, first, j, columns...);
-      add(first + j, both.terms);
-      return both.results[0];
-    });
-  }
-
  private:
   // Columns of which the next row is sent for together, and of which there are copies.
   static constexpr int64_t kPiece = 512 / (WideRows<T, K>::kCopies ? 1 : sizeof(T));
 
   using Blocks = RowBlocks<Isa, T, K>;
+
+  // Where a piece of an output is computed: of half types in the type of the arithmetic, and converted together; others
+  // in the output.
+  template <class U, bool Copies = WideRows<T, K>::kCopies && std::is_same_v<U, T>>
+  struct Computed {
+    alignas(kLineBytes) A values[kPiece];
+
+    A* at(U* /*to*/) { return values; }
+    void put(U* to, int64_t width) const { narrow(values, to, width); }
+  };
+  template <class U>
+  struct Computed<U, false> {
+    U* at(U* to) { return to; }
+    void put(U* /*to*/, int64_t /*width*/) const {}
+  };
 
   // From column `first` on.
   using Inputs = std::array<const typename WideRows<T, K>::Element*, K>;
@@ -420,45 +426,63 @@ class Row {
     }
   }
 
-  // output[row, first + j] = f(inputs, first, j) for columns begin ... end - 1, a piece at a time.
-  template <class U, class F>
-  CPU_INLINE void for_pieces(WideRows<T, K>& rows, int64_t begin, int64_t end, U* output, const F& f) const {
-    U* const out = output + offset_;
+  template <class U, class R>
+  CPU_INLINE static void set(U& element, R result) {
+    element = static_cast<U>(result);
+  }
+
+  // output[row, first + j] = f(inputs, first, j) for columns begin ... end - 1, a piece at a time; of several outputs
+  // its results.
+  template <class... U, class F>
+  CPU_INLINE void for_pieces(
+      WideRows<T, K>& rows, int64_t begin, int64_t end, const Outputs<U...>& outputs, const F& f) const {
+    write_pieces(rows, begin, end, outputs, f, std::index_sequence_for<U...>());
+  }
+
+  template <class... U, class F, size_t... M>
+  CPU_INLINE void write_pieces(
+      WideRows<T, K>& rows, int64_t begin, int64_t end, const Outputs<U...>& outputs, const F& f,
+      std::index_sequence<M...>) const {
+    using extension_cpp::detail::result_at;
+    using extension_cpp::detail::slot_at;
+    const Outputs<U...> out((slot_at<M>(outputs) + offset_)...);
     if constexpr (kInBlocks) {
       const auto write_block = [&](const Inputs& inputs, int64_t first, auto count) CPU_INLINE_LAMBDA {
         const auto of = [&](int k) CPU_INLINE_LAMBDA { return f(inputs, first, k); };
-        Blocks::write(out + first, count, of);
+        Blocks::write_each(Outputs<U...>((slot_at<M>(out) + first)...), count, of, std::index_sequence<M...>());
       };
       const bool sends = sends_for_next_row();
       for (int64_t first = begin; first < end; first += kPiece) {
         const int64_t width = std::min(kPiece, end - first);
         if (sends) {
-          send_for_next_row(rows, out + first, first, width);
+          send_for_next_row(rows, first, width, (slot_at<M>(out) + first)...);
         }
         in_blocks(rows).for_each(first, first + width, write_block);
       }
     } else {
       for_parts(rows, begin, end, [&](const Inputs& inputs, int64_t first, int64_t count) CPU_INLINE_LAMBDA {
         if constexpr (kKind == RowKind::kShort) {
-          for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA { out[first + j] = static_cast<U>(f(inputs, first, j)); });
+          for_each(count, [&](int64_t j) CPU_INLINE_LAMBDA {
+            const auto made = f(inputs, first, j);
+            (set(slot_at<M>(out)[first + j], result_at<M>(made)), ...);
+          });
         } else {
-          constexpr bool kCopies = WideRows<T, K>::kCopies && std::is_same_v<U, T>;
-          alignas(kLineBytes) A values[kCopies ? kPiece : 1];
+          constexpr bool kCopies = WideRows<T, K>::kCopies && (std::is_same_v<U, T> || ...);
+          extension_cpp::detail::Slots<std::index_sequence<M...>, Computed<U>...> computed;
           const bool sends = sends_for_next_row();
           const int64_t most = kCopies || sends ? kPiece : count;
           for (int64_t piece = 0; piece < count; piece += most) {
             const int64_t width = std::min(most, count - piece);
-            U* const to = out + first + piece;
+            const Outputs<U...> to((slot_at<M>(out) + first + piece)...);
             if (sends) {
-              send_for_next_row(rows, to, first + piece, width);
+              send_for_next_row(rows, first + piece, width, slot_at<M>(to)...);
             }
-            if constexpr (kCopies) {
-              for_each(width, [&](int64_t j) CPU_INLINE_LAMBDA { values[j] = f(inputs, first, piece + j); });
-              narrow(values, to, width);
-            } else {
-              for_each(
-                  width, [&](int64_t j) CPU_INLINE_LAMBDA { to[j] = static_cast<U>(f(inputs, first, piece + j)); });
-            }
+            const Outputs at(slot_at<M>(computed).at(slot_at<M>(to))...);
+            for_each(width, [&](int64_t j) CPU_INLINE_LAMBDA {
+              const auto made = f(inputs, first, piece + j);
+              (set(slot_at<M>(at)[j], result_at<M>(made)), ...);
+            });
+            (slot_at<M>(computed).put(slot_at<M>(to), width), ...);
           }
         }
       });
@@ -477,15 +501,15 @@ class Row {
 
   // What lies below `width` columns of this row from `col` on, which are written to `to`. Behind the last row there may
   // be nothing, which does no harm.
-  template <class U>
-  CPU_INLINE void send_for_next_row(const WideRows<T, K>& rows, const U* to, int64_t col, int64_t width) const {
+  template <class... U>
+  CPU_INLINE void send_for_next_row(const WideRows<T, K>& rows, int64_t col, int64_t width, const U*... to) const {
     constexpr int64_t kLine = kLineBytes / sizeof(T);
     const int64_t row_bytes = row_cols_ * static_cast<int64_t>(sizeof(T));
     for (int64_t j = 0; j < width; j += kLine) {
       for (size_t k = 0; k < K; ++k) {
         send_for<kLine, kToRead, kSecondLevel>(rows.in_memory(k) + offset_ + col + j, row_bytes);
       }
-      send_for<kLine, kToWrite, kSecondLevel>(to + j, row_cols_ * static_cast<int64_t>(sizeof(U)));
+      (send_for<kLine, kToWrite, kSecondLevel>(to + j, row_cols_ * static_cast<int64_t>(sizeof(U))), ...);
     }
   }
 

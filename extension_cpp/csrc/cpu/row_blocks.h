@@ -5,6 +5,7 @@
 #include "cpu/clones.h"
 #include "cpu/row_sums.h"
 #include "dispatch.h"
+#include "row_values.h"
 #include "values.h"
 
 #include <algorithm>
@@ -48,26 +49,24 @@ class RowBlocks {
   // to[k] = f(k), of so many.
   template <class Out, class Count, class F>
   CPU_INLINE static void write(Out* to, Count count, const F& f) {
+    write_each(Outputs<Out>{to}, count, f, std::index_sequence<0>());
+  }
+
+  // The same of several outputs, and the results of f.
+  template <class... Out, class Count, class F, size_t... M>
+  CPU_INLINE static void write_each(const Outputs<Out...>& to, Count count, const F& f, std::index_sequence<M...>) {
+    using extension_cpp::detail::result_at;
+    using extension_cpp::detail::slot_at;
     const int width = count;  // a condition that calls something is none of a loop to be vectorised
-    if constexpr (std::is_same_v<Out, T> || std::is_same_v<Out, A>) {
-      A results[kBlock] = {};  // what is not set is stored nowhere
-      CPU_INDEPENDENT_LOOP
-      CPU_ROLLED_LOOP
-      for (int k = 0; k < width; ++k) {
-        results[k] = f(k);
-      }
-      if constexpr (std::is_same_v<Count, int>) {
-        Isa::store_rest(results, count, to);
-      } else {
-        Isa::store_block(results, to);
-      }
-    } else {
-      CPU_INDEPENDENT_LOOP
-      CPU_ROLLED_LOOP
-      for (int k = 0; k < width; ++k) {
-        to[k] = static_cast<Out>(f(k));
-      }
+    extension_cpp::detail::Slots<std::index_sequence<M...>, Computed<Out>...> computed(
+        Computed<Out>{slot_at<M>(to)}...);
+    CPU_INDEPENDENT_LOOP
+    CPU_ROLLED_LOOP
+    for (int k = 0; k < width; ++k) {
+      const auto made = f(k);
+      (slot_at<M>(computed).set(k, result_at<M>(made)), ...);
     }
+    (slot_at<M>(computed).put(count), ...);
   }
 
   // The S numbers f(inputs, first, k) of each column first + k, together, as by reduce_over().
@@ -92,6 +91,36 @@ class RowBlocks {
 
  private:
   static constexpr int kBlock = Isa::template kBlock<T>;
+
+  // Where a block of an output is computed: in a register, in the type of the arithmetic; of other types in the output.
+  template <class Out, bool InRegister = std::is_same_v<Out, T> || std::is_same_v<Out, A>>
+  struct Computed {
+    Out* to;
+    A results[kBlock] = {};  // what is not set is stored nowhere
+
+    CPU_INLINE void set(int k, A result) { results[k] = result; }
+
+    template <class Count>
+    CPU_INLINE void put(Count count) const {
+      if constexpr (std::is_same_v<Count, int>) {
+        Isa::store_rest(results, count, to);
+      } else {
+        Isa::store_block(results, to);
+      }
+    }
+  };
+  template <class Out>
+  struct Computed<Out, false> {
+    Out* to;
+
+    template <class R>
+    CPU_INLINE void set(int k, R result) {
+      to[k] = static_cast<Out>(result);
+    }
+
+    template <class Count>
+    CPU_INLINE void put(Count /*count*/) const {}
+  };
 
   // Adds to `result` what reduce() makes of whole blocks, so many side by side, and moves `begin` behind them.
   template <int kBlocks, int S, class Combine, class F>

@@ -84,14 +84,14 @@ struct ColumnInput {
 
 namespace detail {
 
-template <class T, class F, size_t R>
+template <class F, class To>
 struct ElementwiseWithSums {
   F f;
-  PointerArray<T, R> results;  // [rows, cols]
+  To results;
 
   template <class Row>
   __device__ void operator()(Row& row) const {
-    row.write_with_sums(results, f);
+    row.write(results, f);
   }
 };
 
@@ -126,8 +126,8 @@ template <class T, class F, size_t K, size_t R, size_t C>
 void elementwise_with_column_sums(
     const F& f, const Tensor& like, int64_t rows, int64_t cols, const std::array<ColumnInput<T>, K>& inputs,
     const std::array<T*, R>& results, const std::array<T*, C>& sums) {
-  detail::ElementwiseWithSums<T, F, R> g{f};
-  std::copy_n(results.begin(), R, g.results.data);
+  const auto to = std::apply([](auto*... result) { return Outputs{result...}; }, results);
+  const detail::ElementwiseWithSums<F, std::decay_t<decltype(to)>> g{f, to};
   const auto same = [&](int64_t /*segments*/) { return g; };
   detail::MixedInputs<T, K> from;
   for (size_t k = 0; k < K; ++k) {
@@ -149,14 +149,14 @@ void elementwise_with_column_sums(
     for (size_t k = 0; k < K; ++k) {
       placed[k] = {matrices[k], {cols, 1}};
     }
-    std::array<PlacedResult<T>, R + C> to;
+    std::array<PlacedResult<T>, R + C> places;
     for (size_t r = 0; r < R; ++r) {
-      to[r].whole = results[r];
+      places[r].whole = results[r];
     }
     for (size_t c = 0; c < C; ++c) {
-      to[R + c].columns = SumOutput<T>(sums[c]);
+      places[R + c].columns = SumOutput<T>(sums[c]);
     }
-    if (launch_matrix_sums(like, detail::ResultsAndTerms<acc_t<T>, F, R, C>{f}, {1, rows, cols}, placed, to)) {
+    if (launch_matrix_sums(like, detail::ResultsAndTerms<acc_t<T>, F, R, C>{f}, {1, rows, cols}, placed, places)) {
       return;
     }
     // A kernel of its own, which has nothing to shift.

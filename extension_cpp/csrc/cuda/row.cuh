@@ -18,6 +18,10 @@ namespace extension_cpp::cuda {
 
 namespace detail {
 
+using extension_cpp::detail::result_at;
+using extension_cpp::detail::slot_at;
+using extension_cpp::detail::Slots;
+
 // The first element of each input's row.
 template <class In>
 struct First {
@@ -181,20 +185,16 @@ class Row {
     }
   }
 
-  // output[row, col] = f(inputs..., columns...) for every element; of the rows' type, or of any other.
+  // output[row, col] = f(inputs..., columns...) for every element; of the rows' type, or of any other. Of several
+  // outputs, Outputs{a, b}, the results of f in their order. The terms of f, WithSums, are added to the column's sums.
   template <class U, class F, class... Columns>
   __device__ void write(U* output /* [rows, cols] */, const F& f, const Columns&... columns) {
-    U* const to = in_register(at_head(output));
-    std::conditional_t<std::is_same_v<U, T>, Values<A, N>, Elements<U, N>> result;
-    for_each(
-        [&](int, const auto& inputs, int n, const auto&... values) {
-          if constexpr (std::is_same_v<U, T>) {
-            result[n] = call(f, inputs, n, values...);
-          } else {
-            result.at[n] = static_cast<U>(call(f, inputs, n, values...));
-          }
-        },
-        [&](auto count, auto col) { store_at<count>(to + col, result); }, columns...);
+    write(Outputs<U>{output}, f, columns...);
+  }
+
+  template <class... U, class F, class... Columns>
+  __device__ void write(const Outputs<U...>& outputs, const F& f, const Columns&... columns) {
+    write_each(outputs, std::index_sequence_for<U...>{}, f, columns...);
   }
 
   // write(output, f), and what the output then holds, as a column operand.
@@ -228,19 +228,6 @@ class Row {
   // What was written to an output, as a column operand, which the next passes read.
   __device__ Written<T> written(const T* output) const { return {output + span_.offset}; }
 
-  // write(output, f, columns...) and add_to_columns(g), in one pass.
-  template <class F, class G, class... Columns>
-  __device__ void write_and_add_to_columns(T* output, const F& f, const G& g, const Columns&... columns) {
-    T* const to = in_register(at_head(output));
-    Values<A, N> result;
-    for_each(
-        [&](int v, const auto& inputs, int n, const auto&... values) {
-          result[n] = call(f, inputs, n, values...);
-          add(v, n, call(g, inputs, n));
-        },
-        [&](auto count, auto col) { store_at<count>(to + col, result); }, columns...);
-  }
-
   // Adds f(inputs..., columns...), Values of C numbers, to the sums of the element's column.
   template <class F, class... Columns>
   __device__ void add_to_columns(const F& f, const Columns&... columns) {
@@ -253,27 +240,6 @@ class Row {
   // Adds each element to the sum of its column, where the row has one input and there is one sum.
   __device__ void add_to_columns() {
     add_to_columns([](A x) { return Values<A, 1>{x}; });
-  }
-
-  // outputs[m][row, col] = result m of f(inputs...), WithSums, whose terms are added to the column's sums.
-  template <class F, size_t M>
-  __device__ void write_with_sums(const PointerArray<T, M>& outputs, const F& f) {
-    Values<A, N> results[M];
-    for_each(
-        [&](int v, const auto& inputs, int n) {
-          const auto values = call(f, inputs, n);
-#pragma unroll
-          for (size_t m = 0; m < M; ++m) {
-            results[m][n] = values.results[static_cast<int>(m)];
-          }
-          add(v, n, values.terms);
-        },
-        [&](auto count, auto col) {
-#pragma unroll
-          for (size_t m = 0; m < M; ++m) {
-            store_at<count>(at_head(outputs.data[m]) + col, results[m]);
-          }
-        });
   }
 
   // outputs[m][row, col] = result m of f(inputs...), Values, where there is such an output; where columns are summed,
@@ -402,6 +368,35 @@ class Row {
   template <int M, class F, class... Columns>
   __device__ static auto call(const F& f, const InputsAt<M>& elements, int n, const Columns&... columns) {
     return call(f, elements, n, std::make_index_sequence<K>{}, columns...);
+  }
+
+  // The results of an access to an output of type U: such of the rows' type are converted when they are stored.
+  template <class U>
+  using ResultsTo = std::conditional_t<std::is_same_v<U, T>, Values<A, N>, Elements<U, N>>;
+
+  template <class R>
+  __device__ static void set(Values<A, N>& results, int n, R result) {
+    results[n] = result;
+  }
+  template <class U, class R>
+  __device__ static void set(Elements<U, N>& results, int n, R result) {
+    results.at[n] = static_cast<U>(result);
+  }
+
+  template <class... U, size_t... M, class F, class... Columns>
+  __device__ void write_each(
+      const Outputs<U...>& outputs, std::index_sequence<M...> /*places*/, const F& f, const Columns&... columns) {
+    const Slots<std::index_sequence<M...>, U*...> to(in_register(at_head(slot_at<M>(outputs)))...);
+    Slots<std::index_sequence<M...>, ResultsTo<U>...> results;
+    for_each(
+        [&](int v, const auto& inputs, int n, const auto&... values) {
+          const auto made = call(f, inputs, n, values...);
+          (set(slot_at<M>(results), n, result_at<M>(made)), ...);
+          if constexpr (ResultCounts<std::decay_t<decltype(made)>>::terms > 0) {
+            add(v, n, made.terms);
+          }
+        },
+        [&](auto count, auto col) { (store_at<count>(slot_at<M>(to) + col, slot_at<M>(results)), ...); }, columns...);
   }
 
   // v: which access of the thread, or kEdge.
