@@ -3740,6 +3740,8 @@ struct KeptCodesBackward {
 
   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }
 
+  HOST_DEVICE RowElements<bool, int8_t> row_elements() const { return {&mask, &k}; }
+
   // What the results of a row are made of besides its elements.
   template <class Row>
   HOST_DEVICE RowValues of_row(Row& row) const {

@@ -13,6 +13,12 @@
 //
 // and on CUDA, where it sums columns, each thread keeps what it needs of them: it meets the same columns in every row.
 // Of rows of several inputs they may be asked for before the row is reduced.
+//
+// A functor may name its tensors of other dtypes, those with a value for each element (rows.h),
+//
+//   HOST_DEVICE RowElements<bool> row_elements() const { return {&mask}; }
+//
+// and on CUDA, where it sums columns, their elements are read once for all passes, and a row ahead.
 #pragma once
 
 #include "element_types.h"
@@ -37,6 +43,15 @@ struct RowColumns {
   static constexpr int kCount = P;
 
   const Parameter* parameters[P];
+};
+
+// Members of a functor that are pointers to elements of such types.
+template <class... U>
+struct RowElements : detail::Slots<std::index_sequence_for<U...>, const U* const*...> {
+  static constexpr int kCount = sizeof...(U);
+
+  HOST_DEVICE RowElements(const U* const*... tensors)  // NOLINT(google-explicit-constructor)
+      : detail::Slots<std::index_sequence_for<U...>, const U* const*...>(tensors...) {}
 };
 
 namespace detail {
@@ -95,6 +110,28 @@ template <class F>
 struct RowColumnsOf<F, std::void_t<decltype(std::declval<const F&>().row_columns())>> {
   using type = decltype(std::declval<const F&>().row_columns());
 };
+
+struct NoRowElements {
+  static constexpr int kCount = 0;
+};
+
+template <class F, class = void>
+struct RowElementsOf {
+  using type = NoRowElements;
+};
+template <class F>
+struct RowElementsOf<F, std::void_t<decltype(std::declval<const F&>().row_elements())>> {
+  using type = decltype(std::declval<const F&>().row_elements());
+};
+
+template <class F>
+HOST_DEVICE typename RowElementsOf<F>::type row_elements(const F& f) {
+  if constexpr (RowElementsOf<F>::type::kCount > 0) {
+    return f.row_elements();
+  } else {
+    return {};
+  }
+}
 
 }  // namespace detail
 

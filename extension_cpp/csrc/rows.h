@@ -40,7 +40,8 @@
 //   const auto kept = row.keep([](A x, bool there) { return there ? x : A(0); }, row.elements(mask));
 //   const A mean = row.sum([](A /*x*/, A x) { return x; }, kept) / count;
 //
-// Each pass that has them reads them again, which row.keep spares the later ones. The types of a functor's pointers say
+// Each pass that has them reads them again, which row.keep spares the later ones, and, of column sums, a functor that
+// names them (row_values.h). The types of a functor's pointers say
 // what dtypes its tensors have: others are refused.
 #pragma once
 
@@ -229,6 +230,7 @@ struct FindAndWrite {
   F f;
 
   HOST_DEVICE auto row_columns() const { return detail::row_columns(f); }
+  HOST_DEVICE auto row_elements() const { return detail::row_elements(f); }
   HOST_DEVICE auto row_values(int64_t row) const { return detail::row_values(f, row); }
 
   template <class Row, class... Known>
@@ -259,6 +261,7 @@ struct WriteColumns {
   const typename F::RowValues* found;  // [rows]
 
   HOST_DEVICE auto row_columns() const { return detail::row_columns(f); }
+  HOST_DEVICE auto row_elements() const { return detail::row_elements(f); }
   HOST_DEVICE typename F::RowValues row_values(int64_t row) const { return found[row]; }
 
   template <class Row>

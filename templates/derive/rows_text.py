@@ -116,8 +116,8 @@ class RowFunctor:
         self.statistics = statistics
         self.computed = [*self.results.values(), *self.terms]
         self.divisors = divisors(self.computed)
-        read = inputs_of(self.computed)
-        self.read = [name for name in tensors.rows if name in read]
+        self.inputs = inputs_of(self.computed)
+        self.read = [name for name in tensors.rows if name in self.inputs]
         self.outer = self.printer()
         # By element: the results of row.keep, and what lambdas call one.
         self.kept: dict[Node, tuple[str, str]] = {}
@@ -178,6 +178,29 @@ class RowFunctor:
             "",
         ]
 
+    def row_columns(self) -> list[str]:
+        """The parameters, of which CUDA keeps what a thread needs."""
+        if not self.columns:
+            return []
+        members = ", ".join(f"&{self.spelling[name]}" for name in self.columns)
+        kind = f"RowColumns<backend::Parameter<T>, {len(self.columns)}>"
+        return [
+            f"HOST_DEVICE {kind} row_columns() const {{ return {{{{{members}}}}}; }}",
+            "",
+        ]
+
+    def row_elements(self) -> list[str]:
+        """The tensors of other dtypes that CUDA reads a row ahead."""
+        others = [name for name in self.others if name in self.inputs]
+        if not others:
+            return []
+        types = ", ".join(type_of(self.tensors.dtypes[name]) for name in others)
+        members = ", ".join(f"&{self.spelling[name]}" for name in others)
+        return [
+            f"HOST_DEVICE RowElements<{types}> row_elements() const {{ return {{{members}}}; }}",
+            "",
+        ]
+
     @property
     def of_a_row(self) -> str:
         """The parameters of what is called with a row."""
@@ -219,18 +242,10 @@ class RowFunctor:
             is_it = " != A(0)" if node.is_bool else ""
             self.lines.append(f"const {self.kind(node)} {name} = values[{k}]{is_it};")
         self.write(inner)
-        parameters = ", ".join(f"&{self.spelling[name]}" for name in self.columns)
-        count = len(self.columns)
-        own = []
-        if count:
-            own = [
-                f"HOST_DEVICE RowColumns<backend::Parameter<T>, {count}> row_columns() const "
-                f"{{ return {{{{{parameters}}}}}; }}",
-                "",
-            ]
         unused = "values" if kept else "/*values*/"
         return [
-            *own,
+            *self.row_columns(),
+            *self.row_elements(),
             *self.row_values(),
             "// What the results of a row are made of besides its elements.",
             "template <class Row>",

@@ -82,6 +82,8 @@ struct MaskedSums {
   const bool* mask;
   const int16_t* limit;
 
+  HOST_DEVICE RowElements<bool> row_elements() const { return {&mask}; }
+
   template <class Row>
   HOST_DEVICE RowValues of_row(Row& row) const {
     return {row.sum([](A, A y, bool there) { return there ? y : A(0); }, row.elements(mask))};

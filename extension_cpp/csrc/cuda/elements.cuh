@@ -18,17 +18,35 @@ struct Elements {
   HOST_DEVICE static bool lie_at(const void* address) { return reinterpret_cast<uintptr_t>(address) % kAccess == 0; }
 };
 
+// The same as they are loaded. Of elements compilers would take the word apart where it is asked for, and wait for it.
+template <class U, int N>
+struct ElementWords {
+  using Of = Elements<U, N>;
+
+  typename Of::Access words[Of::kBytes / Of::kAccess];
+
+  __device__ Of elements() const {
+    Of result;
+    memcpy(result.at, words, Of::kBytes);
+    return result;
+  }
+};
+
 // N elements from an address on at which they lie in whole accesses.
 template <int N, class U>
-__device__ Elements<U, N> load_whole_elements(const U* address) {
-  using Here = Elements<U, N>;
+__device__ ElementWords<U, N> load_element_words(const U* address) {
+  using Here = ElementWords<U, N>;
   Here result;
 #pragma unroll
-  for (int from = 0; from < Here::kBytes; from += Here::kAccess) {
-    const auto word = __ldg(reinterpret_cast<const typename Here::Access*>(address) + from / Here::kAccess);
-    memcpy(reinterpret_cast<char*>(result.at) + from, &word, Here::kAccess);
+  for (int k = 0; k < Here::Of::kBytes / Here::Of::kAccess; ++k) {
+    result.words[k] = __ldg(reinterpret_cast<const typename Here::Of::Access*>(address) + k);
   }
   return result;
+}
+
+template <int N, class U>
+__device__ Elements<U, N> load_whole_elements(const U* address) {
+  return load_element_words<N>(address).elements();
 }
 
 // Elements `address`[0], `address`[stride], ...: in whole accesses where they lie so.

@@ -1,17 +1,24 @@
 // What a thread keeps of rows, and of columns.
 #pragma once
 
+#include "ahead.cuh"
 #include "parameter.cuh"
 #include "request.cuh"
 #include "row_values.h"
 #include "span.cuh"
 #include "vector.cuh"
 
+#include <algorithm>
 #include <type_traits>
+#include <utility>
 
 namespace extension_cpp::cuda {
 
 namespace detail {
+
+using extension_cpp::detail::NoRowElements;
+using extension_cpp::detail::slot_at;
+using extension_cpp::detail::Slots;
 
 // The same address, as a register of its own: one instruction then leads from it to that of a column, instead of four
 // that begin with the matrix.
@@ -277,6 +284,105 @@ template <class In, int N, int V, Fit Rows>
 class KeptColumns<In, N, V, Rows, 0> : public NoColumns {};
 template <class In, int N, int V>
 class AwaitedColumns<In, N, V, 0> : public NoColumns {};
+
+// Registers for the elements that a thread reads of one row.
+template <class U, int N, int V>
+constexpr int kElementRegisters = V * std::max(1, N* static_cast<int>(sizeof(U)) / 4);
+
+// Of named tensors the first that take no more registers than that for a row, of which a thread has two.
+constexpr int kMostElementRegisters = 8;
+
+// What a thread reads of one row, a row ahead, of the tensors of other types that a functor names. Of ragged rows,
+// which have edges besides, and of what takes too many registers, nothing: that is sent for to the L2 cache.
+template <int N, int V, Fit Rows, class Named>
+class RowElementsRead;
+
+template <int N, int V, Fit Rows, class... U>
+class RowElementsRead<N, V, Rows, RowElements<U...>> {
+  template <size_t M>
+  static constexpr bool reads() {
+    constexpr int kRegisters[] = {kElementRegisters<U, N, V>...};
+    int total = 0;
+    for (size_t m = 0; m <= M; ++m) {
+      total += kRegisters[m];
+    }
+    return !kRagged<Rows> && total <= kMostElementRegisters;
+  }
+
+ public:
+  // Whether elements of the type may be among them.
+  template <class E>
+  static constexpr bool kMayHave = (std::is_same_v<E, U> || ...);
+
+  __device__ RowElementsRead(const RowElements<U...>& named, const Span& span, int step, int lane) : named_(named) {
+    read_each(span, step, lane, std::index_sequence_for<U...>{});
+  }
+
+  // Those of the tensor that is this member of the functor, if it is among them.
+  template <bool Whole, class E>
+  __device__ NamedElements<E, Whole, N, V> of(const E* const& member, const OfElements<E, Whole>& in_memory) const {
+    NamedElements<E, Whole, N, V> elements{in_memory};
+    find(member, elements, std::index_sequence_for<U...>{});
+    return elements;
+  }
+
+  __device__ RowElementsRead& operator=(const RowElementsRead& next) {
+    read_ = next.read_;
+    return *this;
+  }
+
+ private:
+  template <size_t... M>
+  __device__ void read_each(const Span& span, int step, int lane, std::index_sequence<M...>) {
+    (read<M>(*slot_at<M>(named_) + span.offset, span, step, lane), ...);
+  }
+
+  template <size_t M, class E>
+  __device__ void read(const E* row, const Span& span, int step, int lane) {
+    if constexpr (reads<M>()) {
+      if (kFull<Rows> && !span.exists) {
+        return;
+      }
+#pragma unroll
+      for (int v = 0; v < V; ++v) {
+        const Place<N, V, unsigned, Rows> where(whole_cols<N, Rows>(span), static_cast<unsigned>(lane), step, v);
+        if (where.exists()) {
+          slot_at<M>(read_).accesses[v] = load_element_words<N>(row + where.col);
+        }
+      }
+    } else if (lane == 0) {
+      send_for(row, span.cols);
+    }
+  }
+
+  template <class E, class Found, size_t... M>
+  __device__ void find(const E* const& member, Found& elements, std::index_sequence<M...>) const {
+    (find_at<M, U>(member, elements), ...);
+  }
+
+  template <size_t M, class OfM, class E, class Found>
+  __device__ void find_at(const E* const& member, Found& elements) const {
+    if constexpr (reads<M>() && std::is_same_v<OfM, E>) {
+      if (slot_at<M>(named_) == &member) {
+        elements.read = slot_at<M>(read_);
+        elements.is_read = true;
+      }
+    }
+  }
+
+  RowElements<U...> named_;
+  Slots<std::index_sequence_for<U...>, ReadElements<U, N, V>...> read_;
+};
+
+// None are named.
+template <int N, int V, Fit Rows>
+class RowElementsRead<N, V, Rows, NoRowElements> {
+ public:
+  template <class E>
+  static constexpr bool kMayHave = false;
+
+  __device__ RowElementsRead(const NoRowElements& /*none*/, const Span& /*span*/, int /*step*/, int /*lane*/) {}
+};
 
 // What a thread has computed of its row, V accesses and perhaps an edge, as a column operand.
 template <class A, int N, int V, Fit Rows>

@@ -369,6 +369,22 @@ struct OfElements {
   }
 };
 
+// Elements of one tensor that a thread has read of its row.
+template <class U, int N, int V>
+struct ReadElements {
+  ElementWords<U, N> accesses[V];
+};
+
+// The same elements where a thread may have read them.
+template <class U, bool Whole, int N, int V>
+struct NamedElements {
+  using IsOfRow = void;
+
+  OfElements<U, Whole> in_memory;
+  ReadElements<U, N, V> read;
+  bool is_read = false;  // compilers see whether it is so
+};
+
 // One that has the value of an element computed from the inputs and from operands of the row when it is asked for.
 template <class F, class Operands>
 struct RecomputedOf {
@@ -396,6 +412,13 @@ template <class Column>
 constexpr bool is_of_elements = is_recomputed_of<Column>;
 template <class U, bool Whole>
 constexpr bool is_of_elements<OfElements<U, Whole>> = true;
+template <class U, bool Whole, int N, int V>
+constexpr bool is_of_elements<NamedElements<U, Whole, N, V>> = true;
+
+template <class Column>
+constexpr bool is_named_elements = false;
+template <class U, bool Whole, int N, int V>
+constexpr bool is_named_elements<NamedElements<U, Whole, N, V>> = true;
 
 // Whether an operand is the row's own, and not to be moved to its first column.
 template <class Column, class = void>

@@ -19,8 +19,6 @@ namespace extension_cpp::cuda {
 namespace detail {
 
 using extension_cpp::detail::result_at;
-using extension_cpp::detail::slot_at;
-using extension_cpp::detail::Slots;
 
 // The first element of each input's row.
 template <class In>
@@ -61,8 +59,10 @@ constexpr bool is_of_chunks<OfChunks<F>> = true;
 
 // What a functor sees of its row. C column sums in registers, which only kernels whose threads meet the same columns in
 // every row can have. Shares: the span is this block's part of a row that a cluster shares. Named: what is at hand of
-// the parameters that the functor names.
-template <class In, int N, int V, Fit Rows, size_t C, class TeamHere, bool Shares, class Chunks, class Named>
+// the parameters that the functor names; Read: of the tensors of other types.
+template <
+    class In, int N, int V, Fit Rows, size_t C, class TeamHere, bool Shares, class Chunks, class Named,
+    class Read = RowElementsRead<N, V, Rows, NoRowElements>>
 class Row {
   static_assert(V > 0 || !kFull<Rows>);
   using T = typename In::Element;
@@ -81,7 +81,7 @@ class Row {
 
   __device__ Row(
       const In& inputs, int64_t segments, int64_t cols, const Span& span, const First<In>& first, const Chunks& kept,
-      const Edge& edge, const Named& columns, TeamHere& team, Sums& sums)
+      const Edge& edge, const Named& columns, const Read& read, TeamHere& team, Sums& sums)
       : inputs_(inputs),
         segments_(segments),
         cols_(cols),
@@ -90,6 +90,7 @@ class Row {
         kept_(kept),
         edge_(edge),
         columns_(columns),
+        read_(read),
         team_(team),
         sums_(sums) {}
 
@@ -159,10 +160,15 @@ class Row {
   // The elements of a tensor of another type, [rows, cols], as a column operand: aligned, as per_element() makes it,
   // and not of a functor whose accesses are aligned to what it reads.
   template <class U>
-  __device__ auto elements(const U* tensor) const {
+  __device__ auto elements(const U* const& tensor) const {
     // Where columns are summed, ragged rows may begin anywhere.
     constexpr bool kWhole = C == 0 || !kRagged<Rows>;
-    return OfElements<U, kWhole>{tensor + span_.offset};
+    const OfElements<U, kWhole> in_memory{tensor + span_.offset};
+    if constexpr (Read::template kMayHave<U>) {
+      return read_.of(tensor, in_memory);
+    } else {
+      return in_memory;
+    }
   }
 
   // f(inputs..., operands...) of every element, as a column operand: computed once and kept in registers, or, where
@@ -330,6 +336,8 @@ class Row {
   struct ValuesOf<OfElements<U, Whole>> {
     using type = Values<decltype(as_value(U())), N>;
   };
+  template <class U, bool Whole, int M, int W>
+  struct ValuesOf<NamedElements<U, Whole, M, W>> : ValuesOf<OfElements<U, Whole>> {};
   template <class Column>
   using AnyColumn = typename ValuesOf<Column>::type;
 
@@ -444,6 +452,8 @@ class Row {
   __device__ auto column_at(const Column& column, int v, const Where& where) const {
     if constexpr (is_at_hand<Column>) {
       return column.at_access(v);
+    } else if constexpr (is_named_elements<Column>) {
+      return column.is_read ? column.read.accesses[v].elements() : column_at(column.in_memory, v, where);
     } else if constexpr (is_recomputed_of<Column>) {
       return with_column_values(
           [&](const auto&... operands) {
@@ -465,6 +475,8 @@ class Row {
       return with_column_values(
           [&](const auto&... operands) { return RecomputedOf{column.f, raw_columns(edge_column(operands, col)...)}; },
           column.operands);
+    } else if constexpr (is_named_elements<Column>) {
+      return edge_column(column.in_memory, col);
     } else {
       return column.template at<1>(col);
     }
@@ -616,6 +628,7 @@ class Row {
   const Chunks& kept_;
   const Edge& edge_;
   const Named& columns_;
+  const Read& read_;
   TeamHere& team_;
   Sums& sums_;
 };

@@ -48,8 +48,10 @@ namespace detail {
 
 using extension_cpp::detail::call_with_row_values;
 using extension_cpp::detail::NoRowValues;
+using extension_cpp::detail::row_elements;
 using extension_cpp::detail::row_values;
 using extension_cpp::detail::RowColumnsOf;
+using extension_cpp::detail::RowElementsOf;
 using extension_cpp::detail::RowValuesOf;
 using extension_cpp::detail::writes_rows;
 
@@ -275,7 +277,8 @@ __global__ void __launch_bounds__(kLargestBlock<Threads>, (row_blocks<N, V, Rows
   using RowHere = Row<In, N, V, Rows, 0, TeamHere, Grid::kShared, Kept<In, N, V>, Columns>;
   typename RowHere::Sums no_sums;
   team.wait_for_others();
-  RowHere row(inputs, segments, grid.cols, span, first, kept, edge, columns, team, no_sums);
+  const RowElementsRead<N, V, Rows, NoRowElements> none_read({}, span, lanes, team.lane());
+  RowHere row(inputs, segments, grid.cols, span, first, kept, edge, columns, none_read, team, no_sums);
   call_with_row_values(f, row, values);
 }
 
@@ -432,7 +435,8 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
   using RowColumns = typename RowColumnsOf<F>::type;
   using KeptHere = std::conditional_t<Ahead, KeptInShared<In, N, V>, Kept<In, N, V>>;
   using Columns = KeptColumns<In, N, V, Rows, RowColumns::kCount>;
-  using RowHere = Row<In, N, V, Rows, C, TeamHere, Shares, KeptHere, Columns>;
+  using Read = RowElementsRead<N, V, Rows, typename RowElementsOf<F>::type>;
+  using RowHere = Row<In, N, V, Rows, C, TeamHere, Shares, KeptHere, Columns, Read>;
   typename RowHere::Sums sums = {};
   span.row = first_row + own.row_team * classes;
   span.offset = span.row * extent.cols + span.first_col;
@@ -446,6 +450,8 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
     columns.read(f.row_columns(), span, lanes, team.lane());
   }
   KeptEdge<In, N, Rows> edge(inputs, here, team.lane());
+  const auto named = row_elements(f);
+  Read read(named, here, lanes, team.lane());
   int turn = 0;
   const auto compute = [&](const KeptHere& kept) {
     Span there = here;
@@ -453,10 +459,12 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
     const auto values_here = values.at(turn, row_of);
     move(here, ++turn);
     const KeptEdge<In, N, Rows> next_edge(inputs, here, team.lane());
+    const Read next_read(named, here, lanes, team.lane());
     const First<In> first_elements(inputs, there, Shares);
-    RowHere row(inputs, split.segments, extent.cols, there, first_elements, kept, edge, columns, team, sums);
+    RowHere row(inputs, split.segments, extent.cols, there, first_elements, kept, edge, columns, read, team, sums);
     call_with_row_values(f, row, values_here);
     edge = next_edge;
+    read = next_read;
   };
   if constexpr (Ahead) {
     Queue<In, N, V, Rows> queue(shared_bytes(), rows_in_shared, lanes);
