@@ -197,8 +197,8 @@ class Cpp(Places):
             text = re.sub(own, rf"\1  {written}* output;", text, count=1)
         members = rf"(?<=struct {self.camel} \{{\n)(?:.*\n)*?\n(?:  \S+\* .*\n)+"
         added = "".join(
-            f"  const {pointer}* {name};  // [rows, cols]\n"
-            for name, (pointer, _) in self.beside.items()
+            f"  PerElement<{stored}> {name};  // [rows, cols]\n"
+            for name, (stored, _) in self.beside.items()
         )
         text = re.sub(members, lambda match: match[0] + added, text, count=1)
         for name, (_, element) in self.beside.items():

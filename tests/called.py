@@ -1,7 +1,9 @@
 """Which operators PyTorch calls."""
 
+from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -16,3 +18,10 @@ class Called(TorchDispatchMode):
         if not func.is_view and func.name() != "aten::new_empty":
             self.names.append(func.name())
         return func(*args, **(kwargs or {}))
+
+
+def copies_in(call: Callable[[], object]) -> int:
+    """How many copies of tensors it makes, those of kernels too."""
+    with torch.profiler.profile() as profile:
+        call()
+    return sum(event.name == "aten::copy_" for event in profile.events())

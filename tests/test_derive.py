@@ -787,6 +787,7 @@ def f(x: Tensor, {name}: float) -> Tensor:
         ("F: float", "x * F", "elementwise<F>(kF, x, F_)"),
         ("y: Tensor, unread: float", "x + y * unread", "unread(y), unread(x), unread_)"),
         ("acc_t: float", "x * (acc_t * x).sum(-1, keepdim=True)", "rowwise<F>(kF, x, acc_t_)"),
+        ("RowElements: float", "x.sum(-1) * RowElements", "rowwise<F>(kF, x, RowElements_)"),
     ],
 )
 def test_an_argument_may_be_called_as_what_the_host_calls(signature, result, host, define):
@@ -3625,8 +3626,8 @@ template <class T>
 struct MaskedSoftmax {
   using A = acc_t<T>;
 
-  T* output;         // [rows, cols]
-  const bool* mask;  // [rows, cols]
+  T* output;               // [rows, cols]
+  PerElement<bool> mask;  // [rows, cols]
   A fill;
 
   template <class Row>
@@ -3643,8 +3644,8 @@ template <class T>
 struct MaskedSoftmaxBackward {
   using A = acc_t<T>;
 
-  T* grad_x;         // [rows, cols]
-  const bool* mask;  // [rows, cols]
+  T* grad_x;               // [rows, cols]
+  PerElement<bool> mask;  // [rows, cols]
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
@@ -3691,8 +3692,8 @@ struct KeptCodes {
   int8_t* output1;               // [rows, cols]
   bool* output2;                 // [rows]
   backend::Parameter<T> weight;  // [cols]
-  const bool* mask;              // [rows, cols]
-  const int8_t* k;               // [rows, cols]
+  PerElement<bool> mask;        // [rows, cols]
+  PerElement<int8_t> k;         // [rows, cols]
   int64_t none;
 
   template <class Row>
@@ -3734,8 +3735,8 @@ struct KeptCodesBackward {
 
   T* grad_x;                     // [rows, cols]
   backend::Parameter<T> weight;  // [cols]
-  const bool* mask;              // [rows, cols]
-  const int8_t* k;               // [rows, cols]
+  PerElement<bool> mask;        // [rows, cols]
+  PerElement<int8_t> k;         // [rows, cols]
   int64_t none;
 
   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }

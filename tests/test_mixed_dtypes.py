@@ -266,6 +266,7 @@ elements.compare_writes(torch.ops.extension_cpp, 20)
 elements.compare_sums(torch.ops.extension_cpp, 20)
 rows.compare(torch.ops.extension_cpp, rows.SHAPES, 4)
 rows.compare(torch.ops.extension_cpp, rows.LONG, 1)
+rows.compare_copies(torch.ops.extension_cpp)
 print("equal")
 """
     paths = f"{root}:{root / 'tests'}"

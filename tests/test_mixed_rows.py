@@ -2,25 +2,51 @@
 
 import itertools
 import random
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from called import copies_in
 from scratch import load_library
 from test_mixed_dtypes import DTYPES, comparable, operand, sum_dtype
 from torch import Tensor
 
+from extension_cpp.battery.layouts import strided
 from extension_cpp.testing import devices
 
 # Rows of every length at which the loops change, and few and many of them.
 SHAPES = [(3, 0), (0, 5), (4, 1), (70, 3), (33, 8), (9, 64), (130, 257), (70, 1024), (2, 3, 4099)]
 SHAPES += [(3, 17000), (2, 40008), (1, 70001), (600, 16)]
+# And of several dimensions.
+SHAPES += [(2, 3, 0), (0, 3, 8), (3, 2, 4, 1), (2, 3, 5, 64), (2, 3, 4, 5, 33), (2, 2, 3, 2, 2, 16)]
 # Those of a library that is optimised.
 LONG = [(2, 262144), (1, 3000001), (140, 70000), (3, 65536)]
+LONG += [(6, 16, 33, 256), (4, 6, 50, 577), (3, 2, 5, 4, 3, 1032), (2, 3, 131072)]
 
 
 def rows_of(rng: random.Random, kinds: list[str], dtype: torch.dtype, shape: Any, device: str):
-    return [operand(rng, kind, dtype, list(shape), device) for kind in kinds]
+    def make(kind: str) -> Tensor:
+        lies = operand if kind == "own" or rng.random() < 0.3 else with_rows_anywhere
+        return lies(rng, kind, dtype, list(shape), device)
+
+    return [make(kind) for kind in kinds]
+
+
+def with_rows_anywhere(
+    rng: random.Random, kind: str, dtype: torch.dtype, shape: list[int], device: str
+):
+    """Expanded, in any order, and cut out of what holds others."""
+    *leading, cols = shape
+    own = [1 if rng.random() < 0.4 else size for size in leading]
+    more = rng.choice((0, 0, 1, 16))
+    values = operand(rng, kind, dtype, [*own, cols + more], device)
+    dims = range(len(own))
+    order = rng.choice((dims, rng.sample(dims, len(own))))
+    steps = [rng.choice((1, 1, 2)) for _ in own]
+    placed = strided(values, [*order, len(own)], [*steps, 1], rng.choice((0, 0, 1, 5)))
+    return placed.narrow(-1, rng.choice((0, more)), cols).expand(shape)
 
 
 def same(results: tuple[Tensor, ...], expected: tuple[Tensor, ...], said: Any) -> None:
@@ -88,6 +114,44 @@ def compare(rows: Any, shapes: list[tuple[int, ...]], rounds: int) -> None:
         compared(rows, rng, dtype, shape, device)
 
 
+def masks(device: str) -> Iterator[tuple[Tensor, tuple[int, ...], int]]:
+    """The shapes to which they are expanded, and how many copies are made of each."""
+
+    def mask(*shape: int) -> Tensor:
+        return torch.rand(shape, device=device) < 0.5
+
+    shape = b, h, s, n = 3, 4, 5, 72
+    rows = [(b, 1, 1), (1, h, 1), (1, 1, s), (b, h, 1), (b, 1, s), (1, h, s), (1, 1, 1), (b, h, s)]
+    for cols in (n, n - 1, 1):
+        yield from ((mask(*each, cols), (b, h, s, cols), 0) for each in rows)
+    yield mask(b, 1, 2, s, n), (b, h, 2, s, n), 0  # of which two are one
+    larger = mask(b + 1, h + 1, s + 1, n + 16)
+    yield larger[1:, :h, :s, :n], shape, 0
+    yield larger[1:, 1:2, 1:, 8 : n + 8], shape, 0
+    yield larger[:1, :1, 1:, 3 : n + 2], (b, h, s, n - 1), 0
+    yield mask(s, h, b, n).transpose(0, 2), shape, 0
+    yield mask(h, s, 1, n).permute(2, 0, 1, 3), shape, 0
+    # On a GPU accesses are whole where those to the rows are.
+    copied = int(device != "cpu")
+    yield larger[1:, :h, :s, 1 : n + 1], shape, copied
+    yield mask(b * n + 1)[1:].view(b, 1, 1, n), shape, copied
+    yield mask(b, 1, s, n + 1)[..., :n], shape, copied
+    # No elements that follow each other, and more dimensions than are kept.
+    yield mask(b, h, s, 1), shape, 1
+    yield mask(b, h, s, 2 * n)[..., ::2], shape, 1
+    yield mask(b, 1, s, 1, n), (b, h, s, 2, n), 1
+
+
+def compare_copies(rows: Any) -> None:
+    for device in devices():
+        for mask, shape, copies in masks(device):
+            x = torch.randn(shape, device=device)
+            wanted = x.masked_fill(mask, -torch.inf).softmax(-1)
+            call = partial(rows.masked_softmax, x, mask.expand(shape))
+            assert copies_in(call) == copies, (device, mask.shape, mask.stride(), shape)
+            torch.testing.assert_close(call(), wanted, equal_nan=True)
+
+
 # Also as for other processors than x86.
 @pytest.fixture(scope="module", params=[True, False], ids=["blocks", "elements"])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
@@ -99,6 +163,11 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 def test_rows_of_every_length_and_dtype(library: Any, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(globals(), "devices", lambda: ("cpu",))
     compare(library, SHAPES, 2)
+
+
+def test_rows_are_read_where_they_lie(library: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(globals(), "devices", lambda: ("cpu",))
+    compare_copies(library)
 
 
 def test_bytes_that_are_viewed_as_bools(library: Any):

@@ -4,11 +4,10 @@ Checked by affine's backward, and by products of which one factor alone has a gr
 """
 
 import math
-from collections.abc import Callable
 
 import pytest
 import torch
-from called import Called
+from called import Called, copies_in
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -201,12 +200,6 @@ def test_several_matrices(device, shape, a, b, layout, dtype):
     b = None if b is None else make(b)
     check(make(shape), make(a), make(shape), b)
     check(make(shape), make(a), make(a), b)
-
-
-def copies_in(call: Callable[[], object]) -> int:
-    with torch.profiler.profile() as profile:
-        call()
-    return sum(event.name == "aten::copy_" for event in profile.events())
 
 
 # What has no places in matrices is copied: an input that lacks some dimensions, or that is expanded

@@ -1093,7 +1093,7 @@ def test_a_tensor_of_float8_has_no_gradient_and_is_converted_by_the_reference():
     assert "return (grad_x, None)" in files["ops.py"]
     line = "*r n, *r n:float8_e4m3fn -> *r n"
     files = generate("f(Tensor x, Tensor y) -> Tensor", "--template", "rowwise", "--shapes", line)
-    assert "const Float8_e4m3fn* y;  // [rows, cols]" in files["f.cpp"]
+    assert "PerElement<Float8_e4m3fn> y;  // [rows, cols]" in files["f.cpp"]
     assert " + y.to(x.dtype)\n" in files["spec.py"]
     codes = generate("f(Tensor x) -> Tensor", "--shapes", "... -> ...:float8_e5m2")
     assert "registration.register_autograd" not in codes["ops.py"]
@@ -1107,7 +1107,10 @@ def test_a_functor_has_the_types_of_its_tensors():
     schema = "f(Tensor x, Tensor a, Tensor b, Tensor? c, Tensor d, Tensor e) -> Tensor"
     line = "*r n, *r n:bool, *r n, *r n:int64, *r n:sum, *r n:float8_e5m2 -> *r n:int8"
     text = made("rowwise", schema, line)
-    members = "int8_t* output; // [rows, cols] const bool* a; // [rows, cols] const A* d; // [rows, cols] const Float8_e5m2* e;"
+    members = (
+        "int8_t* output; // [rows, cols] PerElement<bool> a; // [rows, cols] PerElement<A> d; "
+        "// [rows, cols] PerElement<Float8_e5m2> e;"
+    )
     assert members in text
     # Beside it are those that a lambda makes something of, after the others.
     assert "row.sum([](A x, A b, A c) { return x; })" in text
@@ -1121,7 +1124,7 @@ def test_a_functor_has_the_types_of_its_tensors():
     results = "(Tensor, Tensor, Tensor)"
     line = "*r n, *r n:float16 -> *r n, *r:sum, *r:int64"
     text = made("multi_output", f"f(Tensor x, Tensor y) -> {results}", line)
-    assert "A* mean; // [rows] int64_t* mean_2; // [rows] const Half* y;" in text
+    assert "A* mean; // [rows] int64_t* mean_2; // [rows] PerElement<Half> y;" in text
     assert "(A x, A y) {" in text
 
 

@@ -23,6 +23,7 @@
 
 #include "element_types.h"
 #include "host_device.h"
+#include "per_element.h"
 
 #include <cstdint>
 #include <type_traits>
@@ -45,13 +46,13 @@ struct RowColumns {
   const Parameter* parameters[P];
 };
 
-// Members of a functor that are pointers to elements of such types.
+// Members of a functor that have elements of such types.
 template <class... U>
-struct RowElements : detail::Slots<std::index_sequence_for<U...>, const U* const*...> {
+struct RowElements : detail::Slots<std::index_sequence_for<U...>, const PerElement<U>*...> {
   static constexpr int kCount = sizeof...(U);
 
-  HOST_DEVICE RowElements(const U* const*... tensors)  // NOLINT(google-explicit-constructor)
-      : detail::Slots<std::index_sequence_for<U...>, const U* const*...>(tensors...) {}
+  HOST_DEVICE RowElements(const PerElement<U>*... tensors)  // NOLINT(google-explicit-constructor)
+      : detail::Slots<std::index_sequence_for<U...>, const PerElement<U>*...>(tensors...) {}
 };
 
 namespace detail {

@@ -33,16 +33,17 @@
 //   row.write(Outputs{y, there}, [=](A x, A w) { return Results<A, bool>{x * w, x > mean}; }, weight);
 //   row.write(grad_x, [=](A grad, A x, A w) { return WithSums<A, 1, 1>{{grad * w}, {grad * x}}; }, weight);
 //
-// Of tensors of the rows' shape that have another dtype, per_element(mask) is `const bool* mask` in the functor. Its
-// passes have the elements by row.elements(mask), and their lambdas a `bool` each, after the inputs:
+// Of tensors of the rows' shape that have another dtype, per_element(mask) is `PerElement<bool> mask` in the functor.
+// Its passes have the elements by row.elements(mask), and their lambdas a `bool` each, after the inputs:
 //
 //   const A count = row.sum([](A /*x*/, bool there) { return A(there); }, row.elements(mask));
 //   const auto kept = row.keep([](A x, bool there) { return there ? x : A(0); }, row.elements(mask));
 //   const A mean = row.sum([](A /*x*/, A x) { return x; }, kept) / count;
 //
 // Each pass that has them reads them again, which row.keep spares the later ones, and, of column sums, a functor that
-// names them (row_values.h). The types of a functor's pointers say
-// what dtypes its tensors have: others are refused.
+// names them (row_values.h). Rows that are expanded, transposed or cut out of longer ones are read where they lie
+// (per_element.h): no mask is made larger before the call. The types of a functor's members say what dtypes its tensors
+// have: others are refused.
 #pragma once
 
 #include "arguments.h"
@@ -52,7 +53,9 @@
 #include "element_types.h"
 #include "elementary.h"
 #include "formula.h"
+#include "layout.h"
 #include "operator.h"
+#include "per_element.h"
 #include "row_values.h"
 #include "sum_output.h"
 
@@ -115,11 +118,22 @@ struct Read {
   }
 };
 
+struct ReadElements {
+  const char* op;
+  Tensor tensor;
+  RowOffsets offsets;
+
+  template <class T>
+  operator extension_cpp::PerElement<T>() const {
+    return {Read{op, tensor}, offsets};
+  }
+};
+
 struct PerRow {
   Tensor tensor;
 };
 
-struct PerElement {
+struct BesideRows {
   Tensor tensor;
 };
 
@@ -140,12 +154,13 @@ auto checked_in(const Argument& argument) {
   return tensor_in(argument);
 }
 inline auto checked_in(const PerRow& argument) { return std::tuple<const Tensor&>(argument.tensor); }
-inline auto checked_in(const PerElement& argument) { return std::tuple<const Tensor&>(argument.tensor); }
+inline auto checked_in(const BesideRows& argument) { return std::tuple<const Tensor&>(argument.tensor); }
 inline auto checked_in(const PerColumn& argument) { return std::tuple<const std::optional<Tensor>&>(argument.tensor); }
 
 // Of which operator an argument is one, and the matrix of its rows.
 struct OfRows {
   const char* op;
+  const Tensor& first;
   int64_t rows;
   int64_t cols;
 };
@@ -159,9 +174,17 @@ inline auto member_in(const PerRow& argument, const OfRows& of) {
   check(argument.tensor.numel() == of.rows, of.op, ": per_row is what has a value for each row");
   return std::tuple(Read{of.op, as_contiguous(argument.tensor)});
 }
-inline auto member_in(const PerElement& argument, const OfRows& of) {
-  check(argument.tensor.numel() == of.rows * of.cols, of.op, ": per_element is what has a value for each element");
-  return std::tuple(Read{of.op, *as_parameter(argument.tensor)});
+inline auto member_in(const BesideRows& argument, const OfRows& of) {
+  const Tensor& tensor = argument.tensor;
+  check(tensor.numel() == of.rows * of.cols, of.op, ": per_element is what has a value for each element");
+  const auto bytes = static_cast<int64_t>(tensor.element_size());
+  const int64_t boundary = backend::boundary_beside_rows(of.cols, static_cast<int64_t>(of.first.element_size()), bytes);
+  const auto offsets = RowOffsets::of(geometry(tensor), of.cols);
+  if (offsets.has_value() && offsets->are_multiples_of(boundary / bytes) &&
+      reinterpret_cast<uintptr_t>(tensor.const_data_ptr()) % boundary == 0) {
+    return std::tuple(ReadElements{of.op, tensor, *offsets});
+  }
+  return std::tuple(ReadElements{of.op, *as_parameter(tensor), RowOffsets()});
 }
 inline auto member_in(const PerColumn& argument, const OfRows& of) {
   const int64_t cols = parameter_cols(of.rows, of.cols);
@@ -191,7 +214,7 @@ auto for_rows(const Operator& op, const Launch& launch, const Arguments&... argu
               dtype_of(input) == dtype_of(first), op.name(), ": what is not of the rows' dtype, ", dtype_of(first),
               ", is per_element, got ", dtype_of(input));
         }
-        const auto members = std::tuple_cat(member_in(arguments, OfRows{op.name(), rows, cols})...);
+        const auto members = std::tuple_cat(member_in(arguments, OfRows{op.name(), first, rows, cols})...);
         dispatch_floating(first.scalar_type(), [&](auto tag) {
           using T = typename decltype(tag)::type;
           std::array<const T*, 1 + sizeof...(rest)> pointers;
@@ -209,7 +232,7 @@ auto for_rows(const Operator& op, const Launch& launch, const Arguments&... argu
 template <class F, class... Arguments, size_t... M, class Outputs, class Members>
 F make_row_functor(const char* op, std::index_sequence<M...>, Outputs& outputs, const Members& members) {
   static_assert(
-      writes_rows<F> || !(std::is_same_v<Arguments, PerElement> || ...),
+      writes_rows<F> || !(std::is_same_v<Arguments, BesideRows> || ...),
       "accesses that are aligned to what is read may not be to what is per_element");
   return std::apply([&](const auto&... each) { return F{Written{op, outputs[M]}..., each...}; }, members);
 }
@@ -303,9 +326,9 @@ void launch_rows(
 // read at row.index().
 inline detail::PerRow per_row(const Tensor& tensor) { return {tensor}; }
 
-// For rowwise(): a tensor of the rows' shape that has another dtype. The functor has it as a pointer to what that
+// For rowwise(): a tensor of the rows' shape that has another dtype. The functor has it as PerElement of what that
 // holds, for row.elements().
-inline detail::PerElement per_element(const Tensor& tensor) { return {tensor}; }
+inline detail::BesideRows per_element(const Tensor& tensor) { return {tensor}; }
 
 // For rowwise(): a tensor with a value for each column, perhaps None, perhaps wider than the rows. The functor has it
 // as backend::Parameter<T>, for row.sum, row.write and the like.

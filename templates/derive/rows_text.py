@@ -158,7 +158,7 @@ class RowFunctor:
                 lines.append(f"backend::Parameter<T> {spelled};  // [cols]")
             elif name in self.others:
                 kind = type_of(self.tensors.dtypes[name])
-                lines.append(f"const {kind}* {spelled};  // [rows, cols]")
+                lines.append(f"PerElement<{kind}> {spelled};  // [rows, cols]")
         return lines + self.formula.number_members(self.computed)
 
     def type_of(self, tensor: str) -> str:

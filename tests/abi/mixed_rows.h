@@ -21,7 +21,7 @@ template <class T>
 struct MaskedSoftmax {
   using A = acc_t<T>;
   T* output;
-  const bool* mask;
+  PerElement<bool> mask;
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
@@ -55,9 +55,9 @@ struct Compared {
   bool* more;
   double* shifted;
   T* products;
-  const int64_t* k;
-  const A* s;
-  const double* d;
+  PerElement<int64_t> k;
+  PerElement<A> s;
+  PerElement<double> d;
   backend::Parameter<T> w;
 
   template <class Row>
@@ -79,7 +79,7 @@ struct MaskedSums {
   using RowValues = Values<A, 1>;
   T* output;
   uint8_t* over;
-  const bool* mask;
+  PerElement<bool> mask;
   const int16_t* limit;
 
   HOST_DEVICE RowElements<bool> row_elements() const { return {&mask}; }
@@ -107,8 +107,8 @@ struct Eights {
   using A = acc_t<T>;
   Float8_e4m3fn* codes;
   float* largest;
-  const Float8_e5m2* five;
-  const BFloat16* half;
+  PerElement<Float8_e5m2> five;
+  PerElement<BFloat16> half;
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {
@@ -121,7 +121,7 @@ struct Eights {
 template <class T>
 struct Unfit {
   T* output;
-  const bool* k;
+  PerElement<bool> k;
 
   template <class Row>
   HOST_DEVICE void operator()(Row& row) const {

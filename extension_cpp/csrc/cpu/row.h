@@ -10,6 +10,7 @@
 #include "cpu/wide_rows.h"
 #include "dispatch.h"
 #include "element_types.h"
+#include "per_element.h"
 #include "values.h"
 
 #include <algorithm>
@@ -196,8 +197,8 @@ class Row {
 
   // The elements of a tensor of another type, [rows, cols], as a column operand.
   template <class U>
-  CPU_INLINE OfElements<U> elements(const U* tensor) const {
-    return {tensor + index_ * row_cols_};
+  CPU_INLINE OfElements<U> elements(const PerElement<U>& tensor) const {
+    return {tensor.at(index_, 0, index_ * row_cols_)};
   }
 
   // f(inputs..., operands...) of every element, computed once, as a column operand. The operands are elements(), or

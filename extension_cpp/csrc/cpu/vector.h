@@ -9,6 +9,8 @@ namespace extension_cpp::cpu {
 
 inline bool is_aligned(const void* /*pointer*/) { return true; }
 
+inline int64_t boundary_beside_rows(int64_t /*cols*/, int64_t /*row_bytes*/, int64_t bytes) { return bytes; }
+
 // N neighbouring elements in the type of the arithmetic.
 template <int N, class T>
 CPU_INLINE Values<acc_t<T>, N> load(const T* address) {

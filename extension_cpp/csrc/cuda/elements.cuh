@@ -3,6 +3,8 @@
 
 #include "vector.cuh"
 
+#include <algorithm>
+
 namespace extension_cpp::cuda::detail {
 
 template <class U, int N>
@@ -88,3 +90,15 @@ __device__ void store_elements(U* address, const Elements<U, N>& elements, int64
 }
 
 }  // namespace extension_cpp::cuda::detail
+
+namespace extension_cpp::cuda {
+
+// Elements of so many bytes beside rows of so many columns, of row_bytes each: those of each row shall begin at
+// a multiple of this. Where accesses to rows are whole (rows.cuh), those beside them are.
+inline int64_t boundary_beside_rows(int64_t cols, int64_t row_bytes, int64_t bytes) {
+  const int64_t count = kAccessBytes / row_bytes;
+  const bool whole = row_bytes < static_cast<int64_t>(sizeof(double)) && cols % count == 0;
+  return whole ? std::min<int64_t>(kAccessBytes, count * bytes) : bytes;
+}
+
+}  // namespace extension_cpp::cuda

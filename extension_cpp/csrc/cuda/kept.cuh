@@ -320,7 +320,8 @@ class RowElementsRead<N, V, Rows, RowElements<U...>> {
 
   // Those of the tensor that is this member of the functor, if it is among them.
   template <bool Whole, class E>
-  __device__ NamedElements<E, Whole, N, V> of(const E* const& member, const OfElements<E, Whole>& in_memory) const {
+  __device__ NamedElements<E, Whole, N, V> of(
+      const PerElement<E>& member, const OfElements<E, Whole>& in_memory) const {
     NamedElements<E, Whole, N, V> elements{in_memory};
     find(member, elements, std::index_sequence_for<U...>{});
     return elements;
@@ -334,7 +335,7 @@ class RowElementsRead<N, V, Rows, RowElements<U...>> {
  private:
   template <size_t... M>
   __device__ void read_each(const Span& span, int step, int lane, std::index_sequence<M...>) {
-    (read<M>(*slot_at<M>(named_) + span.offset, span, step, lane), ...);
+    (read<M>(slot_at<M>(named_)->at(span.row, span.first_col, span.offset), span, step, lane), ...);
   }
 
   template <size_t M, class E>
@@ -356,12 +357,12 @@ class RowElementsRead<N, V, Rows, RowElements<U...>> {
   }
 
   template <class E, class Found, size_t... M>
-  __device__ void find(const E* const& member, Found& elements, std::index_sequence<M...>) const {
+  __device__ void find(const PerElement<E>& member, Found& elements, std::index_sequence<M...>) const {
     (find_at<M, U>(member, elements), ...);
   }
 
   template <size_t M, class OfM, class E, class Found>
-  __device__ void find_at(const E* const& member, Found& elements) const {
+  __device__ void find_at(const PerElement<E>& member, Found& elements) const {
     if constexpr (reads<M>() && std::is_same_v<OfM, E>) {
       if (slot_at<M>(named_) == &member) {
         elements.read = slot_at<M>(read_);

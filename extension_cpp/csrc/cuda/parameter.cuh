@@ -341,8 +341,7 @@ struct Written {
   }
 };
 
-// Of every element of the row, one of another type in memory, which each pass reads. Whole: accesses to the row begin
-// at multiples of N elements of the matrix.
+// Of every element of the row, one of another type in memory, which each pass reads. Whole: they lie in whole accesses.
 template <class U, bool Whole>
 struct OfElements {
   using IsOfRow = void;

@@ -6,6 +6,7 @@
 #include "larger.cuh"
 #include "launch.cuh"
 #include "parameter.cuh"
+#include "per_element.h"
 #include "span.cuh"
 #include "team.cuh"
 #include "vector.cuh"
@@ -157,13 +158,12 @@ class Row {
     return team_.all_reduce(largest.value(), -static_cast<A>(INFINITY), Larger{});
   }
 
-  // The elements of a tensor of another type, [rows, cols], as a column operand: aligned, as per_element() makes it,
-  // and not of a functor whose accesses are aligned to what it reads.
+  // The elements of a tensor of another type, [rows, cols], as a column operand: what per_element() gives a functor
+  // whose accesses are aligned to what it writes.
   template <class U>
-  __device__ auto elements(const U* const& tensor) const {
-    // Where columns are summed, ragged rows may begin anywhere.
-    constexpr bool kWhole = C == 0 || !kRagged<Rows>;
-    const OfElements<U, kWhole> in_memory{tensor + span_.offset};
+  __device__ auto elements(const PerElement<U>& tensor) const {
+    const U* const row = tensor.at(span_.row, span_.first_col, span_.offset);
+    const OfElements<U, !kRagged<Rows>> in_memory{in_register(row)};
     if constexpr (Read::template kMayHave<U>) {
       return read_.of(tensor, in_memory);
     } else {
