@@ -788,6 +788,7 @@ def f(x: Tensor, {name}: float) -> Tensor:
         ("y: Tensor, unread: float", "x + y * unread", "unread(y), unread(x), unread_)"),
         ("acc_t: float", "x * (acc_t * x).sum(-1, keepdim=True)", "rowwise<F>(kF, x, acc_t_)"),
         ("RowElements: float", "x.sum(-1) * RowElements", "rowwise<F>(kF, x, RowElements_)"),
+        ("PerElement: float", "x.sum(-1) * PerElement", "rowwise<F>(kF, x, PerElement_)"),
     ],
 )
 def test_an_argument_may_be_called_as_what_the_host_calls(signature, result, host, define):
@@ -1896,6 +1897,16 @@ REFUSED = {
     ),
     "matmul": (TENSOR + "x @ x", "matmul is a product of matrices"),
     "indexing": (TENSOR + "x[0]", "getitem picks elements out"),
+    "a mask as an index": (TENSOR + "x[x > 0]", "getitem picks elements out"),
+    "of heads": (
+        TENSOR + "x * x[:, None, ...]",
+        "unsqueeze changes a shape, and tensors broadcast",
+    ),
+    "expanded": (
+        "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
+        "    return x.masked_fill(mask.expand_as(x), -1e9).softmax(-1)",
+        "passed: y.expand_as(x), for a function of rows, copies nothing",
+    ),
     "random": (TENSOR + "F.dropout(x, 0.5)", "dropout draws random numbers"),
     "rand": (TENSOR + "x + torch.rand(3)", "rand draws random numbers"),
     "special": (TENSOR + "torch.special.i0e(x)", "special_i0e has no counterpart in C++"),
@@ -3626,7 +3637,7 @@ template <class T>
 struct MaskedSoftmax {
   using A = acc_t<T>;
 
-  T* output;               // [rows, cols]
+  T* output;              // [rows, cols]
   PerElement<bool> mask;  // [rows, cols]
   A fill;
 
@@ -3644,7 +3655,7 @@ template <class T>
 struct MaskedSoftmaxBackward {
   using A = acc_t<T>;
 
-  T* grad_x;               // [rows, cols]
+  T* grad_x;              // [rows, cols]
   PerElement<bool> mask;  // [rows, cols]
 
   template <class Row>
@@ -3692,8 +3703,8 @@ struct KeptCodes {
   int8_t* output1;               // [rows, cols]
   bool* output2;                 // [rows]
   backend::Parameter<T> weight;  // [cols]
-  PerElement<bool> mask;        // [rows, cols]
-  PerElement<int8_t> k;         // [rows, cols]
+  PerElement<bool> mask;         // [rows, cols]
+  PerElement<int8_t> k;          // [rows, cols]
   int64_t none;
 
   template <class Row>
@@ -3735,8 +3746,8 @@ struct KeptCodesBackward {
 
   T* grad_x;                     // [rows, cols]
   backend::Parameter<T> weight;  // [cols]
-  PerElement<bool> mask;        // [rows, cols]
-  PerElement<int8_t> k;         // [rows, cols]
+  PerElement<bool> mask;         // [rows, cols]
+  PerElement<int8_t> k;          // [rows, cols]
   int64_t none;
 
   HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&weight}}; }

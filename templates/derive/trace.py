@@ -510,6 +510,15 @@ def no_such_call(name: str, kwargs: dict[str, Any]) -> NotDerived:
     )
 
 
+def takes_all(index: Any) -> bool:
+    """Whether an index picks nothing out: it puts dimensions in, if anything."""
+    # By identity: to compare a tensor is an operation.
+    return all(
+        i is None or i is ... or (isinstance(i, slice) and i.start is i.stop is i.step is None)
+        for i in (index if isinstance(index, tuple) else (index,))
+    )
+
+
 class Recorder(TorchFunctionMode):
     """Records calls of torch's functions, on tensors of a nominal dtype."""
 
@@ -630,6 +639,8 @@ class Recorder(TorchFunctionMode):
                 return Traced.of(tensor.node, extent=ROW)
             if name == "squeeze" and given == (-1,) and not tensor.is_squeezed:
                 return Traced.of(tensor.node, is_squeezed=True, extent=ROW)
+        if name == "__getitem__" and takes_all(given[0]):
+            name = "unsqueeze"
         raise unknown(name)
 
     def computed(self, name: str, args: Any, kwargs: dict[str, Any]) -> Node:

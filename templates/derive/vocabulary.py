@@ -757,7 +757,8 @@ KINDS: list[tuple[str, str, str]] = [
         "swapaxes expand_as repeat cat stack broadcast_to view_as tile repeat_interleave concat "
         "contiguous broadcast_tensors meshgrid",
         "{} changes a shape, and tensors broadcast as they are given",
-        "leave it out, or do it to the tensors that are passed",
+        "leave it out, or do it to the tensors that are passed: y.expand_as(x), for a function of "
+        "rows, copies nothing",
     ),
     (
         "shape size dim ndim numel nelement stride is_contiguous storage_offset __len__",
