@@ -57,6 +57,16 @@ class Places:
         own = [ARITHMETIC if shape.endswith(":sum") else OWN for shape in self.kind.outputs]
         return [own[min(k, len(own) - 1)] for k in range(self.schema.outputs)]
 
+    @property
+    def promotes(self) -> bool:
+        """Whether tensors of several dtypes may meet under autocast, and are to be of one.
+
+        What has a dtype of its own stays in it; of what is written to, a copy would be.
+        """
+        floating = [a for a in self.schema.tensors if not a.integer]
+        of_its_dtype = all(a.element == OWN and not a.converted for a in floating)
+        return of_its_dtype and len(floating) > 1 and not self.schema.mutates
+
     def factor(self, setting: str) -> str:
         """What the main tensor is multiplied by, in which there is a term for each setting."""
         terms = self.each(self.schema.settings, f" + {setting}{{weight}}")

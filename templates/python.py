@@ -100,6 +100,8 @@ class Python(Places):
     def complete(self, file: str, text: str) -> str:
         """Imports all that any type needs; formatting takes out what is not used."""
         text = text.replace("\nimport", "\nfrom collections.abc import Sequence\nimport", 1)
+        if not self.promotes:
+            text = re.sub(r"# EDIT: .*\nregistration\.register_autocast\(.*\n", "", text)
         # Where no other gradient is made of it.
         text = re.sub(r"\n    grad_output = .*(?=\n    return (?!.*\bgrad_output\b))", "", text)
         last = "\nfrom extension_cpp import checks, registration\n"
@@ -137,6 +139,8 @@ class Spec(Python):
             words.append(f'devices=("{self.options.devices[0]}",)')
         if self.schema.mutates or self.options.no_grad:
             words.append("differentiable=False")
+        if self.promotes:
+            words.append('autocast="promote"')
         return f"{text}spec = OpSpec({', '.join(words)}"
 
     @property

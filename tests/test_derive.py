@@ -2830,6 +2830,8 @@ registration.register_fake("extension_cpp::gram")
 # saves that: _setup_context and _backward, as in templates/kernel/ops.py.
 registration.register_autograd("extension_cpp::gram", reference=_definition)
 registration.register_vmap("extension_cpp::gram")
+# EDIT: under autocast half and float32 meet in float32; or "lower_precision", "float32".
+registration.register_autocast("extension_cpp::gram", "promote")
 """,
     )
     assert_expected_inline(
@@ -2838,7 +2840,7 @@ registration.register_vmap("extension_cpp::gram")
 from extension_cpp.operators.gram.definition import gram
 from extension_cpp.testing import OpSpec
 
-spec = OpSpec(name="gram", reference=gram)
+spec = OpSpec(name="gram", reference=gram, autocast="promote")
 """,
     )
 
@@ -2859,7 +2861,8 @@ def test_a_schema_alone_with_another_template(kind, checkout):
     folder = checkout / "extension_cpp" / "operators" / "scaled_exp"
     assert "EDIT:" in (folder / "scaled_exp.cpp").read_text()
     assert "reference=_definition)" in (folder / "ops.py").read_text()
-    assert "reference=scaled_exp)" in (folder / "spec.py").read_text()
+    spec = (folder / "spec.py").read_text()
+    assert 'reference=scaled_exp, autocast="promote")' in " ".join(spec.split())
     new_op.main(["--remove", "scaled_exp"], checkout)
     assert git(checkout, "status", "--porcelain") == ""
 
@@ -3404,6 +3407,8 @@ registration.register_fake("package::swish_gate", "package::swish_gate_backward"
 registration.register_autograd("package::swish_gate", _backward, setup_context=_setup_context)
 registration.register_autograd("package::swish_gate_backward", reference=_backward_in_torch)
 registration.register_vmap("package::swish_gate", "package::swish_gate_backward")
+# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32.
+registration.register_autocast("package::swish_gate", "promote")
 """,
     )
 
@@ -3550,6 +3555,8 @@ registration.register_fake("package::kept_scores", "package::kept_scores_backwar
 registration.register_autograd("package::kept_scores", _backward, setup_context=_setup_context)
 registration.register_autograd("package::kept_scores_backward", reference=_backward_in_torch)
 registration.register_vmap("package::kept_scores", "package::kept_scores_backward")
+# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32.
+registration.register_autocast("package::kept_scores", "promote")
 """,
     )
 
@@ -3597,7 +3604,7 @@ def samples(make, shape):
     )
 
 
-spec = OpSpec(name="kept_scores", reference=kept_scores, samples=samples)
+spec = OpSpec(name="kept_scores", reference=kept_scores, samples=samples, autocast="promote")
 """,
     )
 
@@ -3904,6 +3911,8 @@ registration.register_vmap("package::kept_codes", with_columns("package::kept_co
 registration.register_vmap(
     "package::kept_codes_backward", with_columns("package::kept_codes_backward", _backward_in_torch)
 )
+# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32.
+registration.register_autocast("package::kept_codes", "promote")
 """,
     )
 
@@ -4044,6 +4053,23 @@ def test_masks_of_whole_rows(expression, formula, define):
     source = f"def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n    return {expression}"
     results, _ = traced(read(define(source)), ["x", "mask"], {})
     assert repr(results[0].node) == formula
+
+
+@pytest.mark.parametrize(
+    ("arguments", "result", "promotes"),
+    [
+        ("x: Tensor, y: Tensor", "x * y", True),
+        ("x: Tensor, weight: Tensor", "x / x.sum(-1, keepdim=True) * weight", True),
+        ("x: Tensor, y: Tensor | None", "x if y is None else x * y", True),
+        ("x: Tensor, a: float", "x * a", False),
+        ("x: Tensor, mask: torch.BoolTensor", "x * mask", False),
+        ("x: Tensor, k: torch.IntTensor", "(x * k).sum(-1)", False),
+    ],
+)
+def test_floating_tensors_promote_under_autocast(arguments, result, promotes, define):
+    made = texts(planned(read(define(f"def f({arguments}) -> Tensor:\n    return {result}\n"))))
+    assert ('register_autocast("extension_cpp::f", "promote")' in made["ops.py"]) == promotes
+    assert ('autocast="promote"' in made["spec.py"]) == promotes
 
 
 def test_what_is_a_constant_keeps_its_dtype(define):
@@ -4314,6 +4340,8 @@ registration.register_vmap(
     "package::scaled_exp_backward",
     "package::scaled_exp_without_scale_backward",
 )
+# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32.
+registration.register_autocast("package::scaled_exp", "promote")
 """,
     )
 
@@ -4477,6 +4505,8 @@ registration.register_vmap("package::rms_norm", with_columns("package::rms_norm"
 registration.register_vmap(
     "package::rms_norm_backward", with_columns("package::rms_norm_backward", _backward_in_torch)
 )
+# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32.
+registration.register_autocast("package::rms_norm", "promote")
 """,
     )
 
@@ -4572,7 +4602,7 @@ def samples(make, shape):
         yield Sample(make(shape), make(shape[-1:]), 1e-06)
 
 
-spec = OpSpec(name="rms_norm", reference=rms_norm, samples=samples)
+spec = OpSpec(name="rms_norm", reference=rms_norm, samples=samples, autocast="promote")
 """,
     )
 
@@ -4773,6 +4803,8 @@ registration.register_fake("package::rotary", "package::rotary_backward")
 registration.register_autograd("package::rotary", _backward, setup_context=_setup_context)
 registration.register_autograd("package::rotary_backward", reference=_backward_in_torch)
 registration.register_vmap("package::rotary", "package::rotary_backward")
+# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32.
+registration.register_autocast("package::rotary", "promote")
 """,
     )
 
@@ -5042,6 +5074,8 @@ registration.register_vmap(
     "package::offset_rms_norm_backward",
     with_columns("package::offset_rms_norm_backward", _backward_in_torch),
 )
+# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32.
+registration.register_autocast("package::offset_rms_norm", "promote")
 """,
     )
 

@@ -921,6 +921,30 @@ def returned(*case):
     return [ast.unparse(value) for node in found for value in node.body[-1].value.elts]
 
 
+@pytest.mark.parametrize(
+    ("case", "promotes"),
+    [
+        (["f(Tensor x, Tensor y) -> Tensor"], True),
+        (["f(Tensor x, Tensor? y=None) -> (Tensor, Tensor)"], True),
+        (["f(Tensor x, Tensor[] rest) -> Tensor"], True),
+        (["f(Tensor x, Tensor y) -> Tensor", "--no-grad", "--no-cuda"], True),
+        (["f(Tensor x, Tensor m, Tensor y) -> Tensor", "--shapes", "n, n:bool, n -> n"], True),
+        (["f(Tensor x, float a) -> Tensor"], False),
+        (["f(Tensor x, Tensor m) -> Tensor", "--shapes", "n, n:int64 -> n"], False),
+        # They may be of two dtypes as it is.
+        (["f(Tensor x, Tensor y) -> Tensor", "--shapes", "n, n:wide -> n"], False),
+        (["f(Tensor x, Tensor y, Tensor z) -> Tensor", "--shapes", "n, n, n:float32 -> n"], False),
+        # What is written to would be a copy.
+        (["f(Tensor(a!) x, Tensor y) -> ()"], False),
+    ],
+)
+def test_floating_tensors_of_one_dtype_promote_under_autocast(case, promotes):
+    files = generate(*case)
+    assert ('register_autocast("extension_cpp::f", "promote")' in files["ops.py"]) == promotes
+    assert ("under autocast" in files["ops.py"]) == promotes
+    assert ('autocast="promote"' in files["spec.py"]) == promotes
+
+
 def test_integers_and_bool_have_no_gradient(checkout):
     masked = ["masked(Tensor x, Tensor mask) -> Tensor", "--shapes", "*s, *s{} -> *s"]
     plain, with_mask = ([each.format(dtype) for each in masked] for dtype in ("", ":bool"))

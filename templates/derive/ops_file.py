@@ -491,6 +491,9 @@ def backward_in_torch(backward: Backward) -> str:
     return f"{FOUND_AGAIN}\n{text}" if variant.statistics else text
 
 
+PROMOTES = "# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32."
+
+
 def registrations(plan: Plan) -> str:
     def register(what: str, *names: str, rest: str = "") -> str:
         ops = ", ".join(f'"extension_cpp::{name}"' for name in names)
@@ -513,4 +516,6 @@ def registrations(plan: Plan) -> str:
         *(register("vmap", name, rest=rest) for name, rest in columns.items()),
         *([register("vmap", *plain)] if plain else []),
     ]
+    if plan.autocast:
+        lines += [PROMOTES, register("autocast", plan.name, rest=f', "{plan.autocast}"')]
     return "\n".join(lines)

@@ -282,6 +282,11 @@ class Plan:
         return any(node.op == "detach" for node in nodes)
 
     @property
+    def autocast(self) -> str:
+        """The policy: of several floating tensors, which a model has in two dtypes then."""
+        return "promote" if len(self.variants[0].own) > 1 else ""
+
+    @property
     def converted(self) -> list[int]:
         """The results that become integers of values, which may be beyond these."""
         return [

@@ -70,6 +70,8 @@ def spec_file(plan: Plan) -> str:
         given += f", tolerances={{{limits}}}"
     if not plan.differentiable:
         given += ", differentiable=False"
+    if plan.autocast:
+        given += f', autocast="{plan.autocast}"'
     last = f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
     check_names(plan, f"{formulas}{samples}{last}")
     text = "".join(line for name, line in IMPORTS.items() if re.search(rf"\b{name}\.", formulas))

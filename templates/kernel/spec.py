@@ -9,4 +9,4 @@ def reference(input, other, alpha=1.0):
     return (padded[..., :-2] + input + padded[..., 2:]) * (1 + alpha) + other
 
 
-spec = OpSpec(name="my_op", reference=reference)
+spec = OpSpec(name="my_op", reference=reference, autocast="promote")

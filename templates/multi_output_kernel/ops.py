@@ -59,3 +59,5 @@ registration.register_fake("extension_cpp::my_op", "extension_cpp::my_op_backwar
 registration.register_autograd("extension_cpp::my_op", _backward, setup_context=_setup_context)
 registration.register_autograd("extension_cpp::my_op_backward", reference=_backward_in_torch)
 registration.register_vmap("extension_cpp::my_op", "extension_cpp::my_op_backward")
+# EDIT: under autocast half and float32 meet in float32; or "lower_precision", "float32".
+registration.register_autocast("extension_cpp::my_op", "promote")

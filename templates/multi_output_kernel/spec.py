@@ -10,4 +10,4 @@ def op_reference(input, other, alpha=1.0):
     return output, mean
 
 
-spec = OpSpec(name="my_op", op_reference=op_reference)
+spec = OpSpec(name="my_op", op_reference=op_reference, autocast="promote")

@@ -6,4 +6,4 @@ def reference(input, other, alpha=1.0):
     return (input * input * (1 + alpha) + other).sum(-1)
 
 
-spec = OpSpec(name="my_op", reference=reference)
+spec = OpSpec(name="my_op", reference=reference, autocast="promote")
