@@ -124,6 +124,7 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
     definition = read(options.source, options.shapes)
     name = definition.name
     repository.check_free([name])
+    closing = next_steps(repository, name, options)
     if options.template:
         files = with_template(definition, options.template, options)
         schemas = [definition.schema.text]
@@ -131,7 +132,8 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
         derived = assemble(definition)
         files, schemas = derived.files, derived.schemas
         repository.check_free(schemas)
-    return repository.add(name, files, schemas), next_steps(repository, name, options)
+        closing = f"\nShapes: {derived.shapes}\n{closing}" if derived.shapes else closing
+    return repository.add(name, files, schemas), closing
 
 
 def next_steps(

@@ -2746,6 +2746,41 @@ def test_an_operator_is_written_and_taken_out(checkout, capsys):
 
 
 @pytest.mark.parametrize(
+    ("signature", "result", "shapes", "said"),
+    [
+        ("x: Tensor", "x.amax(-1)", None, ""),
+        ("x: Tensor, weight: Tensor", "x * weight", None, "Shapes: `x` and `weight` broadcast.\n"),
+        ("x: Tensor, mask: torch.BoolTensor", "(x, mask)", None, "`mask` have one shape.\n"),
+        (
+            "x: Tensor, weight: Tensor, scale: Tensor",
+            "x.softmax(-1) * weight * scale",
+            None,
+            "Shapes: `x` and `scale` have the shape of the rows, `weight` has a value for each "
+            "column. Where that is not so, say the shapes, as this line does:\n"
+            '    --shapes "*rows n, n, *rows n -> *rows n"\n',
+        ),
+        (
+            "x: Tensor, mask: torch.BoolTensor, bias: Tensor, scale: Tensor",
+            "torch.where(mask, x.softmax(-1), 0) * scale + bias",
+            "*rows n, *rows n, n, n -> *rows n",
+            "`x` and `mask` have the shape of the rows, `bias` and `scale` have a value for each "
+            "column.",
+        ),
+    ],
+)
+def test_the_closing_words_say_the_shapes(
+    signature, result, shapes, said, define, checkout, capsys
+):
+    returned = "tuple[Tensor, torch.BoolTensor]" if result.startswith("(") else "Tensor"
+    place = define(f"def f({signature}) -> {returned}:\n    return {result}\n")
+    new_op.main(["--from", place, *(["--shapes", shapes] if shapes else [])], checkout)
+    new_op.main(["--remove", "f"], checkout)
+    closing = capsys.readouterr().out
+    assert said in closing
+    assert ("Shapes:" in closing) == bool(said)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--no-grad"], "takes --shapes and --dry-run alone"),

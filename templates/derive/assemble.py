@@ -9,18 +9,20 @@ from formatting import format_text
 from .cpp_file import cpp_file
 from .definition import Definition
 from .derived import derive
-from .ops_file import ops_file
-from .plan import Plan
+from .ops_file import listed, ops_file
+from .plan import Plan, shape_in_rows
 from .spec_file import spec_file
+from .variant import of_dtype
 from .verify import Disagrees, verify
 
 
 @dataclass
 class Assembled:
-    """An operator's files, by name, and the schemas that they register."""
+    """An operator's files, by name, the schemas that they register, and its shapes in words."""
 
     files: dict[str, str]
     schemas: list[str]
+    shapes: str
 
 
 def assemble(definition: Definition) -> Assembled:
@@ -31,7 +33,7 @@ def assemble(definition: Definition) -> Assembled:
     """
     plan = planned(definition)
     files = {name: format_text(name, text) for name, text in texts(plan).items()}
-    return Assembled(files, [op.schema for op in plan.declared])
+    return Assembled(files, [op.schema for op in plan.declared], shapes_in_words(plan))
 
 
 def planned(definition: Definition) -> Plan:
@@ -55,3 +57,26 @@ def texts(plan: Plan) -> dict[str, str]:
         "ops.py": ops_file(plan),
         "spec.py": spec_file(plan),
     }
+
+
+# What a tensor of rows has by its shape; by another, a value for each row.
+IN_WORDS = {"*rows n": "the shape of the rows", "n": "a value for each column"}
+
+
+def shapes_in_words(plan: Plan) -> str:
+    """What the tensors' shapes are taken for, and how to say it otherwise; "" of a single one."""
+    if len(plan.tensors) == 1:
+        return ""
+    if not plan.is_of_rows:
+        return f"{listed(plan.tensors)} {'broadcast' if plan.broadcasts else 'have one shape'}."
+    given = [shape_in_rows(plan.variants[0], name) for name in plan.tensors]
+    results = [of_dtype(result.shape, result.dtype) for result in plan.results]
+    names: dict[str, list[str]] = {}
+    for name, shape in zip(plan.tensors, given, strict=True):
+        what = IN_WORDS.get(shape.partition(":")[0], "a value for each row")
+        names.setdefault(what, []).append(name)
+    said = [f"{listed(n)} {'have' if n[1:] else 'has'} {what}" for what, n in names.items()]
+    return (
+        f"{', '.join(said)}. Where that is not so, say the shapes, as this line does:\n"
+        f'    --shapes "{", ".join(given)} -> {", ".join(results)}"'
+    )
