@@ -44,6 +44,17 @@ def minus_logsumexp(x: Tensor) -> Tensor:
     return x - torch.logsumexp(x, -1, keepdim=True)
 
 
+def relative_to_the_largest(x: Tensor) -> Tensor:
+    """With a constant shift, of which the index is not used."""
+    largest, _ = torch.max(x.detach(), dim=-1, keepdim=True)
+    return torch.exp(x - largest)
+
+
+def scaled_codes(x: Tensor) -> Annotated[Tensor, torch.int8]:
+    scale = x.abs().max(dim=-1, keepdim=True).values.clamp(min=1e-3) / 127
+    return (x / scale).round().to(torch.int8)
+
+
 def entropy(logits: Tensor) -> Tensor:
     """Entropy of the distribution of each row, in nats."""
     probabilities = torch.softmax(logits, -1)

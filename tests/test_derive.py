@@ -372,6 +372,32 @@ def test_the_smallest_and_largest_of_a_row_at_once(formulas):
     assert formulas(head + at_once) == formulas(head + apart)
 
 
+@pytest.mark.parametrize(
+    ("body", "by_amax"),
+    [
+        ("x - x.detach().max(-1, keepdim=True)[0]", "x - x.detach().amax(-1, True)"),
+        ("x - x.max(dim=-1, keepdim=True).values.detach()", "x - x.amax(-1, True).detach()"),
+        ("x - torch.min(x, -1, True)[0].detach()", "x - x.amin(-1, True).detach()"),
+        ("x.sum(-1) * (x.max(-1)[0] > 0)", "x.sum(-1) * (x.amax(-1) > 0)"),
+        ("x * (x < torch.max(x, axis=-1, keepdims=True)[0])", "x * (x < x.amax(-1, True))"),
+    ],
+)
+def test_the_largest_of_a_row_without_its_index(body, by_amax, define):
+    """Where nothing asks for its derivative it is that of amax."""
+    made, same = (texts(planned(read(define(TENSOR + text)))) for text in (body, by_amax))
+    for file, head in (("f.cpp", "#include"), ("ops.py", "Args:")):  # after what the author wrote
+        assert made[file].partition(head)[2] == same[file].partition(head)[2] != ""
+
+
+@pytest.mark.parametrize("name", ["max", "aminmax"])
+def test_without_gradients_both_results_are_constants(name, formulas):
+    of_both = f"    with torch.no_grad():\n        r = torch.{name}(x, dim=-1, keepdim=True)\n"
+    value = "r.max" if name == "aminmax" else "r.values"
+    head = "def f(x: Tensor) -> Tensor:\n"
+    found = formulas(f"{head}{of_both}    return x * {value}")
+    assert found == formulas(f"{head}    return x * x.amax(-1, True).detach()")
+
+
 def test_loops_and_helpers_are_followed(formulas):
     source = """
 def step(x: Tensor) -> Tensor:
@@ -1850,8 +1876,22 @@ REFUSED = {
         "convert it, as with .to(x.dtype)",
     ),
     "its own default": (TENSOR + "F.normalize(x)", "normalize over dim=1 is not known to be"),
-    "max": (TENSOR + "x / x.max()", "the largest or smallest with its index is not derived"),
-    "index": (TENSOR + "x - x.max(-1, keepdim=True)[0]", "say amax or amin with dim=-1"),
+    "max": (TENSOR + "x / x.max()", "max without dim is that of all elements, and an operator"),
+    "max of another dimension": (TENSOR + "x - x.max(0)[0]", "max over dim=0 is not known"),
+    "gradient of max": (
+        TENSOR + "x - x.max(-1, keepdim=True)[0]",
+        ":8: 'return x - x.max(-1, keepdim=True)[0]': max with dim gives its gradient to one of "
+        "several equal elements, by its index, which is not derived; say amax, which shares it",
+    ),
+    "gradient of min": (TENSOR + "torch.min(x * x, -1).values", "not derived; say amin, which"),
+    "index": (
+        TENSOR + "x * (x.max(-1, keepdim=True)[1] + 1)",
+        "the index that max gives besides is not derived; use amax alone",
+    ),
+    "index as it is": (
+        "def f(x: Tensor) -> tuple[Tensor, Tensor]:\n    low, at = x.min(-1)\n    return low, at",
+        ":8: 'low, at = x.min(-1)': the index that min gives besides is not derived; use amin",
+    ),
     "cross_entropy": (
         "def f(x: Tensor, y: Tensor) -> Tensor:\n    return F.cross_entropy(x, y)",
         "say -(y * F.log_softmax(x, dim=-1)).sum(-1), of a y of zeros and ones",

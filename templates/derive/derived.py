@@ -16,10 +16,10 @@ from .definition import RESULT, Definition, in_a_line
 from .differentiate import gradients
 from .graph import ELEMENT, ROW, Node, add, is_const, make, plus, tensor_argument
 from .refusal import NotDerived, line_of_error, taken
-from .rows_operations import with_variances
+from .rows_operations import PICKED, as_found, with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
-from .trace import Traced, trace
+from .trace import Index, Traced, trace
 from .variant import Result, Variant, looks_at_rows, of_dtype, with_numbers
 
 # Of definitions with more optional tensors and switches than this, the source would be long.
@@ -45,6 +45,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
         NotDerived: it cannot be derived.
     """
     check_identities(definition)
+    PICKED.clear()
     optional, switches = definition.named("Tensor?"), definition.named("bool")
     if 2 ** (len(optional) + len(switches)) > MOST_VARIANTS:
         raise NotDerived(
@@ -178,6 +179,8 @@ def derive_variant(
         ),
         forward,
     )
+    forward, found = (each(as_found, body) for body in (forward, found))
+    names = {as_found([node])[0]: name for node, name in names.items()}
     sums = [
         k
         for k, name in enumerate(tensors)
@@ -384,6 +387,8 @@ def traced(
 
 def check_results(definition: Definition, results: Sequence[Any]) -> None:
     for result in results:
+        if isinstance(result, Index):
+            raise result.refusal
         if not isinstance(result, Traced):
             raise NotDerived(
                 f"{definition.place}: the definition returns {type(result).__name__}; what is "

@@ -491,7 +491,9 @@ def backward_in_torch(backward: Backward) -> str:
     return f"{FOUND_AGAIN}\n{text}" if variant.statistics else text
 
 
-PROMOTES = "# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32."
+PROMOTES = (
+    "# As PyTorch's arithmetic, which promotes: under autocast half and float32 meet in float32."
+)
 
 
 def registrations(plan: Plan) -> str:

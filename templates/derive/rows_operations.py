@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from .graph import COLUMN, Node, cols, const, in_order, is_const, make, rewritten, row_sum, where
 from .operations import WHOLE, Form, define
+from .refusal import NotDerived, refuse
 
 # What goes through a row.
 PASSES = ("row_sum", "row_max")
@@ -149,6 +150,31 @@ define(
 )
 define("amax", method(f"amax({KEPT})"), None, ties, lambda x: make("row_max", x), "max")
 define("amin", method(f"amin({KEPT})"), None, ties, lambda x: -make("row_max", -x), "min")
+
+# Why there is no derivative of what max and min pick, which gives one of several equal elements the
+# gradient: each with the line that says it, as the definition is traced.
+PICKED: dict[Node, NotDerived] = {}
+
+
+def not_shared(name: str) -> NotDerived:
+    return refuse(
+        f"{name} with dim gives its gradient to one of several equal elements, by its index, which "
+        "is not derived",
+        instead=f"say a{name}, which shares it among them, or detach() the values where they have "
+        "no gradient",
+    )
+
+
+def picked_derivative(g: Node, out: Node, x: Node) -> tuple[Node]:
+    raise PICKED.get(out) or not_shared(x.op.removeprefix("a"))
+
+
+define("picked", None, None, picked_derivative)
+
+
+def as_found(nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """What max and min pick as what amax and amin find, which it is once it is differentiated."""
+    return rewritten(nodes, lambda op, args: args[0] if op == "picked" else None)
 
 
 # ----- softmax and its like: nothing overflows that need not

@@ -260,9 +260,21 @@ def _layer_norm(
     return scaled(make("mul", centered, rstd), weight, bias), False
 
 
-@of_rows("max", "min")
-def _max(*_: Any, **__: Any) -> tuple[Node, bool]:
-    raise refuse(
-        "the largest or smallest with its index is not derived",
-        instead="say amax or amin with dim=-1",
-    )
+def extreme(name: str) -> None:
+    """The values of max and min, without their indices."""
+
+    def reduce(x: Any, dim: Any = None, keepdim: bool = False) -> tuple[Node, bool]:
+        if dim is None:
+            raise refuse(
+                f"{name} without dim is that of all elements, and an operator looks at rows alone",
+                instead="compute it outside and pass it as an argument, or start from --template "
+                f"kernel; that of each row is a{name} with dim=-1",
+            )
+        last(dim, name)
+        return make(f"a{name}", element(x, name)), not keepdim
+
+    ROWS[name] = reduce
+
+
+extreme("max")
+extreme("min")

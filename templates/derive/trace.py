@@ -35,6 +35,7 @@ from .graph import (
 )
 from .operations import OPERATIONS
 from .refusal import BY_HAND, NotDerived, refuse, traced_file
+from .rows_operations import PICKED, not_shared
 from .rows_vocabulary import ROWS
 from .vocabulary import (
     CONVERT,
@@ -91,6 +92,26 @@ class Traced(Tensor):
         tensor.node, tensor.is_own, tensor.is_squeezed = node, is_own, is_squeezed
         tensor.extent = node.extent | extent
         return tensor
+
+
+@known_as("Tensor")
+class Index(Tensor):
+    """That of the largest or smallest of a row, which may be left unused.
+
+    Attributes:
+        refusal: what is said to a use.
+    """
+
+    refusal: NotDerived
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @staticmethod
+    def of(name: str) -> Index:
+        index = torch.empty(0).as_subclass(Index)
+        index.refusal = refuse(
+            f"the index that {name} gives besides is not derived", instead=f"use a{name} alone"
+        )
+        return index
 
 
 @known_as("bool")
@@ -437,6 +458,8 @@ def common_squeeze(operands: Sequence[Any]) -> bool:
 
 def detached(value: Any) -> Any:
     """A constant for the derivatives."""
+    if isinstance(value, tuple):
+        return type(value)([detached(each) for each in value])
     if not isinstance(value, Traced) or is_constant(value.node):
         return value
     return Traced.of(make("detach", value.node), value.is_own, value.is_squeezed, value.extent)
@@ -530,6 +553,9 @@ class Recorder(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         kwargs = dict(kwargs or {})
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, Index):
+                raise value.refusal
         name = function.__name__
         if name == "__get__":
             return self.attribute(function.__self__.__name__, *args)
@@ -570,7 +596,9 @@ class Recorder(TorchFunctionMode):
         if name == "aminmax":
             low, high = (self.of_rows(each, args, kwargs) for each in ("amin", "amax"))
             return torch.return_types.aminmax((low, high))
-        if name in OF_TWO and len(given) == 2 and isinstance(given[1], Tensor):
+        if name in OF_TWO:
+            if not (len(given) == 2 and isinstance(given[1], Tensor)):
+                return self.extreme(name, args, kwargs)
             name = OF_TWO[name]
         if name in ("unsqueeze", "squeeze", "__getitem__", "size"):
             return self.reshaped(name, *args, **kwargs)
@@ -627,6 +655,13 @@ class Recorder(TorchFunctionMode):
         except TypeError:
             raise no_such_call(name, kwargs) from None
         return Traced.of(node, is_squeezed=is_squeezed)
+
+    def extreme(self, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        values = self.of_rows(name, args, kwargs)
+        if not is_constant(values.node):
+            values.node = make("picked", values.node)
+            PICKED.setdefault(values.node, not_shared(name))
+        return getattr(torch.return_types, name)((values, Index.of(name)))
 
     def reshaped(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Any:
         """The dimension for the columns of a value for each row, put in or left out."""
