@@ -1849,7 +1849,7 @@ REFUSED = {
     "two dimensions": (TENSOR + "x.sum((-1, -2))", "sum over dim=(-1, -2) is not known"),
     "float32 of halves": (
         TENSOR + "(x > 0).float() * torch.tanh(x)",
-        "of torch.bfloat16 the result is torch.float32; an operator's has the dtype of its",
+        ":8: 'return (x > 0).float() * torch.tanh(x)': of torch.bfloat16 the result is torch.float32; an operator's has the dtype of its",
     ),
     "float32 of integers": (
         "def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n    return x * k.float()",
@@ -1875,6 +1875,71 @@ REFUSED = {
         TENSOR + "torch.softmax(x, -1) * (x > 0).float()",
         "convert it, as with .to(x.dtype)",
     ),
+    "float32 of a clamped count": (
+        "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
+        "    count = mask.sum(-1).clamp(min=1.0)\n    return (x * mask).sum(-1) / count",
+        ":8: 'count = mask.sum(-1).clamp(min=1.0)': of torch.bfloat16 the result is torch.float32;",
+    ),
+    "a float that may be None": (
+        "def f(x: Tensor, a: float | None = None) -> Tensor:\n    return x",
+        "the argument 'a' has the type float | None; there are Tensor, Tensor | None, float, int "
+        "and bool; give it a number for its default, a: float = 1.0, or add a switch, a bool",
+    ),
+    "a float by None": (
+        "def f(x: Tensor, k: int = None) -> Tensor:\n    return x",
+        "the default of 'k' is None, which is no number; give it a number for its default, k: int",
+    ),
+    "a list of numbers": (
+        "def f(x: Tensor, a: list[float]) -> Tensor:\n    return x",
+        "has the type list[float]; there are Tensor, Tensor | None, float, int and bool; write a "
+        "value that is always the same in the function, a choice of two as a bool, and each number",
+    ),
+    "no result": (
+        "def f(x: Tensor) -> None:\n    x.relu_()",
+        "the function returns nothing; return the new values; an operator that writes in place is",
+    ),
+    "written to": (
+        "def f(x: Tensor):\n    x.relu_()",
+        "this writes to an argument; give the result a name of its own and return it; what writes",
+    ),
+    "a function of autograd": (
+        "class f(torch.autograd.Function):\n    pass",
+        "that is of a class, not a function; write what it computes as a def with annotations: of a",
+    ),
+    "that of one": (
+        "class Twice(torch.autograd.Function):\n    pass\nf = Twice.apply",
+        "that is of a class, not a function; write what it computes as a def with annotations: of a",
+    ),
+    "without gradients": (
+        "@torch.no_grad()\ndef f(x: Tensor) -> Tensor:\n    return x",
+        "without a decorator; for @torch.no_grad() say `with torch.no_grad():` in it",
+    ),
+    "the least number of a dtype": (
+        "def g(x):\n    return torch.finfo(x.dtype)\n\n\n"
+        "def f(x: Tensor) -> Tensor:\n    y = x * 2\n    return x + torch.finfo(x.dtype).min",
+        ":13: 'return x + torch.finfo(x.dtype).min': this is another number for each dtype; write "
+        'the number itself, float("-inf") for what is masked out',
+    ),
+    **{
+        f"made by {call}": (
+            f"def f(x: Tensor) -> Tensor:\n    n = x.shape[-1]\n    return x.softmax(-1) + {call}",
+            f":9: 'return x.softmax(-1) + {call}': {name} makes a tensor; write the number itself, "
+            "torch.zeros_like(x), ones_like or full_like where it has the shape of a tensor, or",
+        )
+        for call, name in {
+            "torch.ones(n, n, dtype=bool)": "ones",
+            "torch.zeros(x.shape)": "zeros",
+            "torch.zeros(n)": "zeros",
+            "x.new_full(x.shape, 2)": "new_full",
+        }.items()
+    },
+    **{
+        f"a dimension by {index}": (
+            f"def f(x: Tensor, y: Tensor) -> Tensor:\n    return x.softmax(-1) * y[{index}]",
+            f":8: 'return x.softmax(-1) * y[{index}]': indexing with None changes a shape, and",
+        )
+        for index in ("..., None", ":, None", "None")
+    },
     "its own default": (TENSOR + "F.normalize(x)", "normalize over dim=1 is not known to be"),
     "max": (TENSOR + "x / x.max()", "max without dim is that of all elements, and an operator"),
     "max of another dimension": (TENSOR + "x - x.max(0)[0]", "max over dim=0 is not known"),
@@ -1981,7 +2046,7 @@ REFUSED = {
     ),
     "largest number of a dtype": (
         TENSOR + "x.clamp(max=torch.finfo(x.dtype).max)",
-        "what it computes depends on a dtype or a device, or on what",
+        "this is another number for each dtype; write the number itself, float",
     ),
     "float32 of a condition": (
         TENSOR + "torch.where(x > 0, 1.0, -1.0)",
@@ -2213,7 +2278,11 @@ REFUSED = {
             "x * (1 - k)": "rsub of integers is not derived; convert them first, as k.to(x.dtype)",
             "x * (k // 2)": "floordiv of integers is not derived; convert them first",
             "x * (k % 2 == 0)": "remainder of integers is not derived; convert them first",
-            "x * (k & 1)": "and of integers is not derived; convert them first",
+            "x * (k & 1)": "and of integers is of their bits, and not derived; pass what they are",
+            "x * (1 | k)": "or of integers is of their bits, and not derived",
+            "x * ~k": "invert of integers is of their bits, and not derived",
+            "x * (k << 1)": "lshift of integers is of their bits, and not derived",
+            "x.gather(-1, k.unsqueeze(-1))": "what picks elements by such indices, as gather does",
             "x * (k * j)": "mul of integers is not derived; convert them first",
             "x * (k * mask)": "mul of integers is not derived; convert them first",
             "x * (k * 0.5)": "mul of integers is not derived; convert them first",
@@ -2595,7 +2664,7 @@ def test_the_line_of_the_definition_is_named(define):
     file = place.rpartition(":")[0]
     assert str(refused.value) == (
         f"{file}:9: 'return torch.cumsum(y, 0)': cumsum looks at more than one element, in "
-        "a way that is not derived; start from --template rowwise, or --template kernel"
+        "a way that is not derived; start from --template scan, a state that goes along each row"
     )
 
 

@@ -29,6 +29,10 @@ from .graph import GRADIENT, INTEGERS, OTHER_DTYPES
 from .refusal import NotDerived, taken
 from .saved import OUTPUT
 
+IN_PLACE = (
+    "return the new values; an operator that writes in place is made of a schema, "
+    '"name(Tensor(a!) x) -> ()"'
+)
 TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 NOT_RUN_BY_A_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What the functions of an ops.py use by these names.
@@ -172,6 +176,12 @@ def check_function(function: Any, place: str) -> None:
             f"--from {place}: that is a torch.nn.Module; write what its forward computes as a "
             "function, with its parameters as arguments"
         )
+    if isinstance(getattr(function, "__self__", function), type):
+        raise NotDerived(
+            f"--from {place}: that is of a class, not a function; write what it computes as a def "
+            "with annotations: of a torch.autograd.Function what its forward does, without ctx, of "
+            "which the derivative follows"
+        )
     if not isinstance(function, types.FunctionType):
         made = " itself; take its decorator off" if hasattr(function, "__name__") else ""
         raise NotDerived(
@@ -187,7 +197,7 @@ def check_function(function: Any, place: str) -> None:
     if hasattr(function, "__wrapped__") or function.__closure__:
         raise NotDerived(
             f"--from {place}: that is made by another function; write it as a def of its own, "
-            "without a decorator"
+            "without a decorator; for @torch.no_grad() say `with torch.no_grad():` in it"
         )
 
 
@@ -268,6 +278,8 @@ def dtypes_of(
 def result_text(hint: Any, place: str) -> str:
     if is_tensor(hint):
         return "Tensor"
+    if hint is type(None):
+        raise NotDerived(f"--from {place}: the function returns nothing; {IN_PLACE}")
     results = typing.get_args(hint)
     if typing.get_origin(hint) is not tuple or len(results) < 2 or not all(map(is_tensor, results)):
         raise NotDerived(
@@ -275,6 +287,19 @@ def result_text(hint: Any, place: str) -> str:
             "tuple[Tensor, Tensor], of any length"
         )
     return f"({', '.join(['Tensor'] * len(results))})"
+
+
+def instead_of(alternatives: Sequence[Any], name: str) -> str:
+    """What to write for an argument of none of the types, or of several."""
+    if len(alternatives) == 1 and alternatives[0] in (float, int):
+        default = "float = 1.0" if alternatives[0] is float else "int = 1"
+        return f"give it a number for its default, {name}: {default}, or add a switch, a bool"
+    if alternatives == [bool]:
+        return "make it a bool, True or False"
+    return (
+        "write a value that is always the same in the function, a choice of two as a bool, and "
+        "each number of several as an argument of its own"
+    )
 
 
 def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: str) -> str:
@@ -290,9 +315,12 @@ def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: st
         hint, optional = Tensor, True
     hint = Tensor if is_tensor(hint) else hint
     if hint not in TYPES:
+        spoken = inspect.formatannotation(hint)
+        alternatives = alternatives if type(None) in typing.get_args(hint) else []
         raise NotDerived(
-            f"--from {place}: the argument '{name}' has the type {hint}; "
-            "there are Tensor, Tensor | None, float, int and bool"
+            f"--from {place}: the argument '{name}' has the type {spoken}; "
+            "there are Tensor, Tensor | None, float, int and bool; "
+            f"{instead_of(alternatives, name)}"
         )
     text = f"{TYPES[hint]}{'?' if optional else ''} {name}"
     if default is parameter.empty:
@@ -304,6 +332,11 @@ def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: st
         raise NotDerived(
             f"--from {place}: '{name}' may be None, and its annotation does not say so: write "
             f"{name}: Tensor | None = None"
+        )
+    if default is None:
+        raise NotDerived(
+            f"--from {place}: the default of '{name}' is None, which is no number; "
+            f"{instead_of([hint], name)}"
         )
     if type(default) not in allowed:
         raise NotDerived(

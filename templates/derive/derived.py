@@ -12,15 +12,16 @@ from typing import Any
 import torch
 
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
-from .definition import RESULT, Definition, in_a_line
+from .definition import IN_PLACE, RESULT, Definition, in_a_line
 from .differentiate import gradients
 from .graph import ELEMENT, ROW, Node, add, is_const, make, plus, tensor_argument
-from .refusal import NotDerived, line_of_error, taken
+from .refusal import NotDerived, line_of, line_of_error, taken
 from .rows_operations import PICKED, as_found, with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
 from .trace import Index, Traced, trace
 from .variant import Result, Variant, looks_at_rows, of_dtype, with_numbers
+from .vocabulary import MAKING, unknown
 
 # Of definitions with more optional tensors and switches than this, the source would be long.
 MOST_VARIANTS = 8
@@ -296,6 +297,11 @@ def traced_alike(
     for dtype in DTYPES[1:]:
         other, _ = traced(*given, dtype=dtype)
         if not are_same(results, other):
+            if line := line_of_call(definition, "finfo"):
+                raise NotDerived(
+                    f"{line}this is another number for each dtype; write the number itself, "
+                    'float("-inf") for what is masked out, or make it an argument, as eps is'
+                )
             raise NotDerived(
                 f"{definition.place}: what it computes depends on a dtype or a device, or on what "
                 f"the function keeps outside of itself, {difference(results, other)}; write what "
@@ -308,6 +314,15 @@ def traced_alike(
             f"into spec.py, {difference(results, other)}; define that by plain statements"
         )
     return results, found
+
+
+def line_of_call(definition: Definition, name: str) -> str:
+    """The first line of the function that calls something by this name, as refusals name it."""
+    body = ast.parse(definition.file.read_text("utf-8")).body
+    own = [n for n in body if isinstance(n, ast.FunctionDef) and n.name == definition.name]
+    calls = [n for n in ast.walk(own[-1]) if isinstance(n, ast.Call)] if own else []
+    lines = [c.lineno for c in calls if ast.unparse(c.func).rpartition(".")[2] == name]
+    return line_of(f"{definition.file}", min(lines)) if lines else ""
 
 
 def are_same(results: Sequence[Traced], others: Sequence[Traced]) -> bool:
@@ -363,6 +378,10 @@ def traced(
         raise
     except Exception as error:
         place = line_of_error(error, file) or f"{definition.place}: "
+        # They take no stand-in for a size.
+        made = re.match(r"(\w+)\(\)", str(error)) if isinstance(error, TypeError) else None
+        if made and made[1] in MAKING:
+            raise NotDerived(f"{place}{unknown(made[1])}") from None
         raise NotDerived(
             f"{place}the definition does not run: {in_a_line(error)}".rstrip(": ")
         ) from None
@@ -390,9 +409,10 @@ def check_results(definition: Definition, results: Sequence[Any]) -> None:
         if isinstance(result, Index):
             raise result.refusal
         if not isinstance(result, Traced):
+            in_place = f"; {IN_PLACE}" if result is None else ""
             raise NotDerived(
                 f"{definition.place}: the definition returns {type(result).__name__}; what is "
-                "derived returns a tensor or a tuple of tensors"
+                f"derived returns a tensor or a tuple of tensors{in_place}"
             )
     if len(results) != definition.schema.outputs:
         wanted = "Tensor" if len(results) == 1 else f"tuple[{', '.join(['Tensor'] * len(results))}]"

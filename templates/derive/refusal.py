@@ -30,11 +30,15 @@ def taken(what: str) -> NotDerived:
 traced_file: list[str] = []
 
 
-def line_of_definition() -> str:
-    """`softcap.py:3: 'y = x.sum()': `, of the innermost frame in the definition's file."""
+def line_of_definition(file: str = "") -> str:
+    """`softcap.py:3: 'y = x.sum()': `, of the innermost frame in the definition's file.
+
+    Args:
+        file: that of a definition that is not traced.
+    """
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_filename in traced_file:
+        if frame.f_code.co_filename in (file, *traced_file):
             return line_of(frame.f_code.co_filename, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]
     return ""

@@ -39,6 +39,7 @@ from .rows_operations import PICKED, not_shared
 from .rows_vocabulary import ROWS
 from .vocabulary import (
     CONVERT,
+    OF_BITS,
     OF_INTEGERS,
     VOCABULARY,
     mask,
@@ -439,6 +440,13 @@ class Sizes:
         )
 
 
+def puts_in(index: Any) -> bool:
+    """Whether an index puts dimensions in, and picks nothing out."""
+    parts = index if isinstance(index, tuple) else (index,)
+    others = [part for part in parts if part is not None]
+    return len(others) < len(parts) and all(o is ... or o == slice(None) for o in others)
+
+
 def extent_of(operands: Sequence[Any]) -> int:
     """Of the shape of what an elementwise function makes of these."""
     return functools.reduce(operator.or_, (a.extent for a in operands if isinstance(a, Traced)), 0)
@@ -530,15 +538,6 @@ def no_such_call(name: str, kwargs: dict[str, Any]) -> NotDerived:
     by_position = "pass its tensors by position, or " if kwargs else ""
     return refuse(
         f"{name} is called in a way that is not derived", instead=f"{by_position}{BY_HAND}"
-    )
-
-
-def takes_all(index: Any) -> bool:
-    """Whether an index picks nothing out: it puts dimensions in, if anything."""
-    # By identity: to compare a tensor is an operation.
-    return all(
-        i is None or i is ... or (isinstance(i, slice) and i.start is i.stop is i.step is None)
-        for i in (index if isinstance(index, tuple) else (index,))
     )
 
 
@@ -674,8 +673,14 @@ class Recorder(TorchFunctionMode):
                 return Traced.of(tensor.node, extent=ROW)
             if name == "squeeze" and given == (-1,) and not tensor.is_squeezed:
                 return Traced.of(tensor.node, is_squeezed=True, extent=ROW)
-        if name == "__getitem__" and takes_all(given[0]):
-            name = "unsqueeze"
+        if name == "__getitem__" and puts_in(args[0]):
+            raise unknown("unsqueeze", "indexing with None")
+        if name == "unsqueeze" and tensor.node.integer:
+            raise refuse(
+                "unsqueeze changes a shape, and what picks elements by such indices, as gather "
+                "does, is not derived",
+                instead="pass the elements that are picked, or start from --template kernel",
+            )
         raise unknown(name)
 
     def computed(self, name: str, args: Any, kwargs: dict[str, Any]) -> Node:
@@ -689,6 +694,8 @@ class Recorder(TorchFunctionMode):
         if any(a.node.integer for a in given):
             if name in OF_INTEGERS:
                 convert = as_exact_node
+            elif name in OF_BITS:
+                raise unknown(name)
             elif not any(a.extent and not (a.node.dtype or a.counts) for a in given):
                 raise refuse(f"{name.strip('_')} of integers is not derived", instead=CONVERT)
         operands = [convert(a) for a in args]
@@ -701,7 +708,11 @@ class Recorder(TorchFunctionMode):
         if not isinstance(tensor, Traced):
             raise refuse("this writes to a constant", instead="give the result a name of its own")
         if not tensor.is_own:
-            raise refuse("this writes to an argument", instead="give the result a name of its own")
+            raise refuse(
+                "this writes to an argument",
+                instead="give the result a name of its own and return it; what writes in place "
+                "starts from a schema, Tensor(a!)",
+            )
         return tensor
 
     def attribute(self, name: str, tensor: Tensor) -> Any:

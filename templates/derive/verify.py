@@ -23,7 +23,7 @@ from .cpp_text import lowered, lowered_names
 from .definition import Definition, in_a_line
 from .graph import FLOAT8, INTEGERS, const, in_order, replaced, rounds
 from .python_text import function, scope
-from .refusal import NotDerived
+from .refusal import NotDerived, line_of_definition
 from .rows_operations import summed_together
 from .saved import OUTPUT
 from .trace import MAKING_CONSTANTS, in_order_of_torch, in_place
@@ -546,7 +546,16 @@ class Checked:
             for value, result in zip(values, self.variant.results, strict=True):
                 wanted_dtype = getattr(torch, result.dtype) if result.dtype else dtype
                 if value.dtype != wanted_dtype:
-                    raise another_dtype(self.definition, dtype, value.dtype)
+                    place = self.line_of_dtype(tensors, dtype) or f"{self.definition.place}: "
+                    raise another_dtype(place, dtype, value.dtype)
+
+    def line_of_dtype(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> str:
+        """The line by which a result has another floating dtype than the tensors; "" if none."""
+        function, absent = self.definition.function, dict.fromkeys(self.variant.absent)
+        with Origins(function.__code__.co_filename, dtype) as origins:
+            given = self.converted(tensors, dtype)
+            values = one_tuple(function(**given, **self.numbers, **absent))
+        return next((line for value in values if (line := origins.of(value))), "")
 
     def gradients_of_outputs(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         like = tensors[self.variant.own[0]]
@@ -734,9 +743,32 @@ def candidates(count: int) -> Iterator[list[Range]]:
                     yield [RANGES[k] for k in chosen]
 
 
-def another_dtype(definition: Definition, given: torch.dtype, found: torch.dtype) -> NotDerived:
+class Origins(TorchFunctionMode):
+    """Where what is of another floating dtype than the tensors comes from."""
+
+    def __init__(self, file: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.file, self.dtype = file, dtype
+        # With the tensors, whose ids are others' otherwise.
+        self.found: dict[int, tuple[Tensor, str]] = {}
+
+    def of(self, value: Any) -> str:
+        _, line = self.found.get(id(value), (None, ""))
+        return line
+
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if isinstance(result, Tensor) and result.is_floating_point() and result.dtype != self.dtype:
+            before = next((line for arg in args if (line := self.of(arg))), "")
+            self.found[id(result)] = (result, before or line_of_definition(self.file))
+        return result
+
+
+def another_dtype(place: str, given: torch.dtype, found: torch.dtype) -> NotDerived:
     return NotDerived(
-        f"{definition.place}: of {given} the result is {found}; an operator's has the dtype of its "
+        f"{place}of {given} the result is {found}; an operator's has the dtype of its "
         "tensors: convert it, as with .to(x.dtype)"
     )
 

@@ -717,10 +717,22 @@ ROWS = "start from --template rowwise, or --template kernel"
 KINDS: list[tuple[str, str, str]] = [
     (
         "prod argmax argmin group_norm batch_norm instance_norm median "
-        "mode quantile count_nonzero cumsum cumprod cummax cummin logcumsumexp "
+        "mode quantile count_nonzero "
         "dist cdist sort topk nansum nanmean trapezoid diff",
         "{} looks at more than one element, in a way that is not derived",
         ROWS,
+    ),
+    (
+        "cumsum cumprod cummax cummin logcumsumexp",
+        "{} looks at more than one element, in a way that is not derived",
+        "start from --template scan, a state that goes along each row",
+    ),
+    (
+        "bitwise_and bitwise_or bitwise_xor bitwise_not __and__ __rand__ __or__ __ror__ __xor__ "
+        "__rxor__ __invert__ and or xor lshift rshift bitwise_left_shift bitwise_right_shift "
+        "__lshift__ __rlshift__ __rshift__ __rrshift__",
+        "{} of integers is of their bits, and not derived",
+        "pass what they are, as tensors of their own, or start from --template kernel",
     ),
     (
         "all any",
@@ -790,7 +802,8 @@ KINDS: list[tuple[str, str, str]] = [
         "zeros ones full tensor arange linspace empty as_tensor new_zeros new_ones new_full "
         "new_tensor scalar_tensor from_numpy eye",
         "{} makes a tensor",
-        "write the number itself, or make the tensor an argument",
+        "write the number itself, torch.zeros_like(x), ones_like or full_like where it has the "
+        "shape of a tensor, or make it an argument",
     ),
     (
         "empty_like new_empty",
@@ -834,11 +847,16 @@ KINDS: list[tuple[str, str, str]] = [
         "say it in the operations that it is made of",
     ),
 ]
+# What takes the bits of integers, and masks as they are.
+OF_BITS = {name for names, reason, _ in KINDS if "their bits" in reason for name in words(names)}
+MAKING = {
+    name for names, reason, _ in KINDS if reason == "{} makes a tensor" for name in words(names)
+}
 REFUSED = {name: (reason, instead) for names, reason, instead in KINDS for name in words(names)}
 
 
-def unknown(name: str) -> NotDerived:
-    """The refusal of a function that is not in the vocabulary."""
-    spoken = name.strip("_") or name
+def unknown(name: str, spoken: str = "") -> NotDerived:
+    """The refusal of a function that is not in the vocabulary, by another name perhaps."""
+    spoken = spoken or name.strip("_") or name
     reason, instead = REFUSED.get(name, ("{} is not among the functions that are derived", BY_HAND))
     return refuse(reason.format(spoken), instead)
