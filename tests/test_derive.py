@@ -2005,7 +2005,7 @@ REFUSED = {
     "a mask as an index": (TENSOR + "x[x > 0]", "getitem picks elements out"),
     "of heads": (
         TENSOR + "x * x[:, None, ...]",
-        "unsqueeze changes a shape, and tensors broadcast",
+        "indexing with None changes a shape, and tensors broadcast",
     ),
     "expanded": (
         "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
