@@ -2247,7 +2247,7 @@ REFUSED = {
     ),
     "a dimension that is an argument": (
         "def f(x: Tensor, dim: int = -1) -> Tensor:\n    return x.softmax(dim)",
-        "softmax over a dimension that is an argument is not known to be over the last one",
+        "to be over the last one; say dim=-1 and leave the argument out, or start from --template",
     ),
     "positional": (
         "def f(x: Tensor, /, y: Tensor) -> Tensor:\n    return x * y",

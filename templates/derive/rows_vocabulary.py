@@ -41,7 +41,7 @@ def last(dim: Any, what: str) -> None:
     if hasattr(dim, "node"):
         raise refuse(
             f"{what} over a dimension that is an argument is not known to be over the last one",
-            instead=f"say dim=-1, or {OTHER}",
+            instead=f"say dim=-1 and leave the argument out, or {OTHER}",
         )
     if dim != -1:
         raise refuse(
