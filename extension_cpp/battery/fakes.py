@@ -106,8 +106,9 @@ def _adds_up(case: Case) -> bool:
     Other checks look at the graphs of those of which it cannot.
     """
     with torch.no_grad():
-        first, *rest = map(is_differentiable, case(*case.tensors))
-    return first or not any(rest)
+        outputs = case(*case.tensors)
+    first, *rest = map(is_differentiable, outputs)
+    return (first or not any(rest)) and not any(o.dtype in _FLOAT8 for o in outputs)
 
 
 def _has_formula(case: Case) -> bool:
