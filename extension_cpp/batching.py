@@ -67,8 +67,8 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
     tensors of bool and integers stay what they are.
 
     Args:
-        op: `"namespace::name"`, whose tensors have the shapes `*rows n`, `*rows`, `*rows 1` and
-            `n`; those that may be None are parameters for columns.
+        op: `"namespace::name"`, whose tensors have the shapes `*rows n`, `*rows`, `*rows 1`, `n`,
+            `1` and `()`; those that may be None are parameters for columns.
         in_torch: computes the same, also of parameters with more dimensions than `n`. Where the
             operator has sums, it takes the shape to which it shall sum as `columns=`. None for the
             gradient of a parameter that is None.
@@ -95,7 +95,9 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
                 columns = (info.batch_size, *[1] * len(rows), values[k].shape[-1])
         for k, shape in shapes.items():
             if shape.star is None and in_dims[k] is not None:
-                values[k] = values[k].movedim(in_dims[k], 0).reshape(columns)
+                each = values[k].movedim(in_dims[k], 0)
+                last = each.shape[1:] or (1,)
+                values[k] = each.reshape(*columns[:-1], *last)
         has_sums = any(shape.star is None for shape in called.notation.outputs)
         results = in_torch(*values, **numbers, **({"columns": columns} if has_sums else {}))
         if isinstance(results, Tensor):

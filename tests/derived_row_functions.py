@@ -441,3 +441,52 @@ def kept_codes(
     y = torch.where(kept, x, 0)
     y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + 0.1) * weight
     return y, (y * k).clamp(-100, 100).to(torch.int8), kept.any(-1, keepdim=True)
+
+
+# ----- With a value for each row
+
+OfRow = Annotated[Tensor, "*rows"]
+OfRowKept = Annotated[Tensor, "*rows 1"]
+One = Annotated[Tensor, "()"]
+
+
+def softmax_with_sinks(scores: Tensor, sinks: OfRowKept) -> Tensor:
+    """A softmax over scores and one more, whose share of the row is left out."""
+    largest = torch.maximum(scores.amax(-1, keepdim=True), sinks).detach()
+    exponential = torch.exp(scores - largest)
+    return exponential / (exponential.sum(-1, keepdim=True) + torch.exp(sinks - largest))
+
+
+def weighted_loss(logits: Tensor, target: Tensor, weight: OfRow) -> Tensor:
+    return -(target * F.log_softmax(logits, -1)).sum(-1) * weight
+
+
+def softmax_of_temperatures(x: Tensor, temperature: OfRowKept) -> Tensor:
+    return torch.softmax(x / (1 + temperature * temperature), -1)
+
+
+def scaled_rms_norm(
+    x: Tensor, scale: OfRow, gain: One, weight: Tensor, eps: float = 1e-2
+) -> Tensor:
+    rstd = torch.rsqrt(x.square().mean(-1, keepdim=True) + eps)
+    return x * rstd * scale.unsqueeze(-1) * weight * torch.exp(gain)
+
+
+def advantage_loss(x: Tensor, old: Tensor, advantage: OfRowKept, clip: float = 0.2) -> Tensor:
+    ratio = torch.exp(x - old)
+    clipped = ratio.clamp(1 - clip, 1 + clip)
+    return -torch.minimum(ratio * advantage, clipped * advantage).mean(-1)
+
+
+def pinball(predicted: Tensor, target: OfRow, q: float = 0.3) -> tuple[Tensor, Tensor]:
+    """The loss of predictions of a row's target, and how far their mean is from it."""
+    apart = target.unsqueeze(-1) - predicted
+    return torch.maximum(q * apart, (q - 1) * apart), predicted.mean(-1) - target
+
+
+def scale_norm(x: Tensor, g: One, eps: float = 1e-2) -> Tensor:
+    return g * x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + eps)
+
+
+def contrastive(x: Tensor, y: Tensor, temperature: Annotated[Tensor, "1"]) -> Tensor:
+    return torch.logsumexp((x - y) * torch.exp(temperature), -1, keepdim=True) * temperature

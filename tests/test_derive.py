@@ -1513,7 +1513,129 @@ def test_shapes_of_several_results(define):
     assert planned(read(define(source), shapes)).own.line == "*rows n, n -> *rows n, *rows"
 
 
-@pytest.mark.parametrize("shapes", ["n -> n", "*rows n, n -> *rows", "... -> ..."])
+@pytest.mark.parametrize(
+    ("shape", "expression", "result"),
+    [
+        ("*rows 1", "x.softmax(-1) * y", "*rows n"),
+        ("*rows 1", "x.sum(-1, keepdim=True) * y", "*rows 1"),
+        ("*rows 1", "x.sum(-1) * y.squeeze(-1)", "*rows"),
+        ("*rows", "x.sum(-1) * y", "*rows"),
+        ("*rows", "x.softmax(-1) * y[..., None]", "*rows n"),
+        ("()", "x.softmax(-1) * y * y", "*rows n"),
+        ("()", "x.sum(-1) * (y * y)", "*rows"),
+        ("1", "x.sum(-1, keepdim=True) * y", "*rows 1"),
+    ],
+)
+def test_shapes_of_values_for_each_row_and_of_one_number(shape, expression, result, define):
+    def source(annotation):
+        return f"def f(x: Tensor, y: {annotation}) -> Tensor:\n    return {expression}"
+
+    head = f"{HEAD}from typing import Annotated\n"
+    line = f"*rows n, {shape} -> {result}"
+    said = planned(read(define(source(f'Annotated[Tensor, "{shape}"]'), head=head)))
+    given = planned(read(define(source("Tensor")), line.replace(" -> ", "  -> ")))
+    for plan in (said, given):
+        written, statistics, _ = plan.own.line.partition(", *rows:sum")
+        assert written == line, statistics
+        results = plan.backwards[0].line.partition(" -> ")[2]
+        assert results == f"*rows n, {shape if '*' in shape else '*rows:sum'}"
+        assert ("one_number(y)" if "*" not in shape else "per_row(y)") in texts(plan)["f.cpp"]
+
+
+def test_a_shape_in_an_annotation_goes_before_a_name(define):
+    head = f"{HEAD}from typing import Annotated\n"
+    source = 'def f(x: Tensor, weight: Annotated[Tensor, "*rows n"], y: Annotated[Tensor, "n"])'
+    place = define(f"{source}:\n    return x.softmax(-1) * weight * y", head=head)
+    assert planned(read(place)).own.line.startswith("*rows n, *rows n, n -> *rows n")
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (
+            "def f(x: Tensor, w: Tensor) -> Tensor:\n    return x.sum(-1) * w",
+            'or say that it has a value for each row, w: Annotated[Tensor, "*rows"]',
+        ),
+        (
+            'def f(x: Annotated[Tensor, "*rows"], y: Tensor) -> Tensor:\n    return x * y.sum(-1)',
+            "'x' has the shape *rows, and the first tensor says what the rows are",
+        ),
+        (
+            'def f(x: Tensor, y: Annotated[Tensor, "*rows 1"]) -> Tensor:\n    return x * y',
+            "it is elementwise, of tensors that broadcast as they are given; a shape in an annotation",
+        ),
+        (
+            'def f(x: Tensor, k: Annotated[torch.LongTensor, "*rows"]) -> Tensor:\n'
+            "    return x.sum(-1) * (k != 0)",
+            "'k' is int64 and has a value for each row: these have the dtype of the rows",
+        ),
+        (
+            'def f(x: Tensor, y: Annotated[Tensor, "*rows 1"]) -> Tensor:\n'
+            "    return x.sum(-1) * y.sum(-1)",
+            "sum is of what has no value of its own for each element of a row",
+        ),
+        (
+            'def f(x: Tensor, y: Annotated[Tensor, "*rows 1"] | None = None) -> Tensor:\n'
+            "    y = x if y is None else y\n    return x.sum(-1, keepdim=True) * y",
+            "an optional tensor is a parameter for each column",
+        ),
+    ],
+)
+def test_values_for_each_row_that_are_refused(source, reason, define):
+    head = f"{HEAD}from typing import Annotated\n"
+    with pytest.raises(NotDerived, match=re.escape(reason)):
+        planned(read(define(source, head=head)))
+
+
+def test_a_shape_in_an_annotation_with_a_template(define):
+    head = f"{HEAD}from typing import Annotated\n"
+    source = 'def f(x: Tensor, y: Annotated[Tensor, "*rows 1"]) -> Tensor:\n    return x * y'
+    definition = read(define(source, head=head))
+    with pytest.raises(NotDerived, match="say all of them by --shapes"):
+        with_template(definition, "kernel", Options())
+    line = "*rows n, *rows 1 -> *rows n"
+    assert any(
+        line in text for text in with_template(definition, "kernel", Options(shapes=line)).values()
+    )
+
+
+def test_a_value_for_each_row_in_cpp():
+    scale_norm = printed("scale_norm", "scale_norm.cpp")
+    assert "  T* grad_x;   // [rows, cols]\n  A* grad_g;   // [rows]\n" in scale_norm
+    assert "  const T* g;  // [1]\n" in scale_norm
+    assert "row_values(int64_t /*row*/) const { return {static_cast<A>(*g)}; }" in scale_norm
+    # Of a row without elements the sum is 0.
+    assert "const A grad_choice = cols == A(0) ? A(0) : sums[1] / sum;" in scale_norm
+    # Written by the step that has the whole row, and not kept for the other.
+    norm = printed("scaled_rms_norm", "scaled_rms_norm.cpp").partition("HOST_DEVICE RowValues")[2]
+    of_row, _, write = norm.partition("HOST_DEVICE void write(")
+    assert of_row.count("write_per_row(row, grad_") == 2
+    assert "write_per_row" not in write
+    loss = printed("weighted_loss", "weighted_loss.cpp")
+    assert "per_row(grad_output), logits, target, per_row(weight)" in loss
+
+
+def test_the_gradient_of_one_number_is_a_sum_over_rows():
+    of_contrastive, of_norm = (printed(n, "ops.py") for n in ("contrastive", "scaled_rms_norm"))
+    assert "grad_temperature.sum().to(grad_output.dtype).reshape(1)" in of_contrastive
+    assert "return grad_x, grad_scale, grad_gain.sum().to(grad_output.dtype), grad_wei" in of_norm
+
+
+def test_a_wrong_gradient_of_a_row_is_noticed(define, monkeypatch):
+    head = f"{HEAD}from typing import Annotated\n"
+    source = 'def f(x: Tensor, y: Annotated[Tensor, "*rows 1"]) -> Tensor:\n'
+    place = define(f"{source}    return x.softmax(-1) * torch.tanh(y)", head=head)
+    planned(read(place))
+    tanh = operations.OPERATIONS["tanh"]
+    wrong = {**vars(tanh), "derivative": lambda g, out, x: (g,)}
+    monkeypatch.setitem(operations.OPERATIONS, "tanh", operations.Operation(**wrong))
+    with pytest.raises(NotDerived, match="does not agree with the definition: the gradient of y"):
+        planned(read(place))
+
+
+@pytest.mark.parametrize(
+    "shapes", ["n -> n", "*rows n, n -> *rows", "... -> ...", "*rows -> *rows"]
+)
 def test_shapes_that_are_refused(shapes, define):
     source = "def f(x: Tensor) -> Tensor:\n    return x.square().sum(-1)"
     with pytest.raises(NotDerived, match=r'give "[*]rows n" for a tensor that has the rows'):
@@ -2865,8 +2987,8 @@ def test_an_operator_is_written_and_taken_out(checkout, capsys):
             "x.softmax(-1) * weight * scale",
             None,
             "Shapes: `x` and `scale` have the shape of the rows, `weight` has a value for each "
-            "column. Where that is not so, say the shapes, as this line does:\n"
-            '    --shapes "*rows n, n, *rows n -> *rows n"\n',
+            "column. Where that is not so, say the shapes, as this line does, or the annotation of "
+            'one, Annotated[Tensor, "*rows 1"]:\n    --shapes "*rows n, n, *rows n -> *rows n"\n',
         ),
         (
             "x: Tensor, mask: torch.BoolTensor, bias: Tensor, scale: Tensor",
@@ -2874,6 +2996,12 @@ def test_an_operator_is_written_and_taken_out(checkout, capsys):
             "*rows n, *rows n, n, n -> *rows n",
             "`x` and `mask` have the shape of the rows, `bias` and `scale` have a value for each "
             "column.",
+        ),
+        (
+            "x: Tensor, y: Tensor, g: Tensor",
+            "x.softmax(-1) * y * g",
+            "*rows n, *rows 1, () -> *rows n",
+            "`x` has the shape of the rows, `y` has a value for each row, `g` has one number.",
         ),
     ],
 )

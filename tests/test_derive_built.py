@@ -34,9 +34,10 @@ PLACES = {
     for name in re.findall(r"^def (\w+)\(", file.read_text(), re.M)
 }
 # What .ci/run builds: numbers, tensors that broadcast, an optional one and a switch, several
-# dtypes, rows, and sums over columns; both of several dtypes, float8 among them.
+# dtypes, rows, and sums over columns; both of several dtypes, float8 among them; values
+# for rows, and one number.
 FEW = ["corrected_moment", "swish_gate", "scaled_exp", "kept_scores", "softmax", "kept_codes"]
-FEW += ["norm_and_codes"]
+FEW += ["norm_and_codes", "scaled_rms_norm"]
 # What takes longest and sees a formula's values no better, of those that differ most.
 COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
 THOROUGH = ["swish_gate", "kept_codes"]
@@ -72,6 +73,8 @@ SHARE = [
     *("gated_softmax", "softmax_less_a_constant", "select_by_a_number_of_rows"),
     *("masked_softmax", "masked_layer_norm", "mean_of_two_masks", "loss_of_labels", "row_codes"),
     *("above_the_mean", "counted_labels", "masked_log_softmax"),
+    *("softmax_with_sinks", "weighted_loss", "softmax_of_temperatures", "advantage_loss"),
+    *("pinball", "scale_norm", "contrastive"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.

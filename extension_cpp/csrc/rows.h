@@ -133,6 +133,10 @@ struct PerRow {
   Tensor tensor;
 };
 
+struct OneNumber {
+  Tensor tensor;
+};
+
 struct BesideRows {
   Tensor tensor;
 };
@@ -154,6 +158,7 @@ auto checked_in(const Argument& argument) {
   return tensor_in(argument);
 }
 inline auto checked_in(const PerRow& argument) { return std::tuple<const Tensor&>(argument.tensor); }
+inline auto checked_in(const OneNumber& argument) { return std::tuple<const Tensor&>(argument.tensor); }
 inline auto checked_in(const BesideRows& argument) { return std::tuple<const Tensor&>(argument.tensor); }
 inline auto checked_in(const PerColumn& argument) { return std::tuple<const std::optional<Tensor>&>(argument.tensor); }
 
@@ -173,6 +178,10 @@ auto member_in(const Argument& argument, const OfRows& /*of*/) {
 inline auto member_in(const PerRow& argument, const OfRows& of) {
   check(argument.tensor.numel() == of.rows, of.op, ": per_row is what has a value for each row");
   return std::tuple(Read{of.op, as_contiguous(argument.tensor)});
+}
+inline auto member_in(const OneNumber& argument, const OfRows& of) {
+  check(argument.tensor.numel() == 1, of.op, ": one_number is what has one for all rows");
+  return std::tuple(Read{of.op, argument.tensor});
 }
 inline auto member_in(const BesideRows& argument, const OfRows& of) {
   const Tensor& tensor = argument.tensor;
@@ -299,7 +308,8 @@ void launch_rows_of_any_length(
     const std::array<SumOutput<T>, C>& sums) {
   using A = acc_t<T>;
   using Values = typename F::RowValues;
-  if (backend::launch_rows_and_column_sums<T>(like, FindAndWrite<F>{f}, inputs, rows, cols, sums)) {
+  // Of no columns there are no sums, but perhaps values for rows, which of_row() writes.
+  if (cols > 0 && backend::launch_rows_and_column_sums<T>(like, FindAndWrite<F>{f}, inputs, rows, cols, sums)) {
     return;
   }
   Tensor buffer = new_empty(like, {rows * static_cast<int64_t>(sizeof(Values) / sizeof(A))}, kDtypeOf<A>);
@@ -325,6 +335,9 @@ void launch_rows(
 // For rowwise(): a tensor with a value for each row. The functor has it as a pointer to what its dtype holds, to be
 // read at row.index().
 inline detail::PerRow per_row(const Tensor& tensor) { return {tensor}; }
+
+// For rowwise(): a tensor of one number. The functor has it as a pointer to that.
+inline detail::OneNumber one_number(const Tensor& tensor) { return {tensor}; }
 
 // For rowwise(): a tensor of the rows' shape that has another dtype. The functor has it as PerElement of what that
 // holds, for row.elements().
@@ -365,7 +378,8 @@ auto rowwise(const Operator& op, const Arguments&... arguments) {
 //
 //   using RowValues = Values<A, 2>;
 //
-//   HOST_DEVICE RowValues of_row(Row& row) const;                            // passes that find something out
+//   HOST_DEVICE RowValues of_row(Row& row) const;                            // passes that find something out,
+//                                                                            // and write_per_row
 //   HOST_DEVICE void write(Row& row, const RowValues& values) const;         // row.write, or row.add_to_columns
 //
 // for long rows: there the first step is done with all rows before the second, for which `row` may be a part of one.

@@ -41,6 +41,11 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
             f"--from with --template {kind}: no definition says what is written to; start from the "
             "schema, Tensor(a!)"
         )
+    if definition.said_shapes and options.shapes is None:
+        raise NotDerived(
+            f"--from with --template {kind}: an annotation says a shape, and that of the result is "
+            "not known: say all of them by --shapes, *rows n, *rows 1 -> *rows n"
+        )
     several = KINDS[kind].schema.outputs > 1
     if several and not KINDS[kind].lists:
         raise NotDerived(

@@ -59,8 +59,13 @@ def texts(plan: Plan) -> dict[str, str]:
     }
 
 
-# What a tensor of rows has by its shape; by another, a value for each row.
-IN_WORDS = {"*rows n": "the shape of the rows", "n": "a value for each column"}
+# What a tensor of rows has by its shape.
+IN_WORDS = {
+    "*rows n": "the shape of the rows",
+    "n": "a value for each column",
+    **dict.fromkeys(["*rows", "*rows 1"], "a value for each row"),
+    **dict.fromkeys(["", "()", "1"], "one number"),
+}
 
 
 def shapes_in_words(plan: Plan) -> str:
@@ -73,10 +78,10 @@ def shapes_in_words(plan: Plan) -> str:
     results = [of_dtype(result.shape, result.dtype) for result in plan.results]
     names: dict[str, list[str]] = {}
     for name, shape in zip(plan.tensors, given, strict=True):
-        what = IN_WORDS.get(shape.partition(":")[0], "a value for each row")
-        names.setdefault(what, []).append(name)
+        names.setdefault(IN_WORDS[shape.partition(":")[0]], []).append(name)
     said = [f"{listed(n)} {'have' if n[1:] else 'has'} {what}" for what, n in names.items()]
     return (
-        f"{', '.join(said)}. Where that is not so, say the shapes, as this line does:\n"
+        f"{', '.join(said)}. Where that is not so, say the shapes, as this line does, or the "
+        'annotation of one, Annotated[Tensor, "*rows 1"]:\n'
         f'    --shapes "{", ".join(given)} -> {", ".join(results)}"'
     )

@@ -43,6 +43,10 @@ RESULT = re.compile(rf"(?:{GRADIENT}|{OUTPUT})\d*")
 
 # Tensors of a row-wise function with these names have a value for each column, as torch's have.
 PARAMETERS = ("weight", "bias", "gamma", "beta")
+# What the tensors of one may be like: the rows, or with a value for each column, or for each row,
+# or one number.
+ELEMENTS, COLUMNS, ROWS, SINGLE = "*rows n", "n", ("*rows 1", "*rows"), ("()", "1")
+SHAPES = {ELEMENTS, COLUMNS, *ROWS, *SINGLE}
 
 
 @dataclass
@@ -55,6 +59,7 @@ class Definition:
         carried: the function that this source defines.
         dtypes: of the tensors that have one of their own, by the annotation.
         result_dtypes: the same of the results, "" where it says none.
+        said_shapes: of some tensors, by the annotation.
         shapes: of the tensors, as --shapes says them; None where it says nothing.
     """
 
@@ -66,6 +71,7 @@ class Definition:
     carried: Callable[..., Any]
     dtypes: Mapping[str, str]
     result_dtypes: Sequence[str]
+    said_shapes: Mapping[str, str]
     shapes: str | None = None
 
     @property
@@ -83,23 +89,32 @@ class Definition:
         return [n for n in self.named("Tensor", "Tensor?") if n not in absent], absent
 
     @property
-    def columns(self) -> list[str]:
-        """The tensors with a value for each column, where the function is row-wise."""
+    def other_shapes(self) -> dict[str, str]:
+        """Of the tensors that have not the rows' shape, where the function is row-wise."""
         tensors = self.named("Tensor", "Tensor?")
         first = next(name for name in tensors if name not in self.dtypes)
         if self.shapes is None:
-            return [name for name in tensors if name in PARAMETERS and name != first]
-        given = [shape.strip() for shape in self.shapes.partition("->")[0].split(",")]
+            found = {name: COLUMNS for name in tensors if name in PARAMETERS}
+            found |= self.said_shapes
+            if self.said_shapes.get(first, ELEMENTS) != ELEMENTS:
+                raise NotDerived(
+                    f"{self.place}: '{first}' has the shape {found[first]}, and the first tensor "
+                    f'says what the rows are, "{ELEMENTS}"; put another first'
+                )
+            return {n: shape for n, shape in found.items() if n != first and shape != ELEMENTS}
+        given = [" ".join(s.split()) for s in self.shapes.partition("->")[0].split(",")]
         if len(given) == len(tensors):
             ends = [f":{self.dtypes[name]}" if name in self.dtypes else "" for name in tensors]
             given = [s.removesuffix(end) for s, end in zip(given, ends, strict=True)]
         found = dict(zip(tensors, given, strict=False))
-        if len(given) != len(tensors) or found[first] != "*rows n" or set(given) - {"*rows n", "n"}:
+        if len(given) != len(tensors) or found[first] != ELEMENTS or set(given) - SHAPES:
             raise NotDerived(
                 f'--shapes "{self.shapes}": give "*rows n" for a tensor that has the rows\' shape, '
-                f'as the first has, and "n" for a value for each column, {len(tensors)} in all'
+                'as the first has, "n" for a value for each column, "*rows 1", or "*rows" without '
+                'that dimension, for a value for each row, and "()" or "1" for one number, '
+                f"{len(tensors)} in all"
             )
-        return [name for name, shape in zip(tensors, given, strict=True) if shape == "n"]
+        return {name: shape for name, shape in found.items() if shape != ELEMENTS}
 
 
 def read(place: str, shapes: str | None = None) -> Definition:
@@ -141,7 +156,10 @@ def read(place: str, shapes: str | None = None) -> Definition:
         )
     source = source_of(function, file)
     copy = carried(source, name, file)
-    return Definition(place, file, function, schema, source, copy, dtypes, result_dtypes, shapes)
+    said = shapes_of(function, [a.name for a in schema.tensors])
+    return Definition(
+        *(place, file, function, schema, source, copy, dtypes, result_dtypes, said), shapes
+    )
 
 
 def run(file: Path) -> types.ModuleType:
@@ -273,6 +291,18 @@ def dtypes_of(
 
     found = {tensor: name(hints[tensor], f"'{tensor}'") for tensor in tensors}
     return {k: v for k, v in found.items() if v}, [name(hint, "a result") for hint in results]
+
+
+def shapes_of(function: Callable[..., Any], tensors: Sequence[str]) -> dict[str, str]:
+    """The shapes that annotations say, as Annotated[Tensor, "*rows 1"] does; not other texts."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    found = {}
+    for name in tensors:
+        texts = [m for m in getattr(hints[name], "__metadata__", ()) if isinstance(m, str)]
+        shapes = [shape for text in texts if (shape := " ".join(text.split())) in SHAPES]
+        if shapes:
+            found[name] = shapes[0]
+    return found
 
 
 def result_text(hint: Any, place: str) -> str:

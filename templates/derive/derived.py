@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
-from .definition import IN_PLACE, RESULT, Definition, in_a_line
+from .definition import COLUMNS, IN_PLACE, RESULT, SINGLE, Definition, in_a_line
 from .differentiate import gradients
-from .graph import ELEMENT, ROW, Node, add, is_const, make, plus, tensor_argument
+from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
 from .refusal import NotDerived, line_of, line_of_error, taken
 from .rows_operations import PICKED, as_found, with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
-from .trace import Index, Traced, trace
+from .trace import Index, Traced, argument_of, trace
 from .variant import Result, Variant, looks_at_rows, of_dtype, with_numbers
 from .vocabulary import MAKING, unknown
 
@@ -58,11 +58,11 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
         for flags in itertools.product((True, False), repeat=len(optional))
     ]
     is_row_wise = is_of_rows(definition, given, switches)
-    columns = columns_of(definition, is_row_wise)
+    shapes = other_shapes(definition, is_row_wise)
     variants: list[Variant] = []
     for names in given:
         results = variants[0].results if variants else None
-        variants.append(derive_variant(definition, names, switches, columns, factored, results))
+        variants.append(derive_variant(definition, names, switches, shapes, factored, results))
     if any(shapes_of(v.results) != shapes_of(variants[0].results) for v in variants):
         raise another_shape(definition)
     if is_row_wise:
@@ -98,57 +98,69 @@ def is_of_rows(
     definition: Definition, given: Sequence[Sequence[str]], switches: Sequence[str]
 ) -> bool:
     """Whether the definition looks at whole rows, in one of its cases at least."""
-    # Of a row-wise function these have a value for each column, and their shape says so.
-    columns = [name for name in definition.columns if name not in definition.dtypes]
-    columns = columns if definition.shapes is None else []
+    # Of a row-wise function these have another shape, and say so. An elementwise one may call a
+    # tensor as if it had.
+    shapes = definition.other_shapes
+    check_dtypes(definition, {n: shape for n, shape in shapes.items() if shape != COLUMNS})
+    shapes = {n: shape for n, shape in shapes.items() if n not in definition.dtypes}
     for names, values in itertools.product(
         given, itertools.product((True, False), repeat=len(switches))
     ):
         tensors, absent = definition.tensors(names)
         constants = dict.fromkeys(absent) | dict(zip(switches, values, strict=True))
-        results, _ = traced(definition, tensors, constants, columns)
+        results, _ = traced(definition, tensors, constants, shapes)
         if looks_at_rows([result.node for result in results]):
             return True
     return False
 
 
-def columns_of(definition: Definition, is_row_wise: bool) -> list[str]:
-    """The tensors with a value for each column."""
+def other_shapes(definition: Definition, is_row_wise: bool) -> dict[str, str]:
+    """Of the tensors that have not the rows' shape."""
+    shapes = definition.other_shapes
     if is_row_wise:
-        for name in definition.columns:
-            if dtype := definition.dtypes.get(name):
-                raise NotDerived(
-                    f"{definition.place}: it looks at whole rows, and '{name}' is {dtype} and has "
-                    "a value for each column: these have the dtype of the rows; make it a Tensor, "
-                    "of zeros and ones for a mask, or give it the rows' shape and another name"
-                )
+        check_dtypes(definition, shapes)
         if "columns" in (a.name for a in definition.schema.arguments):
             raise taken("the argument's name 'columns'")
-        return definition.columns
-    if definition.shapes is not None:
+        return shapes
+    is_said = "--shapes" if definition.shapes is not None else "a shape in an annotation"
+    if definition.shapes is not None or definition.said_shapes:
         raise NotDerived(
             f"{definition.place}: it is elementwise, of tensors that broadcast as they are given; "
-            "--shapes is for functions that look at whole rows: leave it out"
+            f"{is_said} is for functions that look at whole rows: leave it out"
         )
-    return []
+    return {}
+
+
+def check_dtypes(definition: Definition, shapes: Mapping[str, str]) -> None:
+    """Refuses tensors of other shapes than the rows', and other dtypes."""
+    for name, shape in shapes.items():
+        if dtype := definition.dtypes.get(name):
+            what = f"has a value for each {'column' if shape == COLUMNS else 'row'}"
+            raise NotDerived(
+                f"{definition.place}: it looks at whole rows, and '{name}' is {dtype} and "
+                f"{'is one number' if shape in SINGLE else what}: these have the dtype of the "
+                "rows; make it a Tensor, of zeros and ones for a mask, or give it the rows' shape "
+                "and another name"
+            )
 
 
 def derive_variant(
     definition: Definition,
     given: Sequence[str],
     switches: Sequence[str],
-    columns: Sequence[str],
+    shapes: Mapping[str, str],
     factored: bool,
     called_as: Sequence[Result] | None = None,
 ) -> Variant:
     tensors, absent = definition.tensors(given)
-    columns = [name for name in columns if name in tensors]
+    columns = [name for name in tensors if shapes.get(name) == COLUMNS]
+    rows = {n: shapes[n] for n in tensors if n in shapes and n not in columns}
     names: dict[Node, str] = {}
     cases: list[list[Result]] = []
 
     def leaf(values: Mapping[str, bool]) -> Leaf:
         constants = {**values, **dict.fromkeys(absent)}
-        traces, found = traced_alike(definition, tensors, constants, columns)
+        traces, found = traced_alike(definition, tensors, constants, shapes)
         names.update({n: name for n, name in found.items() if n not in names})
         cases.append(
             [
@@ -168,10 +180,7 @@ def derive_variant(
     floating = [k for k, result in enumerate(results) if not result.dtype]
     given_gradients = [results[k].leaf for k in floating]
     dtypes = {n: dtype for n, dtype in definition.dtypes.items() if n in tensors}
-    arguments = [
-        make("column", value=n) if n in columns else tensor_argument(n, dtypes.get(n, ""))
-        for n in tensors
-    ]
+    arguments = [argument_of(n, shapes.get(n, ""), dtypes.get(n, "")) for n in tensors]
     added, of = (add, with_variances) if factored else (plus, tuple)
     names = {of([node])[0]: name for node, name in names.items()} | names
     found = each(
@@ -192,7 +201,7 @@ def derive_variant(
         found,
     )
     variant = Variant(
-        tensors, absent, results, forward, found, names, columns=columns, dtypes=dtypes
+        *(tensors, absent, results, forward, found, names, columns, rows), dtypes=dtypes
     )
     if not isinstance(forward, Branch) and len(forward) == 1:
         assert not isinstance(found, Branch)
@@ -277,10 +286,10 @@ def traced_alike(
     definition: Definition,
     tensors: list[str],
     constants: Mapping[str, object],
-    columns: Sequence[str] = (),
+    shapes: Mapping[str, str],
 ) -> tuple[tuple[Traced, ...], dict[Node, str]]:
     """A trace that is the same with other numbers, and of other dtypes."""
-    given = (definition, tensors, constants, columns)
+    given = (definition, tensors, constants, shapes)
     results, found = traced(*given)
     for name in numbers_for(definition):
         for values in NUMBERS[1:]:
@@ -363,7 +372,7 @@ def traced(
     definition: Definition,
     tensors: list[str],
     constants: Mapping[str, object],
-    columns: Sequence[str] = (),
+    shapes: Mapping[str, str] = {},
     dtype: torch.dtype = DTYPES[0],
     changed: Mapping[str, tuple[float, float, int]] | None = None,
     is_carried: bool = False,
@@ -373,7 +382,7 @@ def traced(
     file = function.__code__.co_filename
     try:
         dtypes = definition.dtypes
-        result, names = trace(function, tensors, numbers, constants, dtype, file, columns, dtypes)
+        result, names = trace(function, tensors, numbers, constants, dtype, file, shapes, dtypes)
     except NotDerived:
         raise
     except Exception as error:

@@ -8,6 +8,7 @@ is multiplied by zero and dropped.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -294,14 +295,27 @@ class Product:
     def unsigned(self, coefficient: list[Node]) -> Node:
         of_row = Product(
             1.0,
-            [n for n in self.above if not n.extent & COLUMN],
-            [n for n in self.below if not n.extent & COLUMN],
+            [n for n in self.above if not (n.extent & COLUMN or of_argument(n))],
+            [n for n in self.below if not (n.extent & COLUMN or of_argument(n))],
         )
         above, below = without(self.above, of_row.above), without(self.below, of_row.below)
         if above and any(n.extent == ROW for n in of_row.above):
             # What a row has in common is one factor, which is computed once.
             return make("mul", quotient(above, below), of_row.unsigned(coefficient))
         return quotient([*coefficient, *self.above], self.below)
+
+
+@functools.cache
+def of_argument(node: Node) -> bool:
+    """Whether it depends on an argument that has a value for each row.
+
+    Its derivatives of rows without elements are sums of none, which are 0, whatever else is a
+    factor of these and has one value for the row, as the mean does, which is NaN: that has to stand
+    inside of the sums.
+    """
+    if node.op == "row":
+        return not node.is_gradient
+    return bool(node.extent & ROW) and any(map(of_argument, node.args))
 
 
 def quotient(above: Sequence[Node], below: Sequence[Node]) -> Node:
@@ -427,7 +441,7 @@ def row_sum(node: Node) -> Node:
     x = product(node)
     above = [n for n in x.above if not n.extent & COLUMN]
     below = [n for n in x.below if not n.extent & COLUMN]
-    if not any(n.extent & COLUMN for n in x.above):
+    if not any(n.extent & COLUMN for n in x.above) or any(map(of_argument, [*above, *below])):
         return make("row_sum", node)
     inner = Product(1.0, without(x.above, above), without(x.below, below)).node()
     return multiply(Product(x.coefficient, above, below).node(), make("row_sum", inner))

@@ -36,7 +36,7 @@ def ops_file(plan: Plan) -> str:
         imports.append("import torch.nn.functional as F")
     ours = ["checks", *(["real_math"] if "real_math" in called else []), "registration"]
     imports.append(f"from extension_cpp import {', '.join(ours)}")
-    if plan.variants[0].columns:
+    if any(map(plan.has_columns, [op.name for op in plan.declared])):
         imports.append("from extension_cpp.batching import with_columns")
     if helpers := [name for name in ("stand_in", "to_sum") if f"{name}(" in text]:
         imports.append(f"from extension_cpp.broadcasting import {', '.join(helpers)}")
@@ -151,7 +151,8 @@ def returned_tensors(plan: Plan) -> str:
         text += " The gradient of an input that was broadcast is a deterministic sum, accumulated "
         text += "in float32 (float64 for float64)."
     first = plan.variants[0]
-    if columns := [name for name in first.columns if name in first.computed]:
+    summed = [*first.columns, *first.single]
+    if columns := [name for name in summed if name in first.computed]:
         named = " and ".join(f"`{name}`" for name in columns)
         text += f" The gradient{'s' if len(columns) > 1 else ''} of {named} "
         text += "are deterministic sums" if len(columns) > 1 else "is a deterministic sum"
@@ -234,6 +235,10 @@ def description(plan: Plan, a: Argument) -> str:
             else ""
         )
         text = f"a value for each column, `(columns,)`; dtype and device of `{main}`{otherwise}."
+    elif shape := plan.variants[0].rows.get(a.name):
+        shown = {"*rows 1": "(..., 1)", "*rows": "(...)", "1": "(1,)", "()": "()"}[shape]
+        what = "one number" if a.name in plan.variants[0].single else "a value for each row"
+        text = f"{what}, `{shown}`; dtype and device of `{main}`."
     elif plan.is_of_rows and a.name == main:
         text = "`(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or "
         text += "CUDA."
@@ -376,7 +381,8 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     call = f"{function}({', '.join(given)})"
     conditions = {name: given_where(plan, variant, name) for name in variant.computed}
     shaped = [of_shape(plan, operator, name) for name in operator.unread]
-    if not any(conditions.values()) and (
+    is_summed = any(name in variant.single for name in operator.results)
+    if not (is_summed or any(conditions.values())) and (
         plan.tensors == operator.results == variant.computed == names
         or (names[:1] == operator.results and not results.keys() - {*names[:1]})
     ):
@@ -384,7 +390,8 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
         return [*shaped, f"return {call}{nones}"]
     others = [*plan.tensors, *(str(result.gradient) for result in plan.results)]
     gradients = all_free({name: f"grad_{name}" for name in operator.results}, others)
-    for name, gradient in gradients.items():
+    of_rows = {name: summed_over_rows(operator, name, g) for name, g in gradients.items()}
+    for name, gradient in of_rows.items():
         if name in results:
             results[name] = f"{results[name]} if {name} is None else {gradient}"
         else:
@@ -394,6 +401,15 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     targets = unpacked([*gradients.values()]) if is_tuple else gradients[operator.results[0]]
     values = [results.get(name, "None") for name in names]
     return [*shaped, f"{targets} = {call}", f"return {', '.join(values)}"]
+
+
+def summed_over_rows(operator: Backward, name: str, gradient: str) -> str:
+    """The gradient of a tensor of one number, of those that the backward operator returns."""
+    shape = operator.variant.single.get(name)
+    if shape is None:
+        return gradient
+    whole = f"{gradient}.sum().to({operator.gradients[0]}.dtype)"
+    return f"{whole}.reshape(1)" if shape == "1" else whole
 
 
 def needs_shapes(plan: Plan) -> bool:
@@ -467,6 +483,7 @@ def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: b
     return python_text.function(
         *(name, parameters, body, names, spelling),
         like=plan.main,
+        unsqueezed=variant.squeezed,
         otherwise=variant.otherwise,
         of_rows=[
             *(".squeeze(-1)" if r.is_squeezed else "" for r in plan.results),
@@ -485,7 +502,12 @@ def backward_in_torch(backward: Backward) -> str:
         *formula,
         like=backward.like,
         otherwise={n: k for n, k in variant.otherwise.items() if n in backward.tensors},
-        unsqueezed=[r.gradient for r in backward.differentiated if r.is_squeezed],
+        unsqueezed=[
+            *(r.gradient for r in backward.differentiated if r.is_squeezed),
+            *(name for name in variant.squeezed if name in backward.tensors),
+        ],
+        of_rows=variant.shapes_of_rows(backward.results),
+        is_backward=True,
         summed_to={n: n in variant.passed_on for n in backward.results} if backward.sums else None,
     )
     return f"{FOUND_AGAIN}\n{text}" if variant.statistics else text

@@ -26,9 +26,9 @@ IN_CPP = words(
 )
 IN_ROWS = words(
     """
-    PerElement Row RowColumns RowElements RowValues T acc_t backend known of_row per_column
-    per_element per_row row row_columns row_elements row_values rowwise rowwise_with_column_sums
-    values write write_per_row
+    PerElement Row RowColumns RowElements RowValues T acc_t backend known of_row one_number
+    per_column per_element per_row row row_columns row_elements row_values rowwise
+    rowwise_with_column_sums values write write_per_row
     """
 )
 
@@ -44,7 +44,7 @@ STATISTIC = "*rows:sum"
 def shape_in_rows(variant: Variant, name: str) -> str:
     if name in variant.statistics:
         return STATISTIC
-    shape = "n" if name in variant.columns else "*rows n"
+    shape = "n" if name in variant.columns else variant.rows.get(name, "*rows n")
     return of_dtype(shape, variant.dtypes.get(name, ""))
 
 
@@ -151,7 +151,10 @@ class Backward(Declared):
         variant = self.variant
         given = [result.shape for result in variant.differentiated]
         given += [shape_in_rows(variant, n) for n in variant.saved]
-        results = [shape_in_rows(variant, n) for n in variant.computed]
+        results = [
+            STATISTIC if n in variant.single else shape_in_rows(variant, n)
+            for n in variant.computed
+        ]
         return f"{', '.join(given)} -> {', '.join(results)}"
 
     @property
@@ -164,7 +167,8 @@ class Backward(Declared):
     def rows(self) -> list[str]:
         """Those with a value for each row."""
         of_row = [str(r.gradient) for r in self.variant.differentiated if r.of_row]
-        return of_row + [n for n in self.variant.saved if n in self.variant.statistics]
+        others = {*self.variant.statistics, *self.variant.rows}
+        return of_row + [n for n in self.variant.saved if n in others]
 
     @property
     def like(self) -> str:
@@ -268,8 +272,8 @@ class Plan:
         self.summary = text or f"Computes {self.formula}."
 
     def has_columns(self, name: str) -> bool:
-        """Whether an operator has parameters, or sums, for columns."""
-        columns = set(self.variants[0].columns)
+        """Whether an operator has parameters, or sums, for columns, or that are one number."""
+        columns = {*self.variants[0].columns, *self.variants[0].single}
         if name == self.name:
             return bool(columns)
         (called,) = [b for b in self.backwards if b.name == name]

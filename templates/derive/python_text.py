@@ -169,6 +169,7 @@ def function(
     otherwise: Mapping[str, int] | None = None,
     of_rows: Sequence[str | None] = (),
     summed_to: Mapping[str, bool] | None = None,
+    is_backward: bool = False,
 ) -> str:
     """A function of tensors and numbers.
 
@@ -185,6 +186,7 @@ def function(
             and where it is None, it is expanded.
         summed_to: the tensors to whose shapes the results are summed, one for each; and whether
             there is no such result where the tensor is None.
+        is_backward: whether the results are gradients.
 
     Raises:
         NotDerived: an argument is called as what the function calls.
@@ -201,7 +203,8 @@ def function(
         lines.append(f"columns = columns or {like}.shape[-1:]")
         parameters = [*parameters, "columns=None"]
     lines += statements(
-        body, names, spelling, like, [*parameters, "columns"], of_rows, summed_to or {}
+        *(body, names, spelling, like, [*parameters, "columns"], of_rows, summed_to or {}),
+        divides_by_zero=bool(of_rows) and not is_backward,
     )
     text = "\n".join(
         [f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in lines), ""]
@@ -219,21 +222,23 @@ def statements(
     taken: Sequence[str],
     of_rows: Sequence[str | None],
     summed_to: Mapping[str, bool],
+    divides_by_zero: bool,
 ) -> list[str]:
     if isinstance(body, Branch):
-        yes = statements(body.yes, names, spelling, like, taken, of_rows, summed_to)
+        rest = (names, spelling, like, taken, of_rows, summed_to, divides_by_zero)
         return [
             f"if {spelling[body.switch]}:",
-            *(f"    {line}" for line in yes),
-            *statements(body.no, names, spelling, like, taken, of_rows, summed_to),
+            *(f"    {line}" for line in statements(body.yes, *rest)),
+            *statements(body.no, *rest),
         ]
     printer = Printer(Python(spelling, like), names, taken)
     lines = []
     if any(node.op == "cols" for node in in_order(body)):
         printer.taken.add("max")
         printer.bound[cols()] = printer.fresh("cols")
-        # Of rows without columns gradients have no elements; the forward divides by zero.
-        number = f"{like}.shape[-1]" if of_rows else f"max(1, {like}.shape[-1])"
+        # Of rows without columns gradients have no elements, or are sums of none; the forward
+        # divides by zero.
+        number = f"{like}.shape[-1]" if divides_by_zero else f"max(1, {like}.shape[-1])"
         lines.append(f"{printer.bound[cols()]} = {number}")
     text = printer.text(body)
     lines += [f"{name} = {expression}" for _, name, expression in text.statements]
@@ -256,6 +261,9 @@ def statements(
 def whole(node: Node, result: str, like: str, of_rows: str | None) -> str:
     """A result that has the shape of the tensor that it is like, or of a sum."""
     if node.is_number and node.op != "col_sum":
+        if of_rows is not None:
+            shape = f"{like}.shape[:-1]" if of_rows else f"(*{like}.shape[:-1], 1)"
+            return f"{like}.new_full({shape}, {result})"
         if is_const(node, 0):
             return f"torch.zeros_like({like})"
         return f"torch.full_like({like}, {result})"

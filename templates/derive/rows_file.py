@@ -5,7 +5,7 @@ Where switches choose, each of the formulas has a functor of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from naming import camel
 
@@ -20,14 +20,15 @@ from .rows_text import RowFunctor, Tensors
 
 def functors(plan: Plan) -> list[str]:
     first = plan.variants[0]
-    elements = [name for name in first.own if name not in first.columns]
+    elements = [n for n in first.own if n not in first.columns and n not in first.rows]
     of_row = [m for m, r in zip(plan.members, plan.results, strict=True) if r.of_row]
     statistics = plan.statistic_members
     members, of_row = [*plan.members, *statistics], [*of_row, *statistics]
     found = []
     for suffix, leaf in cases(forward_body(plan)):
         struct, of = plan.struct(first) + suffix, formula(plan, leaf)
-        tensors = Tensors(plan.tensors, elements, [], first.columns, first.dtypes)
+        given = (plan.tensors, elements, [*first.rows], first.columns, first.dtypes)
+        tensors = Tensors(*given, first.single)
         found.append(functor(struct, of, members, of_row, tensors, statistics))
     for backward in plan.backwards:
         found += backward_functors(plan, backward)
@@ -38,12 +39,12 @@ def backward_functors(plan: Plan, backward: Backward) -> list[str]:
     variant = backward.variant
     columns = [name for name in variant.saved if name in variant.columns]
     members = [f"grad_{name}" for name in variant.computed]
+    of_row = [f"grad_{name}" for name in variant.computed if name in variant.rows]
     given = (backward.tensors, backward.elements, backward.rows, columns)
-    tensors = Tensors(*given, variant.dtypes)
+    tensors = Tensors(*given, variant.dtypes, variant.single)
+    wide = [*plan.statistics, *(f"grad_{name}" for name in variant.single)]
     return [
-        functor(
-            *(backward.struct + suffix, formula(plan, leaf), members, [], tensors), plan.statistics
-        )
+        functor(*(backward.struct + suffix, formula(plan, leaf), members, of_row, tensors), wide)
         for suffix, leaf in cases(backward_body(backward))
     ]
 
@@ -53,7 +54,10 @@ def forward_body(plan: Plan) -> Body:
 
 
 def backward_body(backward: Backward) -> Body:
-    return each(summed_together, lowered(backward.variant.of_kernel))
+    variant = backward.variant
+    return each(
+        lambda leaf: summed_together(leaf, variant.computed_of_rows), lowered(variant.of_kernel)
+    )
 
 
 def formula(plan: Plan, leaf: Leaf) -> Formula:
@@ -78,7 +82,7 @@ def functor(
 
 def hosts(plan: Plan) -> list[str]:
     first, count = plan.variants[0], plan.returns
-    tensors = [as_given(plan, name) for name in plan.tensors]
+    tensors = [as_given(plan, name, first.rows) for name in plan.tensors]
 
     def call(suffix: str, leaf: Leaf) -> str:
         template = f"rowwise<{plan.struct(first)}{suffix}{f', {count}' if count > 1 else ''}>"
@@ -106,7 +110,7 @@ def backward_host(plan: Plan, backward: Backward) -> str:
     return backward.host_in_cpp(chosen_call(plan, backward_body(backward), call))
 
 
-def as_given(plan: Plan, name: str, rows: Sequence[str] = ()) -> str:
+def as_given(plan: Plan, name: str, rows: Collection[str]) -> str:
     """A tensor as an argument of rowwise()."""
     first = plan.variants[0]
     if name in first.columns:
@@ -115,6 +119,8 @@ def as_given(plan: Plan, name: str, rows: Sequence[str] = ()) -> str:
         return f"per_column({plan.in_cpp[name]}{otherwise})"
     if name in first.dtypes:
         return f"per_element({plan.in_cpp[name]})"
+    if name in first.single:
+        return f"one_number({plan.in_cpp[name]})"
     return f"per_row({plan.in_cpp[name]})" if name in rows else plan.in_cpp[name]
 
 

@@ -8,9 +8,21 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
-from .graph import COLUMN, Node, cols, const, in_order, is_const, make, rewritten, row_sum, where
+from .graph import (
+    COLUMN,
+    Node,
+    cols,
+    const,
+    in_order,
+    is_const,
+    make,
+    replaced,
+    rewritten,
+    row_sum,
+    where,
+)
 from .operations import WHOLE, Form, define
 from .refusal import NotDerived, refuse
 
@@ -99,18 +111,34 @@ def passes_before(x: Node) -> int:
     return max((passes_before(arg) + (arg.op in PASSES) for arg in x.args), default=0)
 
 
-def summed_together(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Lowered expressions with their sums in fewer passes, for what only elements are made of.
+def summed_together(nodes: Sequence[Node], rows: Container[int] = ()) -> tuple[Node, ...]:
+    """Lowered expressions with their sums in fewer passes.
 
-    Of a row without elements it is 0 / 0 where a sum is 0.
+    Of a row without elements they are 0 / 0 where a sum is 0: of no matter to elements.
+
+    Args:
+        nodes: the expressions.
+        rows: which of them there is one of for a row, and is what its sums are.
     """
 
     def rule(op: str, args: tuple[Node, ...]) -> Node | None:
         if op != "row_sum":
             return None
+        if not args[0].extent & COLUMN:
+            return make("mul", cols(), *args)
         return mean_under_softmax(*args) or apart_from_the_row(*args)
 
-    return rewritten(nodes, rule)
+    def of_row(node: Node) -> Node:
+        sums = {part for part in in_order([node]) if part.op == "row_sum"}
+        outermost = [part for part in in_order([node], sums) if part in sums]
+        by = {}
+        for part, new in zip(outermost, rewritten(outermost, rule), strict=True):
+            is_sum = new.op == "row_sum" or not part.args[0].extent & COLUMN
+            by[part] = new if is_sum else where(make("eq", cols(), const(0)), 0, new)
+        return replaced([node], by)[0]
+
+    found = rewritten(nodes, rule)
+    return tuple(of_row(nodes[k]) if k in rows else node for k, node in enumerate(found))
 
 
 define("row_sum", method(f"sum({KEPT})"), None, lambda g, out, x: (g,), word="sum")

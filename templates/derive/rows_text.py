@@ -6,7 +6,7 @@ the row. What there is one of for a row is computed between the passes; the rest
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .cpp_text import Cpp, divisors
@@ -74,6 +74,7 @@ class Tensors:
         rows: those with a value for each row.
         columns: those with a value for each column.
         dtypes: of the others, which have a value for each element and a dtype of their own.
+        single: those of the rows that have one value for all.
     """
 
     all: Sequence[str]
@@ -81,6 +82,7 @@ class Tensors:
     rows: Sequence[str]
     columns: Sequence[str]
     dtypes: Mapping[str, str]
+    single: Collection[str]
 
 
 class RowFunctor:
@@ -153,7 +155,8 @@ class RowFunctor:
         for name in self.tensors.all:
             spelled = self.spelling[name]
             if name in self.tensors.rows:
-                lines.append(f"const {self.type_of(name)}* {spelled};  // [rows]")
+                count = "1" if name in self.tensors.single else "rows"
+                lines.append(f"const {self.type_of(name)}* {spelled};  // [{count}]")
             elif name in self.columns:
                 lines.append(f"backend::Parameter<T> {spelled};  // [cols]")
             elif name in self.others:
@@ -168,12 +171,17 @@ class RowFunctor:
         """What is read of the tensors for rows, ahead of the row."""
         if not self.read:
             return []
-        values = [
-            f"{name}[row]" if self.type_of(each) == "A" else f"static_cast<A>({name}[row])"
+        places = [
+            f"*{name}" if each in self.tensors.single else f"{name}[row]"
             for each, name in ((each, self.spelling[each]) for each in self.read)
         ]
+        values = [
+            place if self.type_of(each) == "A" else f"static_cast<A>({place})"
+            for each, place in zip(self.read, places, strict=True)
+        ]
+        row = "row" if any("[row]" in place for place in places) else "/*row*/"
         return [
-            f"HOST_DEVICE Values<A, {len(values)}> row_values(int64_t row) const "
+            f"HOST_DEVICE Values<A, {len(values)}> row_values(int64_t {row}) const "
             f"{{ return {{{', '.join(values)}}}; }}",
             "",
         ]
@@ -214,6 +222,7 @@ class RowFunctor:
 
     def one_call(self) -> list[str]:
         self.find([*self.results.values()], [self.results[name] for name in self.written])
+        self.write_per_row()
         self.write(self.outer)
         return [
             *self.row_values(),
@@ -224,9 +233,12 @@ class RowFunctor:
 
     def two_calls(self) -> list[str]:
         self.find(self.computed, [])
+        self.write_per_row()
         # Integers are made again: what is kept is of one type.
         self.outer.bound = {n: name for n, name in self.outer.bound.items() if not n.integer}
-        kept = [n for n in in_order(self.computed, self.outer.bound) if n in self.outer.bound]
+        written = [node for name, node in self.results.items() if name not in self.of_row]
+        written += self.terms
+        kept = [n for n in in_order(written, self.outer.bound) if n in self.outer.bound]
         values = [
             f"A({self.outer.bound[node]})" if node.is_bool else self.outer.bound[node]
             for node in kept
@@ -416,10 +428,12 @@ class RowFunctor:
     def written(self) -> list[str]:
         return [name for name in self.results if name not in self.of_row]
 
-    def write(self, printer: Printer) -> None:
+    def write_per_row(self) -> None:
         for name in self.of_row:
-            value = printer.expression(self.results[name])
+            value = self.outer.expression(self.results[name])
             self.lines.append(f"write_per_row(row, {name}, {value});")
+
+    def write(self, printer: Printer) -> None:
         written = [self.results[name] for name in self.written]
         if written:
             targets = ", ".join(self.written)

@@ -11,7 +11,7 @@ from naming import all_free
 from .definition import meanings
 from .graph import INTEGERS
 from .ops_file import in_torch
-from .plan import Plan
+from .plan import Plan, shape_in_rows
 from .python_text import MODULES, called
 from .refusal import taken
 from .verify import FLOAT32, INTEGER_RANGES, MANY_ROWS, MASK, NO_HALF, RANGES
@@ -109,8 +109,10 @@ def is_bounded(plan: Plan) -> bool:
 
 
 def sample_function(plan: Plan) -> str:
-    columns = plan.variants[0].columns
-    shapes = ["shape[-1:]" if name in columns else "shape" for name in plan.tensors]
+    first = plan.variants[0]
+    others = {"*rows": "shape[:-1]", "*rows 1": "(*shape[:-1], 1)", "n": "shape[-1:]"}
+    others |= {"()": "()", "1": "(1,)"}
+    shapes = [others.get(shape_in_rows(first, name), "shape") for name in plan.tensors]
     calls = [sample(plan, shapes)]
     # What is made before a call, for it.
     masks = masks_with_ones(plan, shapes)
@@ -158,11 +160,12 @@ def masks_with_ones(plan: Plan, shapes: Sequence[str]) -> list[str]:
 
 def masks_of(plan: Plan) -> dict[str, str]:
     """The variables of those that are made before a call."""
-    verified = plan.verified
+    verified, rows = plan.verified, plan.variants[0].rows
     masks = [
         name
         for name in plan.tensors
-        if name in verified.needed or (verified.needs_ones and verified.ranges[name] == MASK)
+        if name in verified.needed
+        or (verified.needs_ones and verified.ranges[name] == MASK and name not in rows)
     ]
     return all_free({name: name for name in masks}, ["make", "shape", "Sample"])
 

@@ -9,7 +9,7 @@ import inspect
 import math
 import operator
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType, ModuleType
 from typing import Any
 from unittest import mock
@@ -19,11 +19,13 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .at_ties import passes_bounds
+from .definition import COLUMNS
 from .graph import (
     COLUMN,
     COMPARISONS,
     FLOAT8,
     INTEGERS,
+    NUMBER,
     ROW,
     Node,
     cols,
@@ -66,7 +68,8 @@ class Traced(Tensor):
         node: what one element of it is.
         is_own: whether the definition made it, so that it may be written to.
         is_squeezed: whether it has a value for each row, and no dimension for the columns.
-        extent: of its shape, which may be more than the node's, as that of zeros_like is.
+        extent: of its shape, which may be more than the node's, as that of zeros_like is, or
+            nothing, as that of a tensor of one number without dimensions.
         counts: the dtype of integers to which a mask was converted, of which the node is 0 or 1.
     """
 
@@ -88,10 +91,12 @@ class Traced(Tensor):
         raise unknown("__iter__")
 
     @staticmethod
-    def of(node: Node, is_own: bool = True, is_squeezed: bool = False, extent: int = 0) -> Traced:
+    def of(
+        node: Node, is_own: bool = True, is_squeezed: bool = False, extent: int | None = None
+    ) -> Traced:
         tensor = torch.empty(0).as_subclass(Traced)
         tensor.node, tensor.is_own, tensor.is_squeezed = node, is_own, is_squeezed
-        tensor.extent = node.extent | extent
+        tensor.extent = node.extent if extent is None else extent
         return tensor
 
 
@@ -457,9 +462,14 @@ def common_squeeze(operands: Sequence[Any]) -> bool:
     tensors = [a for a in operands if isinstance(a, Traced) and a.extent]
     squeezed = [a for a in tensors if a.is_squeezed]
     if squeezed and len(squeezed) < len(tensors):
+        arguments = [a.node.value for a in tensors if a.node.op == "tensor" and not a.is_squeezed]
+        or_say = "".join(
+            f', or say that it has a value for each row, {name}: Annotated[Tensor, "*rows"]'
+            for name in arguments[:1]
+        )
         raise refuse(
             "a value for each row without a dimension for the columns meets one that has it",
-            instead="reduce with keepdim=True",
+            instead=f"reduce with keepdim=True{or_say}",
         )
     return bool(squeezed)
 
@@ -889,6 +899,13 @@ class Names:
         return self.look
 
 
+def argument_of(name: str, shape: str, dtype: str) -> Node:
+    """A tensor of the definition, of the rows' shape or another."""
+    if not shape:
+        return tensor_argument(name, dtype)
+    return make("column" if shape == COLUMNS else "row", value=name)
+
+
 def trace(
     function: Callable[..., Any],
     tensors: list[str],
@@ -896,7 +913,7 @@ def trace(
     constants: Mapping[str, Any],
     dtype: torch.dtype,
     file: str,
-    columns: Collection[str] = (),
+    shapes: Mapping[str, str] = {},
     dtypes: Mapping[str, str] = {},
 ) -> tuple[Any, dict[Node, str]]:
     """What a definition returns, and the names that it gives to parts of it.
@@ -908,14 +925,15 @@ def trace(
         constants: the rest: switches, and tensors that are None.
         dtype: that the tensors say they have.
         file: of the definition.
-        columns: the tensors that have a value for each column.
+        shapes: of the tensors that have not the rows' shape.
         dtypes: of the tensors that have one of their own.
     """
     arguments: dict[str, Any] = dict(constants)
     for name in tensors:
-        column = make("column", value=name)
-        node = column if name in columns else tensor_argument(name, dtypes.get(name, ""))
-        arguments[name] = Traced.of(node, is_own=False)
+        shape = shapes.get(name, "")
+        node = argument_of(name, shape, dtypes.get(name, ""))
+        extent = NUMBER if shape == "()" else None
+        arguments[name] = Traced.of(node, False, shape == "*rows", extent)
     for name, value in numbers.items():
         node = make("number", value=name)
         if isinstance(value, int):

@@ -72,6 +72,8 @@ class Variant:
         gradients: one for each tensor.
         names: that the definition has for parts of them.
         columns: the tensors with a value for each column, of a row-wise definition.
+        rows: the shapes of those with a value for each row, and of those that are one number for
+            all of them.
         otherwise: the numbers that optional ones of these count as where they are None. This
             variant is all that is printed then.
         statistics: of rows, by their names: what the forward returns besides, for the backward.
@@ -86,6 +88,7 @@ class Variant:
     gradients: Body
     names: dict[Node, str] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
+    rows: dict[str, str] = field(default_factory=dict)
     otherwise: dict[str, int] = field(default_factory=dict)
     statistics: dict[str, Node] = field(default_factory=dict)
     with_statistics: Body = ()
@@ -129,7 +132,7 @@ class Variant:
         found = saved_tensors(used, self.tensors_and_statistics)
         # Of results for each row it needs to know how long rows are.
         of_rows = all(result.of_row for result in self.differentiated)
-        others = {*self.columns, *self.statistics, *self.dtypes}
+        others = {*self.columns, *self.rows, *self.statistics, *self.dtypes}
         if of_rows and self.computed and not {*found} - others:
             return [self.own[0], *found]
         return found
@@ -140,9 +143,8 @@ class Variant:
         return {
             name: result.gradient
             for result in self.results
-            for name in (
-                [] if result.of_row or result.dtype else self.whose_gradient_is(result.leaf)
-            )
+            for name in ([] if result.dtype else self.whose_gradient_is(result.leaf))
+            if not result.of_row or self.rows.get(name) == result.shape
         }
 
     @property
@@ -161,6 +163,27 @@ class Variant:
             for k, name in enumerate(self.tensors)
             if all(leaf[k] is node for leaf in leaves(self.gradients))
         ]
+
+    @property
+    def computed_of_rows(self) -> list[int]:
+        """Which of these the kernel has one value of for each row."""
+        return [k for k, name in enumerate(self.computed) if name in self.rows]
+
+    @property
+    def squeezed(self) -> list[str]:
+        """The tensors with a value for each row, and no dimension for the columns."""
+        return [name for name, shape in self.rows.items() if shape == "*rows"]
+
+    @property
+    def single(self) -> dict[str, str]:
+        """The shapes of the tensors of one number, whose gradient is a sum of one for each row."""
+        return {name: shape for name, shape in self.rows.items() if "*" not in shape}
+
+    def shapes_of_rows(self, names: Sequence[str]) -> list[str | None]:
+        """What becomes of gradients for each row, as python_text.py takes it."""
+        kept = [name for name, shape in self.rows.items() if shape == "*rows 1"]
+        ends = {name: "" if name in kept else ".squeeze(-1)" for name in self.rows}
+        return [ends.get(name) for name in names] if ends else []
 
     @property
     def backward(self) -> Body:

@@ -202,8 +202,12 @@ class Checked:
         of_rows = [*[None] * len(variant.results), *[""] * len(variant.statistics)]
         self.lowered_forward = self.compiled(lowered(variant.returned), True, of_rows)
         kernels = variant.gradients_of(variant.own, variant.with_statistics or variant.gradients)
-        self.lowered_backward = self.compiled(each(summed_together, lowered(kernels)), True)
-        self.backward = self.compiled(variant.gradients_of(variant.own))
+        rows = [k for k, name in enumerate(variant.own) if name in variant.rows]
+        kernels = each(lambda leaf: summed_together(leaf, rows), lowered(kernels))
+        of_rows = variant.shapes_of_rows(variant.own)
+        self.lowered_backward = self.compiled(kernels, True, of_rows, is_backward=True)
+        kernels = variant.gradients_of(variant.own)
+        self.backward = self.compiled(kernels, of_rows=of_rows, is_backward=True)
         nodes = list(in_order(nodes_of(variant.forward)))
         # What becomes integers, of which each holds so much.
         self.rounded = [node for node in nodes if rounds(node)]
@@ -219,11 +223,19 @@ class Checked:
             self.before_rounding = self.compiled(tuple(n.args[0] for n in self.rounded))
 
     def compiled(
-        self, body: Body, is_lowered: bool = False, of_rows: Sequence[str | None] = ()
+        self,
+        body: Body,
+        is_lowered: bool = False,
+        of_rows: Sequence[str | None] = (),
+        is_backward: bool = False,
     ) -> Callable[..., tuple[Tensor, ...]]:
         names = lowered_names(self.variant.names) if is_lowered else self.variant.names
         spelling = {name: name for name in self.names}
-        text = function("f", self.names, body, names, spelling, like=self.like, of_rows=of_rows)
+        text = function(
+            *("f", self.names, body, names, spelling, self.like, self.variant.squeezed),
+            of_rows=of_rows,
+            is_backward=is_backward,
+        )
         names_called = scope()
         exec(text, names_called)
 
@@ -236,9 +248,18 @@ class Checked:
             named = dict.fromkeys(self.variant.statistics)
             named |= dict(zip(named, statistics, strict=False))
             given = {**tensors, **self.numbers, **grads, **named}
-            return one_tuple(names_called["f"](**given, output=values[0]))
+            found = one_tuple(names_called["f"](**given, output=values[0]))
+            return self.summed(found, tensors) if is_backward else found
 
         return call
+
+    def summed(self, found: Sequence[Tensor], tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """Gradients, of which those of single numbers are sums of one for each row."""
+        single = self.variant.single
+        return tuple(
+            gradient.sum().reshape(tensors[name].shape) if name in single else gradient
+            for name, gradient in zip(self.variant.own, found, strict=True)
+        )
 
     def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         """The values of the definition.
@@ -267,7 +288,8 @@ class Checked:
 
         if takes(tensors):
             return tensors
-        own = [name for name in tensors if name not in self.variant.columns]
+        for_all = {*self.variant.columns, *self.variant.single}
+        own = [name for name in tensors if name not in for_all]
         kept = [
             k
             for k in range(tensors[own[0]].shape[0])
@@ -689,7 +711,7 @@ def drawn(
     values = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
     if limits == MASK:
         values = values.round()
-        if shape[-1] > 1:  # a row of one kind alone may have no result
+        if shape and shape[-1] > 1:  # a row of one kind alone may have no result
             values[..., 0], values[..., 1] = 0, 1
     return values.to(getattr(torch, dtype)) if dtype else values
 
@@ -885,18 +907,21 @@ class CheckedRows(Checked):
         return tuple(v.unsqueeze(-1) if r.is_squeezed else v for v, r in pairs)
 
     def shapes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-        columns = self.variant.columns
-        return [shape[-1:] if name in columns else shape for name in self.variant.tensors]
+        others = {"*rows": shape[:-1], "*rows 1": (*shape[:-1], 1), "()": (), "1": (1,)}
+        others = {name: others[said] for name, said in self.variant.rows.items()}
+        others |= dict.fromkeys(self.variant.columns, shape[-1:])
+        return [others.get(name, shape) for name in self.variant.tensors]
 
     def special(self) -> dict[str, Tensor]:
         """Rows that hold special values, each at another column."""
         tensors = self.random([RANGES[0]] * len(self.variant.tensors), shape=(len(SPECIAL), 5))
         for name in tensors:
-            if name not in self.variant.columns:
+            if name not in {*self.variant.columns, *self.variant.single}:
                 dtype = self.variant.dtypes.get(name)
                 values = self.special_of(dtype) if dtype else SPECIAL
                 for k, value in enumerate(values[: len(SPECIAL)]):
-                    tensors[name][k, k % 5] = value
+                    at = k if name in self.variant.rows else (k, k % 5)
+                    tensors[name][at] = value
         return tensors
 
     def whole(self) -> dict[str, Tensor]:
@@ -906,7 +931,7 @@ class CheckedRows(Checked):
         for name in tensors:
             if name in self.variant.dtypes:
                 rounded[name][1::7], rounded[name][2::7] = 0, 1
-            elif name not in self.variant.columns:
+            elif name not in {*self.variant.columns, *self.variant.single}:
                 rounded[name][::7] = 0.0
         return rounded
 
@@ -961,7 +986,8 @@ class CheckedRows(Checked):
     def needs_ones(self) -> bool:
         """Whether of a row whose masks are all zeros there is no result."""
         tensors = self.random(self.ranges, shape=(3, 5))
-        masks = [n for n, of in zip(tensors, self.ranges, strict=True) if of == MASK]
+        ranges = zip(tensors, self.ranges, strict=True)
+        masks = [n for n, of in ranges if of == MASK and n not in self.variant.rows]
         empty = tensors | {name: torch.zeros_like(tensors[name]) for name in masks}
         return bool(masks) and not self.is_finite(empty)
 
