@@ -185,10 +185,14 @@ def _vmap_of_grad_and_constants(p: _Point) -> Any:
 
 
 def _vmap_of_grad_of_none(p: _Point) -> Any:
-    """The same for an empty batch."""
-    batch = torch.stack([p.wanted[0]])[:0]
-    in_dims = (0,) + (None,) * (len(p.wanted) - 1)
-    return torch.func.vmap(torch.func.grad(p.loss, p.all), in_dims)(batch, *p.wanted[1:])
+    """The same for an empty batch.
+
+    By what has dimensions, where there is such: beside it PyTorch has no gradient of no numbers.
+    """
+    by = tuple(k for k in p.all if p.wanted[k].dim()) or p.all
+    given = [torch.stack([x])[:0] if k == by[0] else x for k, x in enumerate(p.wanted)]
+    in_dims = tuple(0 if k == by[0] else None for k in range(len(given)))
+    return torch.func.vmap(torch.func.grad(p.loss, by), in_dims)(*given)
 
 
 def _vmap_of_jvp(p: _Point) -> Any:
