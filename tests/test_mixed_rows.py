@@ -17,7 +17,19 @@ from extension_cpp.battery.layouts import strided
 from extension_cpp.testing import devices
 
 # Rows of every length at which the loops change, and few and many of them.
-SHAPES = [(3, 0), (0, 5), (4, 1), (70, 3), (33, 8), (9, 64), (130, 257), (70, 1024), (2, 3, 4099)]
+SHAPES = [
+    (3, 0),
+    (0, 5),
+    (0, 2, 3, 5),
+    (2, 0, 3, 5),
+    (4, 1),
+    (70, 3),
+    (33, 8),
+    (9, 64),
+    (130, 257),
+    (70, 1024),
+    (2, 3, 4099),
+]
 SHAPES += [(3, 17000), (2, 40008), (1, 70001), (600, 16)]
 # And of several dimensions.
 SHAPES += [(2, 3, 0), (0, 3, 8), (3, 2, 4, 1), (2, 3, 5, 64), (2, 3, 4, 5, 33), (2, 2, 3, 2, 2, 16)]

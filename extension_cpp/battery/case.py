@@ -255,7 +255,10 @@ class Case:
         with self.explain("a call on large numbers", see="kernel"):
             actual = results(self, as_leaves(self.tensors))
         exact = results(self.expected, to_float64(self.tensors))
-        plain = results(self.expected, as_leaves(self.tensors))
+        try:
+            plain = results(self.expected, as_leaves(self.tensors))
+        except RuntimeError:
+            plain = exact  # a number, as what masks choose, may be none of a half type
         if len({len(actual), len(exact), len(plain)}) > 1:
             return  # results of other dtypes: of the comparison of values
         for a, e, p in zip(actual, exact, plain, strict=True):

@@ -34,6 +34,9 @@ class RowOffsets {
       const int64_t size = tensor.sizes[d];
       const int64_t stride = tensor.strides[d];
       rows *= size;
+      if (size == 0) {
+        return RowOffsets();
+      }
       if (size == 1) {
         continue;
       }

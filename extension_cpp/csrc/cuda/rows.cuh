@@ -459,7 +459,9 @@ __global__ void __launch_bounds__(kMaxThreads, kColumnSumBlocks<Ahead, N, C, In,
     const auto values_here = values.at(turn, row_of);
     move(here, ++turn);
     const KeptEdge<In, N, Rows> next_edge(inputs, here, team.lane());
-    const Read next_read(named, here, lanes, team.lane());
+    Span ahead = here;
+    ahead.row = row_of(turn);
+    const Read next_read(named, ahead, lanes, team.lane());
     const First<In> first_elements(inputs, there, Shares);
     RowHere row(inputs, split.segments, extent.cols, there, first_elements, kept, edge, columns, read, team, sums);
     call_with_row_values(f, row, values_here);
