@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from extension_cpp.registration.signature import is_differentiable
 from extension_cpp.shapes import batching_rule, operator, sum_dtype
 
 
@@ -86,7 +87,7 @@ def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[A
         like = args[called.tensor_positions[called.notation.leader or 0]]
         values, columns = list(args), ()
         for k, shape in shapes.items():
-            if values[k].is_floating_point():
+            if is_differentiable(values[k]):
                 values[k] = values[k].to(sum_dtype(like.dtype))
             if shape.star is not None:
                 (values[k],) = to_front(info.batch_size, [in_dims[k]], values[k])

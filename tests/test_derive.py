@@ -1820,6 +1820,21 @@ def test_codes_of_float8_have_no_gradient():
     assert 'spec = OpSpec(name="of_small_codes", reference=of_small_codes)' in of_codes["spec.py"]
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return x * x.detach().to(torch.float8_e4m3fn).to(x.dtype)",
+        "return x * x.to(torch.float8_e4m3fn).to(x.dtype).detach()",
+        "return x * x.to(torch.float8_e4m3fn).detach().to(x.dtype)",
+        "q = x.detach().to(torch.float8_e4m3fn).to(x.dtype)\n    return x + (q - x.detach())",
+        "with torch.no_grad():\n        q = x.to(torch.float8_e4m3fn)\n    return q.to(x.dtype) * x",
+    ],
+)
+def test_codes_of_what_is_detached_are_computed_with(body, define):
+    plan = planned(read(define(f"def f(x: Tensor) -> Tensor:\n    {body}")))
+    assert plan.stops_gradients
+
+
 def test_a_code_that_is_another_is_noticed(monkeypatch):
     other = {"python": operations.Form("({0} * 1.2).to(torch.float8_e4m3fn)")}
     wrong = operations.Operation(**{**vars(operations.OPERATIONS["to_float8_e4m3fn"]), **other})
@@ -1982,9 +1997,15 @@ REFUSED = {
         "def f(x: Tensor, q: Annotated[Tensor, torch.float8_e5m2]) -> Tensor:\n    return x + q",
         "add of float8 is no function of PyTorch's; convert it first, as codes.to(x.dtype) does",
     ),
+    "the largest code": (
+        "from typing import Annotated\n"
+        "def f(x: Tensor, q: Annotated[Tensor, torch.float8_e5m2]) -> Tensor:\n"
+        "    return x * q.amax(-1, keepdim=True)",
+        "'return x * q.amax(-1, keepdim=True)': amax of float8 is no function of PyTorch's; convert",
+    ),
     "a gradient through float8": (
         TENSOR + "x.to(torch.float8_e5m2).to(x.dtype)",
-        "what was converted to float8 is computed with: PyTorch rounds its gradient to float8; "
+        "'return x.to(torch.float8_e5m2).to(x.dtype)': what was converted to float8 is computed with: PyTorch rounds its gradient to float8; "
         "detach what is converted, x.detach()",
     ),
     "codes as another dtype": (

@@ -1,5 +1,5 @@
-// float8, as torch has it in memory, whose conversions are instructions of GPUs from sm_89 on; those of torch's own
-// types are some twenty operations of integers each. It computes as a float does.
+// float8, as torch has it in memory. GPUs from sm_89 on convert it by an instruction, where torch's own types take some
+// twenty operations of integers. It computes as a float does.
 //
 // They round as torch's do, to the nearest and to even. What is too large is infinite in e5m2, and in e4m3fn, which has
 // no infinity, the largest number, 448, as in torch from 2.12 on and in Triton. (Before, it was NaN in torch.)

@@ -99,7 +99,8 @@ class Definition:
             if self.said_shapes.get(first, ELEMENTS) != ELEMENTS:
                 raise NotDerived(
                     f"{self.place}: '{first}' has the shape {found[first]}, and the first tensor "
-                    f'says what the rows are, "{ELEMENTS}"; put another first'
+                    f'that has no dtype of its own says what the rows are, "{ELEMENTS}"; put '
+                    "another first, or leave the shape out if nothing looks at whole rows"
                 )
             return {n: shape for n, shape in found.items() if n != first and shape != ELEMENTS}
         given = [" ".join(s.split()) for s in self.shapes.partition("->")[0].split(",")]

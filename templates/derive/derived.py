@@ -15,8 +15,9 @@ from .body import Branch, Leaf, branched, each, leaves, nodes_of
 from .definition import COLUMNS, IN_PLACE, RESULT, SINGLE, Definition, in_a_line
 from .differentiate import gradients
 from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
+from .operations import UNDERIVED
 from .refusal import NotDerived, line_of, line_of_error, taken
-from .rows_operations import PICKED, as_found, with_variances
+from .rows_operations import as_found, with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
 from .trace import Index, Traced, argument_of, trace
@@ -46,7 +47,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
         NotDerived: it cannot be derived.
     """
     check_identities(definition)
-    PICKED.clear()
+    UNDERIVED.clear()
     optional, switches = definition.named("Tensor?"), definition.named("bool")
     if 2 ** (len(optional) + len(switches)) > MOST_VARIANTS:
         raise NotDerived(
@@ -139,8 +140,8 @@ def check_dtypes(definition: Definition, shapes: Mapping[str, str]) -> None:
             raise NotDerived(
                 f"{definition.place}: it looks at whole rows, and '{name}' is {dtype} and "
                 f"{'is one number' if shape in SINGLE else what}: these have the dtype of the "
-                "rows; make it a Tensor, of zeros and ones for a mask, or give it the rows' shape "
-                "and another name"
+                "rows; make it a Tensor, of zeros and ones for a mask, or give it the rows' shape"
+                + ("" if name in definition.said_shapes else " and another name")
             )
 
 

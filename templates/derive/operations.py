@@ -26,7 +26,7 @@ from .graph import (
     rewritten,
     where,
 )
-from .refusal import refuse
+from .refusal import NotDerived, refuse
 
 # How strongly an expression holds together, in either language.
 CHOICE, OR, AND, EQUAL, COMPARE, SUM, PRODUCT, SIGN, POWER, WHOLE = range(10)
@@ -167,13 +167,46 @@ CONVERTED = Form("{0}.to(dtype)", WHOLE, (WHOLE,)), Form("static_cast<A>({0})")
 define("from_integer", *CONVERTED, word="converted")
 
 
-def _of_codes(g: Node, out: Node, x: Node) -> tuple[Node | None, ...]:
-    if x.op in TO_FLOAT8:
-        raise refuse(
+# Why some nodes have no derivative: each with the line that says it, as the definition is traced.
+UNDERIVED: dict[Node, NotDerived] = {}
+
+
+def from_float8(codes: Node) -> Node:
+    node = make("from_float8", codes)
+    if not is_constant(codes):
+        refusal = refuse(
             "what was converted to float8 is computed with: PyTorch rounds its gradient to float8",
             instead="detach what is converted, x.detach()",
         )
+        UNDERIVED.setdefault(node, refusal)
+    return node
+
+
+def _of_codes(g: Node, out: Node, x: Node) -> tuple[Node | None, ...]:
+    if out in UNDERIVED:
+        raise UNDERIVED[out]
     return (None,)
+
+
+def is_constant(node: Node) -> bool:
+    """Whether it has no gradient anyway."""
+    seen: set[Node] = set()
+    waiting = [node]
+    while waiting:
+        part = waiting.pop()
+        if part in seen or part.is_number:
+            continue
+        seen.add(part)
+        if part.op in TO_FLOAT8:
+            # As PyTorch has it.
+            waiting += part.args
+        elif part.dtype:
+            continue
+        elif not part.args:
+            return False
+        elif OPERATIONS[part.op].derivative is not None:
+            waiting += part.args
+    return True
 
 
 define("from_float8", *CONVERTED, _of_codes, word="converted")

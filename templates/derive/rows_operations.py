@@ -23,7 +23,7 @@ from .graph import (
     row_sum,
     where,
 )
-from .operations import WHOLE, Form, define
+from .operations import UNDERIVED, WHOLE, Form, define
 from .refusal import NotDerived, refuse
 
 # What goes through a row.
@@ -179,10 +179,6 @@ define(
 define("amax", method(f"amax({KEPT})"), None, ties, lambda x: make("row_max", x), "max")
 define("amin", method(f"amin({KEPT})"), None, ties, lambda x: -make("row_max", -x), "min")
 
-# Why there is no derivative of what max and min pick, which gives one of several equal elements the
-# gradient: each with the line that says it, as the definition is traced.
-PICKED: dict[Node, NotDerived] = {}
-
 
 def not_shared(name: str) -> NotDerived:
     return refuse(
@@ -194,7 +190,7 @@ def not_shared(name: str) -> NotDerived:
 
 
 def picked_derivative(g: Node, out: Node, x: Node) -> tuple[Node]:
-    raise PICKED.get(out) or not_shared(x.op.removeprefix("a"))
+    raise UNDERIVED.get(out) or not_shared(x.op.removeprefix("a"))
 
 
 define("picked", None, None, picked_derivative)

@@ -13,7 +13,7 @@ from typing import Any
 from . import rows_operations  # noqa: F401  (defines the operations that are named here)
 from .graph import ELEMENT, Node, const, make
 from .refusal import refuse
-from .vocabulary import CONVERT, mask, real, unknown
+from .vocabulary import CONVERT, mask, of_float8, real, unknown
 
 # Functions of a row: the expression, and whether a dimension is lost.
 ROWS: dict[str, Callable[..., tuple[Node, bool]]] = {}
@@ -53,6 +53,8 @@ def last(dim: Any, what: str) -> None:
 def element(x: Any, what: str) -> Node:
     if getattr(x, "integer", ""):
         raise refuse(f"{what} of integers is not derived", instead=CONVERT)
+    if getattr(x, "float8", ""):
+        raise of_float8(what)
     node = real(x)
     if node.extent != ELEMENT:
         raise refuse(

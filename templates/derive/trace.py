@@ -27,6 +27,7 @@ from .graph import (
     INTEGERS,
     NUMBER,
     ROW,
+    TO_FLOAT8,
     Node,
     cols,
     const,
@@ -35,9 +36,9 @@ from .graph import (
     where,
     whole,
 )
-from .operations import OPERATIONS
+from .operations import UNDERIVED, is_constant
 from .refusal import BY_HAND, NotDerived, refuse, traced_file
-from .rows_operations import PICKED, not_shared
+from .rows_operations import not_shared
 from .rows_vocabulary import ROWS
 from .vocabulary import (
     CONVERT,
@@ -45,6 +46,7 @@ from .vocabulary import (
     OF_INTEGERS,
     VOCABULARY,
     mask,
+    of_float8,
     real,
     unknown,
 )
@@ -480,23 +482,10 @@ def detached(value: Any) -> Any:
         return type(value)([detached(each) for each in value])
     if not isinstance(value, Traced) or is_constant(value.node):
         return value
-    return Traced.of(make("detach", value.node), value.is_own, value.is_squeezed, value.extent)
-
-
-def is_constant(node: Node) -> bool:
-    """Whether it has no gradient anyway."""
-    seen: set[Node] = set()
-    waiting = [node]
-    while waiting:
-        part = waiting.pop()
-        if part in seen or part.dtype or part.is_number:
-            continue
-        seen.add(part)
-        if not part.args:
-            return False
-        if OPERATIONS[part.op].derivative is not None:
-            waiting += part.args
-    return True
+    op, args = value.node.op, value.node.args
+    # Codes are of a constant, and stay codes.
+    node = make(op, make("detach", *args)) if op in TO_FLOAT8 else make("detach", value.node)
+    return Traced.of(node, value.is_own, value.is_squeezed, value.extent)
 
 
 CLAMPS = {"clamp", "clip", "clamp_min", "clamp_max"}
@@ -669,7 +658,7 @@ class Recorder(TorchFunctionMode):
         values = self.of_rows(name, args, kwargs)
         if not is_constant(values.node):
             values.node = make("picked", values.node)
-            PICKED.setdefault(values.node, not_shared(name))
+            UNDERIVED.setdefault(values.node, not_shared(name))
         return getattr(torch.return_types, name)((values, Index.of(name)))
 
     def reshaped(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Any:
@@ -699,8 +688,7 @@ class Recorder(TorchFunctionMode):
         convert = as_node
         given = [a for a in (*args, *kwargs.values()) if isinstance(a, Traced)]
         if any(a.node.float8 for a in given):
-            what = f"{name.strip('_')} of float8 is no function of PyTorch's"
-            raise refuse(what, instead="convert it first, as codes.to(x.dtype) does")
+            raise of_float8(name.strip("_"))
         if any(a.node.integer for a in given):
             if name in OF_INTEGERS:
                 convert = as_exact_node

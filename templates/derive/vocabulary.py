@@ -22,7 +22,7 @@ from .graph import (
     where,
     whole,
 )
-from .operations import FUNCTIONS
+from .operations import FUNCTIONS, from_float8
 from .refusal import BY_HAND, NotDerived, refuse
 
 VOCABULARY: dict[str, Callable[..., Node]] = {}
@@ -42,7 +42,7 @@ def real(value: Any) -> Node:
     if node.integer:
         return make("from_integer", node)
     if node.float8:
-        return make("from_float8", node)
+        return from_float8(node)
     return make("to_real", node) if node.is_bool else node
 
 
@@ -71,6 +71,15 @@ def bools(value: Any) -> Node:
 
 
 CONVERT = "convert them first, as k.to(x.dtype) does"
+
+
+def of_float8(what: str) -> NotDerived:
+    return refuse(
+        f"{what} of float8 is no function of PyTorch's",
+        instead="convert it first, as codes.to(x.dtype) does",
+    )
+
+
 # What is of integers as they are; by all else they are converted where they meet floating tensors.
 OF_INTEGERS = {*COMPARISONS, *words("where masked_fill logical_and logical_or logical_xor")}
 OF_INTEGERS |= {*words("logical_not __eq__ __ne__ greater greater_equal less less_equal not_equal")}
