@@ -11,6 +11,7 @@ from torch import Tensor
 
 from extension_cpp.battery.case import Case
 from extension_cpp.battery.tensors import as_pairs, tensors_in, to_float64
+from extension_cpp.registration.signature import is_differentiable
 from extension_cpp.testing import OpSpec, Sample
 
 
@@ -35,7 +36,7 @@ def results(
     outputs = case(*case.tensors)
     for k, tensor in enumerate(outputs):
         yield f"output {k} with gradients", tensor.detach()
-    ends = [tensor for tensor in outputs if tensor.requires_grad]
+    ends = _ends(outputs)
     if len(ends) != len(grads):
         raise ValueError(f"{len(ends)} outputs require grad, {len(grads)} of the reference do")
     inputs = [k for k, tensor in enumerate(case.tensors) if tensor.requires_grad]
@@ -46,10 +47,15 @@ def results(
         yield f"the gradient of {case.names[k]}", grad
 
 
+def _ends(outputs: Iterable[Tensor]) -> list[Tensor]:
+    """Those that have gradients: not codes of float8, though PyTorch's do."""
+    return [t for t in outputs if t.requires_grad and is_differentiable(t)]
+
+
 def cotangents(spec: OpSpec, reference: Callable[..., Any], sample: Sample) -> list[Tensor]:
     """Gradients of the reference's outputs, random but the same each time, on their device."""
     case = _case(spec, reference, sample)
-    outputs = [output for output in case(*case.tensors) if output.requires_grad]
+    outputs = _ends(case(*case.tensors))
     generator = torch.Generator(case.device).manual_seed(1)
     return [torch.empty_like(output).uniform_(-1, 1, generator=generator) for output in outputs]
 
@@ -101,6 +107,19 @@ def mistake(
     return f"{', '.join(sorted(missing))}: there is none" if missing else None
 
 
+def is_float8(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.element_size() == 1
+
+
+def float8_difference(actual: Tensor, right: Tensor, info: torch.finfo) -> str | None:
+    """Of codes, which are the next one where what is rounded was rounded before."""
+    # What is larger saturates, or is NaN or infinite.
+    within = right.abs() < info.max
+    rtol, atol = 2 * info.eps, info.eps * info.smallest_normal
+    wrong = within & ~torch.isclose(actual, right, rtol=rtol, atol=atol)
+    return f"{int(wrong.sum())} of {wrong.numel()} codes are wrong" if wrong.any() else None
+
+
 def difference(
     actual: Tensor, right: Tensor, inputs: int, of_integers: tuple[float, float] = (0.0, 0.0)
 ) -> str | None:
@@ -108,6 +127,8 @@ def difference(
         return f"shape {tuple(actual.shape)}, expected {tuple(right.shape)}"
     if actual.is_complex() and right.is_complex():
         actual, right = as_pairs(actual, right)
+    if is_float8(actual):
+        return float8_difference(actual.double(), right.double(), torch.finfo(actual.dtype))
     if not actual.is_floating_point():
         if torch.equal(actual, right.to(actual.dtype)):
             return None

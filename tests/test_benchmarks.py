@@ -544,6 +544,16 @@ def test_terms_of_a_sum_may_be_rounded():
     assert re.search("off by .* in norm", correctness.difference(off, right, 1))
 
 
+def test_codes_of_float8_may_be_the_next_one():
+    """A composition rounds before; what saturates is no number."""
+    dtype = torch.float8_e4m3fn
+    right = torch.tensor([1.0, -2.0, 0.0, 448.0, 2000.0], dtype=torch.float64)
+    near = torch.tensor([1.125, -2.0, 2**-9, 416.0, 448.0]).to(dtype)
+    assert correctness.difference(near, right.to(dtype), 5) is None
+    far = torch.tensor([1.5, -2.0, 0.25, 448.0, 448.0]).to(dtype)
+    assert correctness.difference(far, right.to(dtype), 5) == "2 of 5 codes are wrong"
+
+
 def test_a_wrong_number_is_said():
     problem = correctness.difference(torch.tensor(3.0), torch.tensor(2.0).double(), 1)
     assert problem == "1 of 1 elements are wrong, at () 3 where 2 is expected"

@@ -60,7 +60,10 @@ def check_forward(spec: OpSpec, device: str, dtype: torch.dtype) -> None:
     for sample in samples(spec, device, dtype, main_shape(spec), requires_grad=False):
         case = public_case(spec, device, dtype, sample)
         got = [o.dtype for o in case(*case.tensors)]
-        expected = [o.dtype for o in case.expected(*case.tensors)]
+        try:
+            expected = [o.dtype for o in case.expected(*case.tensors)]
+        except RuntimeError:
+            continue  # as in stay_finite()
         pairs = itertools.zip_longest(got, expected)
         if any(
             a != e and not (dtype == torch.float64 and a in said and e in _FINEST) for a, e in pairs
