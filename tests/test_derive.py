@@ -1558,7 +1558,7 @@ def test_a_shape_in_an_annotation_goes_before_a_name(define):
         ),
         (
             'def f(x: Annotated[Tensor, "*rows"], y: Tensor) -> Tensor:\n    return x * y.sum(-1)',
-            "'x' has the shape *rows, and the first tensor says what the rows are",
+            "'x' has the shape *rows, and the first tensor that has no dtype of its own says what the rows are",
         ),
         (
             'def f(x: Tensor, y: Annotated[Tensor, "*rows 1"]) -> Tensor:\n    return x * y',
@@ -5434,7 +5434,9 @@ def composed(x, y, weight=None, delta=1.0):
     return torch.where(abs2 < delta, product, delta * (abs2 - 0.5 * delta))
 
 
-spec = OpSpec(name="weighted_huber", reference=composed, counterpart=weighted_huber)
+spec = OpSpec(
+    name="weighted_huber", reference=composed, counterpart=weighted_huber, autocast="promote"
+)
 """,
     )
 

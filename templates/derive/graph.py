@@ -8,7 +8,6 @@ is multiplied by zero and dropped.
 
 from __future__ import annotations
 
-import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
@@ -305,7 +304,9 @@ class Product:
         return quotient([*coefficient, *self.above], self.below)
 
 
-@functools.cache
+_of_argument: dict[Node, bool] = {}
+
+
 def of_argument(node: Node) -> bool:
     """Whether it depends on an argument that has a value for each row.
 
@@ -313,9 +314,13 @@ def of_argument(node: Node) -> bool:
     factor of these and has one value for the row, as the mean does, which is NaN: that has to stand
     inside of the sums.
     """
-    if node.op == "row":
-        return not node.is_gradient
-    return bool(node.extent & ROW) and any(map(of_argument, node.args))
+    for part in in_order([node], _of_argument):
+        if part.op == "row":
+            _of_argument[part] = not part.is_gradient
+        elif part not in _of_argument:
+            has_rows = bool(part.extent & ROW)
+            _of_argument[part] = has_rows and any(_of_argument[arg] for arg in part.args)
+    return _of_argument[node]
 
 
 def quotient(above: Sequence[Node], below: Sequence[Node]) -> Node:
