@@ -359,8 +359,8 @@ HOST_DEVICE void write_per_row(const Row& row, T* output, A value) {
 
 // F<T>{outputs..., others...}(row) for every row of the tensors, which have one shape, [..., cols]. `outputs` are
 // pointers to the M new tensors, of which there are as many as the operator returns: a tensor, or a tuple. `others` are
-// the arguments besides the tensors of that shape, in their order: numbers, and what per_row, per_column, per_element and
-// one_number say of.
+// the arguments besides the tensors of that shape, in their order: numbers, and what per_row, per_column, per_element
+// and one_number say of.
 template <template <class> class F, size_t M = 1, class... Arguments>
 auto rowwise(const Operator& op, const Arguments&... arguments) {
   const auto launch = [&](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
