@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from contenders import differentiable
 from torch import Tensor
 
 from extension_cpp.battery.case import Case
 from extension_cpp.battery.tensors import as_pairs, tensors_in, to_float64
-from extension_cpp.registration.signature import is_differentiable
+from extension_cpp.registration.signature import is_float8
 from extension_cpp.testing import OpSpec, Sample
 
 
@@ -36,7 +37,7 @@ def results(
     outputs = case(*case.tensors)
     for k, tensor in enumerate(outputs):
         yield f"output {k} with gradients", tensor.detach()
-    ends = _ends(outputs)
+    ends = differentiable(outputs)
     if len(ends) != len(grads):
         raise ValueError(f"{len(ends)} outputs require grad, {len(grads)} of the reference do")
     inputs = [k for k, tensor in enumerate(case.tensors) if tensor.requires_grad]
@@ -47,15 +48,10 @@ def results(
         yield f"the gradient of {case.names[k]}", grad
 
 
-def _ends(outputs: Iterable[Tensor]) -> list[Tensor]:
-    """Those that have gradients: not codes of float8, though PyTorch's do."""
-    return [t for t in outputs if t.requires_grad and is_differentiable(t)]
-
-
 def cotangents(spec: OpSpec, reference: Callable[..., Any], sample: Sample) -> list[Tensor]:
     """Gradients of the reference's outputs, random but the same each time, on their device."""
     case = _case(spec, reference, sample)
-    outputs = _ends(case(*case.tensors))
+    outputs = differentiable(case(*case.tensors))
     generator = torch.Generator(case.device).manual_seed(1)
     return [torch.empty_like(output).uniform_(-1, 1, generator=generator) for output in outputs]
 
@@ -105,10 +101,6 @@ def mistake(
         if problem:
             return f"{name}: {problem}"
     return f"{', '.join(sorted(missing))}: there is none" if missing else None
-
-
-def is_float8(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and tensor.element_size() == 1
 
 
 def float8_difference(actual: Tensor, right: Tensor, info: torch.finfo) -> str | None:

@@ -14,7 +14,7 @@ from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.tensors import as_leaves, gradients, random_like
 from extension_cpp.battery.tolerance import same_bits
 from extension_cpp.notation import DtypeRule
-from extension_cpp.registration.signature import is_differentiable
+from extension_cpp.registration.signature import is_differentiable, is_float8
 from extension_cpp.shapes import sum_dtype
 
 
@@ -85,7 +85,7 @@ def _check_autocast_of(
 
 def _is_cast(tensor: torch.Tensor) -> bool:
     """Whether it is one of those that policies are about."""
-    is_float = tensor.is_floating_point() and is_differentiable(tensor)
+    is_float = tensor.is_floating_point() and not is_float8(tensor)
     return is_float and tensor.dtype != torch.float64
 
 

@@ -25,7 +25,7 @@ from extension_cpp.battery.tensors import (
     to_float64,
 )
 from extension_cpp.battery.tolerance import difference, tolerance
-from extension_cpp.registration.signature import is_differentiable
+from extension_cpp.registration.signature import is_differentiable, is_float8
 
 
 def arguments_of(op: Any, sample: Sample) -> list[tuple[Any, Any]]:
@@ -218,7 +218,7 @@ class Case:
         for name, a, e in zip(names, actual, expected, strict=True):
             if a.is_complex() and e.is_complex():
                 a, e = as_pairs(a, e)
-            quantised = not a.is_floating_point() or a.element_size() == 1
+            quantised = not a.is_floating_point() or is_float8(a)
             given = self.spec.tolerances.get(a.dtype if quantised else self.dtype)
             rtol, atol = given or (0.0, 0.0)
             if a.is_floating_point():

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -29,10 +29,9 @@ from extension_cpp.battery.registry import register
 from extension_cpp.battery.spec import OpSpec
 from extension_cpp.battery.surroundings import fresh_compiler
 from extension_cpp.battery.tensors import as_leaves, gradients, random_like
-from extension_cpp.registration.signature import is_differentiable
+from extension_cpp.registration.signature import is_differentiable, is_float8
 
 _UNTRACED = ("test_schema", "test_autograd_registration", "test_faketensor")
-_FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 _DYNAMIC, _STATIC = "test_aot_dispatch_dynamic", "test_aot_dispatch_static"
 _TRACED = ("contiguous", "transposed")
 
@@ -69,9 +68,9 @@ def check_opcheck(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
             # Results are compared with NaN unequal to itself, which is what the mean of nothing is.
             comparable = not any(o.isnan().any() for o in results)
             # Which PyTorch cannot compare: opcheck looks at schemas by what arguments held before.
-            has_float8 = any(t.dtype in _FLOAT8 for t in (*case.tensors, *results))
+            has_float8 = any(map(is_float8, (*case.tensors, *results)))
             if case.op not in has_formula:
-                is_asked = any(case.written) or (_adds_up(case) and _has_formula(case))
+                is_asked = any(case.written) or (_adds_up(results) and _has_formula(case))
                 has_formula[case.op] = is_asked
             if not has_formula[case.op]:
                 case = case.laid_out("", [t.detach() for t in case.tensors])
@@ -100,15 +99,13 @@ def check_opcheck(spec: OpSpec, device: str, *, thorough: bool = False) -> None:
                     torch.library.opcheck(case.op, sample.args, sample.kwargs, test_utils=tests)
 
 
-def _adds_up(case: Case) -> bool:
-    """Whether opcheck can add results up, in the dtype of the first, for their gradients.
+def _adds_up(results: Sequence[Tensor]) -> bool:
+    """Whether opcheck can add them up, in the dtype of the first, for their gradients.
 
     Other checks look at the graphs of those of which it cannot.
     """
-    with torch.no_grad():
-        outputs = case(*case.tensors)
-    first, *rest = map(is_differentiable, outputs)
-    return (first or not any(rest)) and not any(o.dtype in _FLOAT8 for o in outputs)
+    first, *rest = map(is_differentiable, results)
+    return (first or not any(rest)) and not any(map(is_float8, results))
 
 
 def _has_formula(case: Case) -> bool:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from extension_cpp.registration.signature import is_float8
+
 
 def tolerance(
     actual: Tensor, expected: Tensor, inputs: Sequence[Tensor], order: int, *, least: bool = False
@@ -52,7 +54,7 @@ def tolerance(
 
 
 def _largest(tensor: Tensor) -> float:
-    tensor = tensor.double() if tensor.element_size() == 1 else tensor
+    tensor = tensor.double() if is_float8(tensor) else tensor
     finite = tensor[tensor.isfinite()].abs()
     return max(1.0, finite.max().item() if finite.numel() else 0.0)
 

@@ -71,6 +71,13 @@ struct Results : detail::Slots<std::index_sequence_for<R...>, R...> {
       : detail::Slots<std::index_sequence_for<R...>, R...>(results...) {}
 };
 
+// Several outputs of one pass of row.write, pointers to [rows, cols] each, of any types.
+template <class... U>
+struct Outputs : detail::Slots<std::index_sequence_for<U...>, U*...> {
+  HOST_DEVICE Outputs(U*... outputs)  // NOLINT(google-explicit-constructor)
+      : detail::Slots<std::index_sequence_for<U...>, U*...>(outputs...) {}
+};
+
 template <class... R>
 struct ResultCounts<Results<R...>> {
   static constexpr int results = sizeof...(R);

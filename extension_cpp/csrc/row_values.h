@@ -31,13 +31,6 @@
 
 namespace extension_cpp {
 
-// Several outputs of one pass of row.write, pointers to [rows, cols] each, of any types.
-template <class... U>
-struct Outputs : detail::Slots<std::index_sequence_for<U...>, U*...> {
-  HOST_DEVICE Outputs(U*... outputs)  // NOLINT(google-explicit-constructor)
-      : detail::Slots<std::index_sequence_for<U...>, U*...>(outputs...) {}
-};
-
 // P members of a functor.
 template <class Parameter, int P>
 struct RowColumns {
@@ -111,6 +104,15 @@ template <class F>
 struct RowColumnsOf<F, std::void_t<decltype(std::declval<const F&>().row_columns())>> {
   using type = decltype(std::declval<const F&>().row_columns());
 };
+
+template <class F>
+HOST_DEVICE typename RowColumnsOf<F>::type row_columns(const F& f) {
+  if constexpr (RowColumnsOf<F>::type::kCount > 0) {
+    return f.row_columns();
+  } else {
+    return {};
+  }
+}
 
 struct NoRowElements {
   static constexpr int kCount = 0;

@@ -249,15 +249,6 @@ F make_row_functor(const char* op, std::index_sequence<M...>, Outputs& outputs, 
 // What rowwise_with_column_sums() does with a row at once, or in two steps.
 
 template <class F>
-HOST_DEVICE typename RowColumnsOf<F>::type row_columns(const F& f) {
-  if constexpr (RowColumnsOf<F>::type::kCount > 0) {
-    return f.row_columns();
-  } else {
-    return {};
-  }
-}
-
-template <class F>
 struct FindAndWrite {
   F f;
 

@@ -16,7 +16,7 @@ from torch._C import (
 from torch._ops import OpOverload
 
 from extension_cpp.registration.dispatch import implement, lookup
-from extension_cpp.registration.signature import is_differentiable, tensors_in
+from extension_cpp.registration.signature import is_float8, tensors_in
 
 
 def register_autocast(
@@ -59,7 +59,7 @@ def _autocast_kernel(op: OpOverload, policy: str, device_type: str) -> Callable[
             isinstance(value, Tensor)
             and value.device.type == device_type
             and value.is_floating_point()
-            and is_differentiable(value)
+            and not is_float8(value)
             and value.dtype != torch.float64
         )
 

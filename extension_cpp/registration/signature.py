@@ -212,7 +212,11 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from tensors_in(value)
 
 
+def is_float8(tensor: Tensor) -> bool:
+    """Whether it holds codes of float8, which PyTorch converts and cannot add up."""
+    return tensor.is_floating_point() and tensor.element_size() == 1
+
+
 def is_differentiable(tensor: Tensor) -> bool:
-    """Whether it may have a gradient: not float8, which holds codes that PyTorch cannot add up."""
-    is_float = tensor.is_floating_point() and tensor.element_size() > 1
-    return is_float or tensor.is_complex()
+    """Whether it may have a gradient: not codes of float8."""
+    return (tensor.is_floating_point() or tensor.is_complex()) and not is_float8(tensor)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from formatting import format_text
 
 from .cpp_file import cpp_file
-from .definition import Definition
+from .definition import COLUMNS, ELEMENTS, ROWS, SINGLE, Definition
 from .derived import derive
 from .ops_file import listed, ops_file
 from .plan import Plan, shape_in_rows
@@ -61,10 +61,10 @@ def texts(plan: Plan) -> dict[str, str]:
 
 # What a tensor of rows has by its shape.
 IN_WORDS = {
-    "*rows n": "the shape of the rows",
-    "n": "a value for each column",
-    **dict.fromkeys(["*rows", "*rows 1"], "a value for each row"),
-    **dict.fromkeys(["", "()", "1"], "one number"),
+    ELEMENTS: "the shape of the rows",
+    COLUMNS: "a value for each column",
+    **dict.fromkeys(ROWS, "a value for each row"),
+    **dict.fromkeys(SINGLE, "one number"),
 }
 
 

@@ -5,7 +5,7 @@
 #include "cpu/clones.h"
 #include "cpu/row_sums.h"
 #include "dispatch.h"
-#include "row_values.h"
+#include "element_types.h"
 #include "values.h"
 
 #include <algorithm>
