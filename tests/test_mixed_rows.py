@@ -116,7 +116,40 @@ def compare_float8(rows: Any, rng: random.Random, dtype: torch.dtype, shape: Any
     same(rows.eights(x, five, half), (codes, largest), (shape, dtype))
 
 
+def compare_numbers(rows: Any, rng: random.Random, dtype: torch.dtype, shape: Any, device: str):
+    """Of columns that a row has, and of some that it has not."""
+    x, y = rows_of(rng, ["own", "own"], dtype, shape, device)
+    cols = shape[-1]
+    k = torch.randint(-2, cols + 3, shape[:-1], device=device)
+    mask, w = (operand(rng, kind, dtype, [cols], device) for kind in ("mask", rng.choice(KINDS)))
+    at, numbers = k.unsqueeze(-1), torch.arange(cols, device=device)
+    before = (y.double() * (mask & (numbers < at))).sum(-1, True)
+    output = torch.where(numbers == at, w.double(), x.double() - before).to(dtype)
+    outside = (k < 0) | (k >= cols)
+    picked = torch.full(k.shape, torch.nan, dtype=dtype, device=device)
+    if cols:
+        inside = at.clamp(0, cols - 1)
+        there = (y.double().gather(-1, inside) + w.double()[inside]).squeeze(-1)
+        picked = torch.where(outside, torch.nan, there).to(dtype)
+    sums = (y.double() * (mask & (numbers > at))).flatten(0, -2).sum(0).to(sum_dtype(dtype))
+    found = rows.numbered(x, y, k, mask, w)
+    assert torch.equal(found[1].isnan(), outside), (shape, dtype)
+    found, expected = ((a, b.nan_to_num(), c) for a, b, c in (found, (output, picked, sums)))
+    same(found, expected, (shape, dtype))
+
+
+def compare_before(rows: Any, rng: random.Random, dtype: torch.dtype, shape: Any, device: str):
+    x, y = rows_of(rng, ["own", "own"], dtype, shape, device)
+    k = torch.randint(-2, shape[-1] + 3, (*shape[:-1], 1), device=device, dtype=torch.int32)
+    numbers = torch.arange(shape[-1], device=device)
+    before = x.double() * y * (numbers < k)
+    sums = before.sum(-1).to(sum_dtype(dtype))
+    same(rows.before(x, y, k), (before.to(dtype), numbers.expand(shape), sums), (shape, dtype))
+
+
+KINDS = ("own", "sum")
 COMPARED = (compare_softmax, compare_quantise, compare_kinds, compare_sums, compare_float8)
+COMPARED += (compare_numbers, compare_before)
 
 
 def compare(rows: Any, shapes: list[tuple[int, ...]], rounds: int) -> None:

@@ -18,6 +18,13 @@ class RowOffsets {
   // Of rows that follow each other.
   RowOffsets() = default;
 
+  // Of rows that are one, [cols].
+  static RowOffsets of_one_row() {
+    RowOffsets found;
+    found.follow_ = false;
+    return found;
+  }
+
   // Of a tensor, [..., cols]; of one that has to be copied nothing.
   static std::optional<RowOffsets> of(const Geometry& tensor, int64_t cols) {
     const int64_t last = tensor.dim - 1;

@@ -3,9 +3,9 @@
 //
 //   HOST_DEVICE RowValues row_values(int64_t row) const { return {mean[row], rstd[row]}; }
 //
-// is called as f(row, values). On CUDA, where blocks stay for many rows, its values are read long before their turn: to
-// wait for them takes a quarter of the time of a layer norm's backward. row_values() may be called for any existing
-// row, and of one that has no effect.
+// is called as f(row, values); they may be any numbers, a class of each row beside its mean. On CUDA, where blocks stay
+// for many rows, its values are read long before their turn: to wait for them takes a quarter of the time of a layer
+// norm's backward. row_values() may be called for any existing row, and of one that has no effect.
 //
 // A functor may name its parameters, of the rows' type, with a value for each of their columns at least,
 //

@@ -42,8 +42,16 @@
 //
 // Each pass that has them reads them again, which row.keep spares the later ones, and, of column sums, a functor that
 // names them (row_values.h). Rows that are expanded, transposed or cut out of longer ones are read where they lie
-// (per_element.h): no mask is made larger before the call. The types of a functor's members say what dtypes its tensors
-// have: others are refused.
+// (per_element.h): no mask is made larger before the call. One for all rows, [cols], is per_column(mask), and the same
+// `PerElement<bool> mask` in the functor. The types of a functor's members say what dtypes its tensors have: others are
+// refused.
+//
+// Lambdas have the number of their column, an int64_t, by row.columns(), as an operand like any other. row.at(col) is
+// the element in that column, of a row that has it, else NaN; of several inputs row.at(col, k), and row.at(col, weight)
+// of a parameter:
+//
+//   const A loss = -row.at(target[row.index()]);
+//   row.write(output, [=](A x, int64_t col) { return col < length ? x : A(0); }, row.columns());
 #pragma once
 
 #include "arguments.h"
@@ -145,10 +153,16 @@ struct PerColumn {
   std::optional<Tensor> tensor;
   double otherwise;
   int64_t cols = 0;
+  const char* op = "";
 
   template <class T>
   operator backend::Parameter<T>() const {
     return backend::Parameter<T>(tensor, static_cast<acc_t<T>>(otherwise), cols);
+  }
+
+  template <class T>
+  operator extension_cpp::PerElement<T>() const {
+    return {Read{op, *tensor}, RowOffsets::of_one_row()};
   }
 };
 
@@ -197,7 +211,7 @@ inline auto member_in(const BesideRows& argument, const OfRows& of) {
 }
 inline auto member_in(const PerColumn& argument, const OfRows& of) {
   const int64_t cols = parameter_cols(of.rows, of.cols);
-  return std::tuple(PerColumn{as_parameter(argument.tensor), argument.otherwise, cols});
+  return std::tuple(PerColumn{as_parameter(argument.tensor), argument.otherwise, cols, of.op});
 }
 
 // launch(tag of the dtype, first tensor, pointers to the tensors of the rows' shape, rows, cols, M outputs, members)
@@ -303,7 +317,8 @@ void launch_rows_of_any_length(
   if (cols > 0 && backend::launch_rows_and_column_sums<T>(like, FindAndWrite<F>{f}, inputs, rows, cols, sums)) {
     return;
   }
-  Tensor buffer = new_empty(like, {rows * static_cast<int64_t>(sizeof(Values) / sizeof(A))}, kDtypeOf<A>);
+  constexpr auto kNumbers = static_cast<int64_t>((sizeof(Values) + sizeof(A) - 1) / sizeof(A));
+  Tensor buffer = new_empty(like, {rows * kNumbers}, kDtypeOf<A>);
   auto* const found = reinterpret_cast<Values*>(buffer.mutable_data_ptr<A>());
   backend::launch_rows<T>(like, FindRowValues<F>{f, found}, inputs, rows, cols);
   backend::launch_column_sums<T>(like, WriteColumns<F>{f, found}, inputs, 1, rows, cols, sums);
@@ -335,7 +350,8 @@ inline detail::OneNumber one_number(const Tensor& tensor) { return {tensor}; }
 inline detail::BesideRows per_element(const Tensor& tensor) { return {tensor}; }
 
 // For rowwise(): a tensor with a value for each column, perhaps None, perhaps wider than the rows. The functor has it
-// as backend::Parameter<T>, for row.sum, row.write and the like.
+// as backend::Parameter<T>, for row.sum, row.write and the like; one of another dtype, which is not None, as PerElement
+// of what that holds, for row.elements().
 inline detail::PerColumn per_column(const std::optional<Tensor>& tensor, double otherwise = 0) {
   return {tensor, otherwise};
 }

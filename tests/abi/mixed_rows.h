@@ -14,6 +14,12 @@ const Operator kMaskedSums{
 const Operator kEights{
     "eights(Tensor x, Tensor five, Tensor half) -> (Tensor, Tensor)",
     "*rows n, *rows n:float8_e5m2, *rows n:bfloat16 -> *rows n:float8_e4m3fn, *rows:float32"};
+const Operator kNumbered{
+    "numbered(Tensor x, Tensor y, Tensor k, Tensor mask, Tensor w) -> (Tensor, Tensor, Tensor)",
+    "*rows n, *rows n, *rows:int64, n:bool, n:wide -> *rows n, *rows, n:sum"};
+const Operator kBefore{
+    "before(Tensor x, Tensor y, Tensor k) -> (Tensor, Tensor, Tensor)",
+    "*rows n, *rows n, *rows 1:int32 -> *rows n, *rows n:int64, *rows:sum"};
 const Operator kUnfit{"unfit_rows(Tensor x, Tensor k) -> Tensor", "*rows n, *rows n:any -> *rows n"};
 const Operator kUnfitResult{"unfit_result(Tensor x, Tensor k) -> Tensor", "*rows n, *rows n:bool -> *rows n:bool"};
 
@@ -118,6 +124,72 @@ struct Eights {
   }
 };
 
+// x less what the row has of y before column k where the mask is, with w in that column; y + w there; and the sums of y
+// behind it over the rows where the mask is.
+template <class T>
+struct Numbered {
+  using A = acc_t<T>;
+  struct Known {
+    int64_t k;
+  };
+  struct RowValues {
+    A sum;
+    int64_t k;
+  };
+  T* output;
+  T* picked;
+  const int64_t* k;
+  PerElement<bool> mask;
+  backend::Parameter<T> w;
+
+  HOST_DEVICE Known row_values(int64_t row) const { return {k[row]}; }
+  HOST_DEVICE RowColumns<backend::Parameter<T>, 1> row_columns() const { return {{&w}}; }
+  HOST_DEVICE RowElements<bool> row_elements() const { return {&mask}; }
+
+  template <class Row>
+  HOST_DEVICE RowValues of_row(Row& row, const Known& known) const {
+    const int64_t place = known.k;
+    write_per_row(row, picked, row.at(place, 1) + row.at(place, w));
+    const A sum = row.sum(
+        [=](A, A y, int64_t col, bool there) { return there && col < place ? y : A(0); }, row.columns(),
+        row.elements(mask));
+    return {sum, place};
+  }
+
+  template <class Row>
+  HOST_DEVICE void write(Row& row, const RowValues& values) const {
+    const A sum = values.sum;
+    const int64_t place = values.k;
+    row.write(
+        output,
+        [=](A x, A y, A w, int64_t col, bool there) {
+          return WithSums<A, 1, 1>{{col == place ? w : x - sum}, {there && col > place ? y : A(0)}};
+        },
+        w, row.columns(), row.elements(mask));
+  }
+};
+
+// x y before column k, and 0; the numbers of the columns; and the sum of what is before column k.
+template <class T>
+struct Before {
+  using A = acc_t<T>;
+  T* output;
+  int64_t* numbers;
+  A* sums;
+  const int32_t* k;
+
+  template <class Row>
+  HOST_DEVICE void operator()(Row& row) const {
+    const int64_t place = k[row.index()];
+    const auto before = row.keep([=](A x, A y, int64_t col) { return col < place ? x * y : A(0); }, row.columns());
+    const A sum = row.sum([](A, A, A xy) { return xy; }, before);
+    write_per_row(row, sums, sum);
+    row.write(
+        Outputs{output, numbers}, [](A, A, int64_t col, A xy) { return Results<A, int64_t>{xy, col}; }, row.columns(),
+        before);
+  }
+};
+
 template <class T>
 struct Unfit {
   T* output;
@@ -150,6 +222,15 @@ std::tuple<Tensor, Tensor> eights(const Tensor& x, const Tensor& five, const Ten
   return rowwise<Eights, 2>(kEights, x, per_element(five), per_element(half));
 }
 
+std::tuple<Tensor, Tensor, Tensor> numbered(
+    const Tensor& x, const Tensor& y, const Tensor& k, const Tensor& mask, const Tensor& w) {
+  return rowwise_with_column_sums<Numbered, 2, 1>(kNumbered, x, y, per_row(k), per_column(mask), per_column(w));
+}
+
+std::tuple<Tensor, Tensor, Tensor> before(const Tensor& x, const Tensor& y, const Tensor& k) {
+  return rowwise<Before, 3>(kBefore, x, y, per_row(k));
+}
+
 Tensor unfit_rows(const Tensor& x, const Tensor& k) { return rowwise<Unfit>(kUnfit, x, per_element(k)); }
 Tensor unfit_result(const Tensor& x, const Tensor& k) { return rowwise<Unfit>(kUnfitResult, x, per_element(k)); }
 
@@ -158,7 +239,8 @@ Tensor unfit_result(const Tensor& x, const Tensor& k) { return rowwise<Unfit>(kU
 TORCH_LIBRARY_FRAGMENT(NAMESPACE, m) {
   using namespace extension_cpp::mixed_rows;
   for (const extension_cpp::Operator* op :
-       {&kMaskedSoftmax, &kQuantise, &kCompared, &kMaskedSums, &kEights, &kUnfit, &kUnfitResult}) {
+       {&kMaskedSoftmax, &kQuantise, &kCompared, &kMaskedSums, &kEights, &kNumbered, &kBefore, &kUnfit,
+        &kUnfitResult}) {
     m.def(op->schema());
   }
 }
@@ -170,6 +252,8 @@ TORCH_LIBRARY_IMPL(NAMESPACE, BACKEND, m) {
   m.impl("compared", TORCH_BOX(&compared));
   m.impl("masked_sums", TORCH_BOX(&masked_sums));
   m.impl("eights", TORCH_BOX(&eights));
+  m.impl("numbered", TORCH_BOX(&numbered));
+  m.impl("before", TORCH_BOX(&before));
   m.impl("unfit_rows", TORCH_BOX(&unfit_rows));
   m.impl("unfit_result", TORCH_BOX(&unfit_result));
 }

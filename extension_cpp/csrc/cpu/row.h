@@ -17,6 +17,7 @@
 #include <array>
 #include <limits>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 namespace extension_cpp::cpu {
@@ -74,6 +75,15 @@ struct OfElements {
   }
 };
 
+// The number of a column.
+struct ColumnNumbers {
+  template <int N>
+  CPU_INLINE Values<int64_t, N> at(int64_t col) const {
+    static_assert(N == 1, "an element at a time");
+    return {{col}};
+  }
+};
+
 // How a row is worked on. One thread has it, whole; fewer than kShortRow columns number by number. Or the passes over
 // it are shared out between threads. Either way long rows are cut into the same segments, and give the same bits.
 enum class RowKind { kShort, kWhole, kShared };
@@ -124,6 +134,23 @@ class Row {
       return cols_ > 0 ? static_cast<A>(inputs_->at(offset_, count)[k][0]) : A(0);
     }
   }
+
+  // The element of input k in a column of the whole row; NaN where it has no such column.
+  CPU_INLINE A at(int64_t col, size_t k = 0) const {
+    const bool exists = 0 <= col && col < row_cols_;
+    return exists ? static_cast<A>(inputs_->in_memory(k)[index_ * row_cols_ + col])
+                  : std::numeric_limits<A>::quiet_NaN();
+  }
+
+  // The same of a parameter.
+  template <class Column, class = std::enable_if_t<!std::is_integral_v<Column>>>
+  CPU_INLINE A at(int64_t col, const Column& column) const {
+    const bool exists = 0 <= col && col < row_cols_;
+    return exists ? column.template at<1>(col)[0] : std::numeric_limits<A>::quiet_NaN();
+  }
+
+  // For each element the number of its column in the whole row, an int64_t, as a column operand.
+  ColumnNumbers columns() const { return {}; }
 
   // The sum over the row of f(inputs..., columns...): a number, or Values of several.
   //
@@ -201,8 +228,8 @@ class Row {
     return {tensor.at(index_, 0, index_ * row_cols_)};
   }
 
-  // f(inputs..., operands...) of every element, computed once, as a column operand. The operands are elements(), or
-  // what is kept.
+  // f(inputs..., operands...) of every element, computed once, as a column operand. The operands are elements(),
+  // columns(), or what is kept.
   template <class F, class... Operands>
   CPU_INLINE KeptResults<A> keep(const F& f, const Operands&... operands) {
     A* const results = inputs_->place(kept_++, cols_);

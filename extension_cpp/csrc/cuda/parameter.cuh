@@ -368,6 +368,44 @@ struct OfElements {
   }
 };
 
+// The numbers of N columns, in one register or two until each is asked for.
+template <int N>
+struct NumbersFrom {
+  int64_t first;
+};
+
+template <int N>
+__device__ Values<int64_t, N> column_values(const NumbersFrom<N>& numbers) {
+  Values<int64_t, N> result;
+#pragma unroll
+  for (int n = 0; n < N; ++n) {
+    result[n] = numbers.first + n;
+  }
+  return result;
+}
+
+// Of every element of the row the number of its column, from `first` on.
+struct ColumnNumbers {
+  using IsOfRow = void;
+
+  int64_t first;
+
+  template <int N, class Index>
+  __device__ NumbersFrom<N> raw(Index col) const {
+    return {first + static_cast<int64_t>(col)};
+  }
+
+  template <int N, class Index>
+  __device__ NumbersFrom<N> requested(Index col) const {
+    return raw<N>(col);
+  }
+
+  template <int N, class Index>
+  __device__ Values<int64_t, N> at(Index col) const {
+    return column_values(raw<N>(col));
+  }
+};
+
 // Elements of one tensor that a thread has read of its row.
 template <class U, int N, int V>
 struct ReadElements {
@@ -406,9 +444,11 @@ constexpr bool is_recomputed_of = false;
 template <class F, class Operands>
 constexpr bool is_recomputed_of<RecomputedOf<F, Operands>> = true;
 
-// Whether an operand is of elements in memory that are of another type.
+// Whether an operand is of elements in memory that are of another type, or of their places: no parameter, at any rate.
 template <class Column>
 constexpr bool is_of_elements = is_recomputed_of<Column>;
+template <>
+constexpr bool is_of_elements<ColumnNumbers> = true;
 template <class U, bool Whole>
 constexpr bool is_of_elements<OfElements<U, Whole>> = true;
 template <class U, bool Whole, int N, int V>

@@ -111,6 +111,26 @@ class Row {
   // The first element of input k; 0 of a row that has none.
   __device__ A first(size_t k = 0) const { return first_[k]; }
 
+  // The element of input k in a column of the whole row; NaN where it has no such column.
+  __device__ A at(int64_t col, size_t k = 0) const {
+    if (col < 0 || col >= cols_) {
+      return static_cast<A>(NAN);
+    }
+    return to_values(load_chunk<1>(inputs_.row(k, span_) - span_.first_col + col))[0];
+  }
+
+  // The same of a parameter.
+  template <class Column, class = std::enable_if_t<!std::is_integral_v<Column>>>
+  __device__ A at(int64_t col, const Column& column) const {
+    if (col < 0 || col >= cols_) {
+      return static_cast<A>(NAN);
+    }
+    return column.template at<1>(col)[0];
+  }
+
+  // For each element the number of its column in the whole row, an int64_t, as a column operand.
+  __device__ ColumnNumbers columns() const { return {span_.first_col}; }
+
   // The sum over the row of f(inputs..., columns...): a number, or Values of up to four.
   //
   // A column operand has a method at<N>(col), as Parameter in parameter.cuh.
@@ -172,7 +192,7 @@ class Row {
   }
 
   // f(inputs..., operands...) of every element, as a column operand: computed once and kept in registers, or, where
-  // that would take too many, whenever it is asked for. The operands are elements(), or what is kept.
+  // that would take too many, whenever it is asked for. The operands are elements(), columns(), or what is kept.
   template <class F, class... Operands>
   __device__ auto keep(const F& f, const Operands&... operands) {
     static_assert((is_of_row<Operands> && ...), "elements of the row, or what it keeps");

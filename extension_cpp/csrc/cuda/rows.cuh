@@ -331,15 +331,14 @@ class RowValuesAhead {
         now_ = next_;
         next_ = row_values(f_, row_of(own_turn(turn + width_)));
       }
-      static_assert(sizeof(Values) % sizeof(unsigned) == 0);
-      unsigned words[sizeof(Values) / sizeof(unsigned)];
-      memcpy(words, &now_, sizeof(words));
+      unsigned words[(sizeof(Values) + sizeof(unsigned) - 1) / sizeof(unsigned)];
+      memcpy(words, &now_, sizeof(Values));
 #pragma unroll
       for (unsigned& word : words) {
         word = __shfl_sync(0xffffffffu, word, lane, width_);
       }
       Values values;
-      memcpy(&values, words, sizeof(words));
+      memcpy(&values, words, sizeof(Values));
       return values;
     }
   }
