@@ -490,3 +490,107 @@ def scale_norm(x: Tensor, g: One, eps: float = 1e-2) -> Tensor:
 
 def contrastive(x: Tensor, y: Tensor, temperature: Annotated[Tensor, "1"]) -> Tensor:
     return torch.logsumexp((x - y) * torch.exp(temperature), -1, keepdim=True) * temperature
+
+
+# ----- With labels, lengths, and masks for each row or column
+
+OfEach = Annotated[Tensor, torch.int64, "*rows"]
+
+
+def token_loss(logits: Tensor, target: OfEach) -> Tensor:
+    return -F.log_softmax(logits, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+
+
+def smoothed_loss(logits: Tensor, target: OfEach, smoothing: float = 0.1) -> Tensor:
+    log_p = F.log_softmax(logits, dim=-1)
+    nll = -log_p.gather(dim=-1, index=target[..., None]).squeeze(-1)
+    return (1 - smoothing) * nll - smoothing * log_p.mean(-1)
+
+
+def z_loss(logits: Tensor, target: OfEach, weight: float = 1e-2) -> Tensor:
+    lse = torch.logsumexp(logits, -1)
+    picked = torch.gather(logits, -1, target.unsqueeze(-1)).squeeze(-1)
+    return lse - picked + weight * lse * lse
+
+
+def focal_loss_of_labels(logits: Tensor, target: OfEach, gamma: float = 2.0) -> Tensor:
+    log_p = F.log_softmax(logits, -1).gather(-1, target.unsqueeze(-1)).squeeze(-1)
+    return -((1 - log_p.exp()) ** gamma) * log_p
+
+
+def ignoring_loss(logits: Tensor, target: OfEach, ignore_index: int = -100) -> Tensor:
+    safe = torch.where(target == ignore_index, 0, target)
+    loss = -F.log_softmax(logits, -1).gather(-1, safe[..., None]).squeeze(-1)
+    return torch.where(target == ignore_index, 0, loss)
+
+
+def adjusted_loss(logits: Tensor, bias: Tensor, target: OfEach) -> tuple[Tensor, Tensor]:
+    """With a bias for each class, and none of the loss of negative targets."""
+    there = target >= 0
+    log_p = F.log_softmax(logits + bias, -1)
+    loss = -log_p.gather(-1, target.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    return loss * there, there
+
+
+def weighted_by_class(logits: Tensor, weight: Tensor, target: OfEach) -> Tensor:
+    classes = torch.arange(logits.shape[-1], device=logits.device)
+    own = torch.where(classes == target[..., None], weight, 0).sum(-1)
+    return -own * F.log_softmax(logits, -1).gather(-1, target[..., None]).squeeze(-1)
+
+
+def probability_of_labels(logits: Tensor, target: OfEach) -> Tensor:
+    return logits.softmax(-1).gather(-1, target.unsqueeze(-1))
+
+
+def unit_element(x: Tensor, k: OfEach) -> Tensor:
+    return F.normalize(x, dim=-1).gather(-1, k.unsqueeze(-1)).squeeze(-1)
+
+
+def sum_of_span(x: Tensor, start: OfEach, stop: OfEach) -> Tensor:
+    columns = torch.arange(x.shape[-1], device=x.device)
+    there = (columns >= start[..., None]) & (columns < stop[..., None])
+    return torch.where(there, x, 0).sum(-1)
+
+
+def masked_by_length(scores: Tensor, length: OfEach) -> Tensor:
+    columns = torch.arange(scores.shape[-1], device=scores.device)
+    return torch.where(columns < length[..., None], scores, float("-inf")).softmax(-1)
+
+
+def norm_up_to(
+    x: Tensor, weight: Tensor, length: Annotated[Tensor, torch.int32, "*rows 1"]
+) -> Tensor:
+    there = torch.arange(x.size(-1), device=x.device) < length
+    kept = torch.where(there, x, 0)
+    mean_square = kept.square().sum(-1, keepdim=True) / length.clamp(min=1)
+    return kept * torch.rsqrt(mean_square + 1e-2) * weight
+
+
+def column_masked(x: Tensor, keep: Annotated[Tensor, torch.bool, "n"]) -> Tensor:
+    return torch.where(keep, x, float("-inf")).softmax(-1)
+
+
+def row_masked(x: Tensor, valid: Annotated[Tensor, torch.bool, "*rows 1"]) -> Tensor:
+    return torch.where(valid, x.softmax(-1), 0)
+
+
+def brier_score(logits: Tensor, target: OfEach) -> Tensor:
+    classes = torch.arange(logits.shape[-1], device=logits.device)
+    apart = logits.softmax(-1) - (classes == target[..., None]).to(logits.dtype)
+    return apart.square().sum(-1)
+
+
+def margin_of_one_hot(x: Tensor, target: OfEach, margin: float = 0.5) -> Tensor:
+    own = F.one_hot(target, x.shape[-1]).to(x.dtype)
+    return torch.logsumexp(x - margin * own, -1) - (x * own).sum(-1)
+
+
+def weighted_columns(
+    x: Tensor,
+    weight: Tensor,
+    kind: Annotated[Tensor, torch.int16, "n"],
+    valid: Annotated[Tensor, torch.bool, "*rows"],
+) -> Tensor:
+    """Of several kinds of columns, of which one has a weight."""
+    scaled = torch.where(kind == 3, x * weight, x)
+    return torch.where(valid, scaled.square().mean(-1), 0)

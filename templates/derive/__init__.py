@@ -15,6 +15,7 @@ In the order in which a definition goes through them; each imports of those abov
     differentiate.py   the gradients
     body.py            several formulas, of which switches choose one
     variant.py         those where some of the optional tensors are given
+    row_integers.py    what integers with a value for each row say of its columns
     derived.py         all formulas of an operator
     printing.py        expressions as statements, in cpp_text.py and python_text.py
     verify.py          the formulas against the definition and PyTorch's derivatives

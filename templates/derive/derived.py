@@ -14,7 +14,7 @@ import torch
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
 from .definition import COLUMNS, IN_PLACE, RESULT, SINGLE, Definition, in_a_line
 from .differentiate import gradients
-from .graph import ELEMENT, ROW, Node, add, is_const, make, plus
+from .graph import ELEMENT, FLOAT8, ROW, Node, add, is_const, make, plus
 from .operations import UNDERIVED
 from .refusal import NotDerived, line_of, line_of_error, taken
 from .rows_operations import as_found, with_variances
@@ -103,7 +103,8 @@ def is_of_rows(
     # tensor as if it had.
     shapes = definition.other_shapes
     check_dtypes(definition, {n: shape for n, shape in shapes.items() if shape != COLUMNS})
-    shapes = {n: shape for n, shape in shapes.items() if n not in definition.dtypes}
+    is_called = definition.dtypes.keys() - definition.said_shapes.keys()
+    shapes = {n: shape for n, shape in shapes.items() if n not in is_called or shape != COLUMNS}
     for names, values in itertools.product(
         given, itertools.product((True, False), repeat=len(switches))
     ):
@@ -133,9 +134,10 @@ def other_shapes(definition: Definition, is_row_wise: bool) -> dict[str, str]:
 
 
 def check_dtypes(definition: Definition, shapes: Mapping[str, str]) -> None:
-    """Refuses tensors of other shapes than the rows', and other dtypes."""
+    """Refuses single numbers of other dtypes than the rows', and codes of other shapes."""
     for name, shape in shapes.items():
-        if dtype := definition.dtypes.get(name):
+        dtype = definition.dtypes.get(name)
+        if dtype and (shape in SINGLE or dtype in FLOAT8):
             what = f"has a value for each {'column' if shape == COLUMNS else 'row'}"
             raise NotDerived(
                 f"{definition.place}: it looks at whole rows, and '{name}' is {dtype} and "

@@ -24,12 +24,19 @@ INTEGERS = {
 # And of one of these, which hold codes: they are converted before anything is computed of them.
 FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 OTHER_DTYPES = ("bool", *INTEGERS, *FLOAT8)
-BOOLEAN |= {"bool"}
+# The same, but for codes, where it has a value for each row, or for each column.
+OF_EACH_ROW = {f"row_{dtype}": dtype for dtype in ("bool", *INTEGERS)}
+OF_EACH_COLUMN = {f"column_{dtype}": dtype for dtype in ("bool", *INTEGERS)}
+BOOLEAN |= {"bool", "row_bool", "column_bool"}
 # What has the dtype of one of its operands.
 SAME_DTYPE = {"where": 1, "expand": 0}
 # Conversions, to what each converts.
 TO_INTEGERS = {f"to_{dtype}": dtype for dtype in INTEGERS}
 TO_FLOAT8 = {f"to_{dtype}": dtype for dtype in FLOAT8}
+# What has a dtype of integers or of float8 by itself.
+STORED = {dtype: dtype for dtype in (*INTEGERS, *FLOAT8)} | TO_INTEGERS | TO_FLOAT8
+STORED |= {op: dtype for op, dtype in (OF_EACH_ROW | OF_EACH_COLUMN).items() if dtype != "bool"}
+STORED |= dict.fromkeys(("count", "col", "whole_cols"), "int64")
 
 # What there is one value of for each: nothing, a row, a column, or an element, which is in both.
 NUMBER, ROW, COLUMN, ELEMENT = 0, 1, 2, 3
@@ -37,6 +44,9 @@ NUMBER, ROW, COLUMN, ELEMENT = 0, 1, 2, 3
 # that is true or false, which functors are given; a "count" one that integers are compared with.
 ARGUMENTS = {"tensor": ELEMENT, "column": COLUMN, "row": ROW, "number": NUMBER, "flag": NUMBER}
 ARGUMENTS |= {"count": NUMBER, **dict.fromkeys(OTHER_DTYPES, ELEMENT)}
+ARGUMENTS |= dict.fromkeys(OF_EACH_ROW, ROW) | dict.fromkeys(OF_EACH_COLUMN, COLUMN)
+# What is read of memory that has a dtype of its own, by the passes over a row.
+OTHER_ELEMENTS = {*OTHER_DTYPES, *OF_EACH_COLUMN}
 # What makes a value for each row of its elements.
 REDUCTIONS = frozenset(
     [
@@ -51,10 +61,12 @@ REDUCTIONS = frozenset(
         "var",
         "std",
         "vector_norm",
+        "gather",
+        "at",
     ]
 )
-# What is computed of a whole row at once.
-OF_ROWS = REDUCTIONS | {"softmax", "log_softmax", "cols"}
+# What is computed of a whole row at once, or knows where in it an element is.
+OF_ROWS = REDUCTIONS | {"softmax", "log_softmax", "cols", "col", "whole_cols"}
 
 Value: TypeAlias = "float | int | bool | str | None"
 
@@ -64,7 +76,8 @@ class Node:
     """An expression.
 
     Attributes:
-        op: "const", one of ARGUMENTS, "cols" (the number of columns), or one of operations.py.
+        op: "const", one of ARGUMENTS, "cols" (the number of columns; as an integer "whole_cols"),
+            "col" (the index of its column), or one of operations.py.
         value: of a constant, an int where integers meet it; the name of an argument.
         is_bool: whether it is true or false.
         stored: the dtype of integers or of float8 that it has; "" where it has another.
@@ -159,13 +172,11 @@ def make(op: str, *args: Node, value: Value = None) -> Node:
 def stored(op: str, args: Sequence[Node]) -> str:
     if op in SAME_DTYPE:
         return args[SAME_DTYPE[op]].stored
-    if op == "count":
-        return "int64"
-    return op if op in (*INTEGERS, *FLOAT8) else (TO_INTEGERS | TO_FLOAT8).get(op, "")
+    return STORED.get(op, "")
 
 
 def extent(op: str, args: Iterable[Node]) -> int:
-    found = ROW if op in REDUCTIONS else ARGUMENTS.get(op, NUMBER)
+    found = ROW if op in REDUCTIONS else COLUMN if op == "col" else ARGUMENTS.get(op, NUMBER)
     if op not in REDUCTIONS:
         for arg in args:
             found |= arg.extent
@@ -175,10 +186,22 @@ def extent(op: str, args: Iterable[Node]) -> int:
 GRADIENT = Gradient("grad_output")
 # What the number of columns is called among the arguments: no argument's name.
 COLS = "row.cols()"
+# The same of the index of a column.
+COL = "row.columns()"
 
 
 def cols() -> Node:
     return make("cols", value=COLS)
+
+
+def whole_cols() -> Node:
+    """The number of columns as an integer."""
+    return make("whole_cols", value=COLS)
+
+
+def col() -> Node:
+    """The index of the column that an element is in."""
+    return make("col", value=COL)
 
 
 def const(value: float | bool) -> Node:
@@ -443,6 +466,8 @@ def row_sum(node: Node) -> Node:
     """The sum over a row, of a gradient; factors that the row has in common stand outside."""
     if not node.extent & COLUMN:
         return cols() * node
+    if (known := sum_without_a_pass(node)) is not None:
+        return known
     x = product(node)
     above = [n for n in x.above if not n.extent & COLUMN]
     below = [n for n in x.below if not n.extent & COLUMN]
@@ -450,3 +475,32 @@ def row_sum(node: Node) -> Node:
         return make("row_sum", node)
     inner = Product(1.0, without(x.above, above), without(x.below, below)).node()
     return multiply(Product(x.coefficient, above, below).node(), make("row_sum", inner))
+
+
+def sum_without_a_pass(node: Node) -> Node | None:
+    """The sum over a row where it is of what is at one place of the row, or the same everywhere."""
+    if not node.extent & COLUMN:
+        return cols() * node
+    if node.op == "placed":
+        return node.args[0]
+    if node.op == "neg":
+        found = sum_without_a_pass(node.args[0])
+        return None if found is None else -found
+    for placed, factor in (node.args, node.args[::-1]) if node.op == "mul" else ():
+        # Of no infinity, nor NaN elsewhere alone, which times 0 is NaN.
+        if placed.op == "placed" and factor.op == "softmax":
+            return placed.args[0] * make("gather", factor, placed.args[1])
+    if node.op in ("mul", "div") and not node.args[1].extent & COLUMN:
+        found = sum_without_a_pass(node.args[0])
+        if found is None:
+            return None
+        return found * node.args[1] if node.op == "mul" else found / node.args[1]
+    if node.op == "mul" and not node.args[0].extent & COLUMN:
+        found = sum_without_a_pass(node.args[1])
+        return None if found is None else node.args[0] * found
+    if node.op in ("add", "sub"):
+        found, other = map(sum_without_a_pass, node.args)
+        if found is None or other is None:
+            return None
+        return found + other if node.op == "add" else found - other
+    return None

@@ -13,6 +13,7 @@ from .body import Body, Branch
 from .graph import is_const
 from .plan import Backward, Plan
 from .refusal import taken
+from .row_integers import picking
 from .saved import OUTPUT
 from .variant import Result, Variant
 
@@ -234,11 +235,14 @@ def description(plan: Plan, a: Argument) -> str:
             if (number := plan.variants[0].otherwise.get(a.name)) is not None
             else ""
         )
-        text = f"a value for each column, `(columns,)`; dtype and device of `{main}`{otherwise}."
+        what = "a value for each column, `(columns,)`"
+        text = f"{of_dtype_beside(plan, a, what)}{otherwise}."
     elif shape := plan.variants[0].rows.get(a.name):
         shown = {"*rows 1": "(..., 1)", "*rows": "(...)", "1": "(1,)", "()": "()"}[shape]
         what = "one number" if a.name in plan.variants[0].single else "a value for each row"
-        text = f"{what}, `{shown}`; dtype and device of `{main}`."
+        text = f"{of_dtype_beside(plan, a, f'{what}, `{shown}`')}."
+        if a.name in picking(plan.variants[0]):
+            text = f"{text.rstrip('.')}; NaN comes of one that is not in [0, columns)."
     elif plan.is_of_rows and a.name == main:
         text = "`(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or "
         text += "CUDA."
@@ -264,6 +268,13 @@ def description(plan: Plan, a: Argument) -> str:
         }[a.type]
     own = plan.described.get(a.name)
     return f"{own.rstrip('.')}; {text}" if own else text
+
+
+def of_dtype_beside(plan: Plan, a: Argument, what: str) -> str:
+    """What a tensor of another shape than the rows' is like, of their dtype or its own."""
+    if dtype := plan.dtypes.get(a.name):
+        return f"{dtype}, {what}, on the device of `{plan.main}`"
+    return f"{what}; dtype and device of `{plan.main}`"
 
 
 # ----- autograd

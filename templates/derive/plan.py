@@ -26,7 +26,7 @@ IN_CPP = words(
 )
 IN_ROWS = words(
     """
-    PerElement Row RowColumns RowElements RowValues T acc_t backend known of_row one_number
+    Known PerElement Row RowColumns RowElements RowValues T acc_t backend known of_row one_number
     per_column per_element per_row row row_columns row_elements row_values rowwise
     rowwise_with_column_sums values write write_per_row
     """

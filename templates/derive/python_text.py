@@ -13,7 +13,7 @@ from kinds import defined_in
 from schema import words
 
 from .body import Body, Branch, each, nodes_of
-from .graph import ELEMENT, ROW, TO_INTEGERS, Node, cols, in_order, is_const
+from .graph import ELEMENT, ROW, TO_INTEGERS, Node, col, cols, in_order, is_const, whole_cols
 from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form, composed
 from .printing import Language, Printer
 from .refusal import NotDerived, taken
@@ -83,6 +83,8 @@ class Python(Language):
                 return Form(f"torch.full_like({self.like}, {{0}}).sum_to_size(columns)")
             whole = "" if terms.extent == ELEMENT else f".expand_as({self.like})"
             return Form(f"{{0}}{whole}.sum_to_size(columns)", WHOLE, (WHOLE,))
+        if node.op == "at" and node.args[0].op == "column":
+            return Form("{0}[{1}]", WHOLE, (WHOLE,))
         if node.op in TO_INTEGERS and node.is_number:
             return Form("{0}", CHOICE, (CHOICE,))
         if node.op in ("to_real", "from_integer", "from_float8") and not node.is_number:
@@ -240,6 +242,12 @@ def statements(
         # divides by zero.
         number = f"{like}.shape[-1]" if divides_by_zero else f"max(1, {like}.shape[-1])"
         lines.append(f"{printer.bound[cols()]} = {number}")
+    if any(node.op == "col" for node in in_order(body)):
+        printer.bound[col()] = printer.fresh("col")
+        lines.append(
+            f"{printer.bound[col()]} = torch.arange({like}.shape[-1], device={like}.device)"
+        )
+    printer.bound[whole_cols()] = f"{like}.shape[-1]"
     text = printer.text(body)
     lines += [f"{name} = {expression}" for _, name, expression in text.statements]
     shapes = of_rows or [None] * len(body)

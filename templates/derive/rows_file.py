@@ -113,11 +113,13 @@ def backward_host(plan: Plan, backward: Backward) -> str:
 def as_given(plan: Plan, name: str, rows: Collection[str]) -> str:
     """A tensor as an argument of rowwise()."""
     first = plan.variants[0]
+    if name in first.columns and name in first.dtypes:
+        return f"per_column({plan.in_cpp[name]})"
     if name in first.columns:
         # What it counts as where it is None, which is 0 unless that is said.
         otherwise = ", 1" if first.otherwise.get(name) == 1 else ""
         return f"per_column({plan.in_cpp[name]}{otherwise})"
-    if name in first.dtypes:
+    if name in first.dtypes and name not in rows:
         return f"per_element({plan.in_cpp[name]})"
     if name in first.single:
         return f"one_number({plan.in_cpp[name]})"

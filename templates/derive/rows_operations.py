@@ -13,6 +13,7 @@ from collections.abc import Container, Sequence
 from .graph import (
     COLUMN,
     Node,
+    col,
     cols,
     const,
     in_order,
@@ -22,8 +23,10 @@ from .graph import (
     rewritten,
     row_sum,
     where,
+    whole,
+    whole_cols,
 )
-from .operations import UNDERIVED, WHOLE, Form, define
+from .operations import ARGUMENT, SUM, UNDERIVED, WHOLE, Form, define
 from .refusal import NotDerived, refuse
 
 # What goes through a row.
@@ -241,6 +244,54 @@ define(
     None,
     lambda g, out, x: (g * make("exp", x - out),),
     logsumexp,
+)
+
+
+# ----- the element of a row that has an index
+
+
+def is_index(index: Node) -> Node:
+    """Whether an element is the one: at most one of a row."""
+    return make("eq", col(), index)
+
+
+# Of NaN these are NaN.
+KEEP_NAN = {"add", "sub", "mul", "div", "neg", "exp", "log", "sqrt", "sigmoid", "tanh"}
+
+
+def gather(x: Node, index: Node) -> Node:
+    """NaN where there is no such element; what is made of elements is made of the one."""
+    by = {node: node for node in in_order([x]) if not node.extent & COLUMN}
+    own = [node for node in in_order([x], by) if node.extent & COLUMN]
+    if any(not node.args and node.op not in ("tensor", "column", "col") for node in own):
+        # As a sum of the one and zeros, of what is read by passes alone.
+        found = make("row_sum", where(is_index(index), x, 0))
+    else:
+        by |= {leaf: make("at", leaf, index) for leaf in own if leaf.op in ("tensor", "column")}
+        found = replaced([x], by | {col(): index})[0]
+        if all(node.op in KEEP_NAN for node in own if node.args):
+            return found
+    inside = make("and", make("ge", index, whole(0)), make("lt", index, whole_cols()))
+    return where(inside, found, math.nan)
+
+
+define(
+    "gather",
+    Form("{0}.gather(-1, {1})", WHOLE, (WHOLE,)),
+    None,
+    lambda g, out, x, index: (make("placed", g, index, col()), None),
+    gather,
+    "picked",
+)
+# The same of a tensor: rows_text.py prints it.
+define("at", Form("{0}.gather(-1, {1})", WHOLE, (WHOLE,)), word="picked")
+# Its gradient: a value for the row at one place, and zeros.
+define(
+    "placed",
+    Form("torch.where({2} == {1}, {0}, 0)", WHOLE, (ARGUMENT, SUM, SUM)),
+    None,
+    None,
+    lambda g, index, col: where(make("eq", col, index), g, 0),
 )
 
 

@@ -11,11 +11,22 @@ from dataclasses import dataclass
 
 from .cpp_text import Cpp, divisors
 from .elements_text import type_of
-from .graph import COLUMN, FLOAT8, GRADIENT, OTHER_DTYPES, Node, in_order, inputs_of
+from .graph import (
+    COLUMN,
+    FLOAT8,
+    GRADIENT,
+    OF_EACH_ROW,
+    OTHER_ELEMENTS,
+    ROW,
+    Node,
+    col,
+    in_order,
+    inputs_of,
+)
 from .of_numbers import Formula
 from .operations import OPERATIONS
-from .printing import Printer
-from .rows_operations import PASSES
+from .printing import Printer, Text
+from .rows_operations import PASSES, passes_before
 
 # That are instructions, or nearly.
 CHEAP = ("std::fabs", "std::sqrt", "std::is", "std::signbit", "std::numeric_limits")
@@ -73,7 +84,7 @@ class Tensors:
         elements: those with a value for each element.
         rows: those with a value for each row.
         columns: those with a value for each column.
-        dtypes: of the others, which have a value for each element and a dtype of their own.
+        dtypes: of those that have one of their own.
         single: those of the rows that have one value for all.
     """
 
@@ -112,8 +123,10 @@ class RowFunctor:
         self.of_row = of_row
         self.terms = [node.args[0] for node in results.values() if node.op == "col_sum"]
         self.tensors = tensors
-        self.elements, self.columns = tensors.elements, tensors.columns
-        self.others = [name for name in tensors.all if name in tensors.dtypes]
+        self.elements = tensors.elements
+        self.columns = [name for name in tensors.columns if name not in tensors.dtypes]
+        own = {*tensors.all} - tensors.dtypes.keys()
+        self.others = [name for name in tensors.all if name not in {*own, *tensors.rows}]
         self.formula, self.names, self.spelling = formula, formula.names, formula.spelling
         self.statistics = statistics
         self.computed = [*self.results.values(), *self.terms]
@@ -137,7 +150,7 @@ class RowFunctor:
             "template <class T>",
             f"struct {self.struct} {{",
             "  using A = acc_t<T>;",
-            *(["  using RowValues = " + self.kept_type + ";"] if self.terms else []),
+            *([f"  {self.kept_type}"] if self.terms else []),
             "",
             *(f"  {line}" for line in self.members()),
             "",
@@ -156,32 +169,54 @@ class RowFunctor:
             spelled = self.spelling[name]
             if name in self.tensors.rows:
                 count = "1" if name in self.tensors.single else "rows"
-                lines.append(f"const {self.type_of(name)}* {spelled};  // [{count}]")
+                kind = self.type_in_memory(name)
+                lines.append(f"const {kind}* {spelled};  // [{count}]")
             elif name in self.columns:
                 lines.append(f"backend::Parameter<T> {spelled};  // [cols]")
             elif name in self.others:
                 kind = type_of(self.tensors.dtypes[name])
-                lines.append(f"PerElement<{kind}> {spelled};  // [rows, cols]")
+                shape = "[cols]" if name in self.tensors.columns else "[rows, cols]"
+                lines.append(f"PerElement<{kind}> {spelled};  // {shape}")
         return lines + self.formula.number_members(self.computed)
 
     def type_of(self, tensor: str) -> str:
         return "A" if tensor in self.statistics else "T"
 
+    def type_in_memory(self, tensor: str) -> str:
+        dtype = self.tensors.dtypes.get(tensor)
+        return type_of(dtype) if dtype else self.type_of(tensor)
+
+    @property
+    def are_of_one_type(self) -> bool:
+        """Whether all that is read of the tensors for rows is of the type of the arithmetic."""
+        return not any(name in self.tensors.dtypes for name in self.read)
+
+    @property
+    def known_type(self) -> str:
+        """What is read of the tensors for rows."""
+        return f"Values<A, {len(self.read)}>" if self.are_of_one_type else "Known"
+
     def row_values(self) -> list[str]:
         """What is read of the tensors for rows, ahead of the row."""
         if not self.read:
             return []
+        dtypes = self.tensors.dtypes
+        types = [type_of(dtypes.get(name, "")) for name in self.read]
+        pairs = zip(types, (self.spelling[name] for name in self.read), strict=True)
+        members = " ".join(f"{kind} {name};" for kind, name in pairs)
+        known = [] if self.are_of_one_type else [f"struct Known {{ {members} }};", ""]
         places = [
             f"*{name}" if each in self.tensors.single else f"{name}[row]"
             for each, name in ((each, self.spelling[each]) for each in self.read)
         ]
         values = [
-            place if self.type_of(each) == "A" else f"static_cast<A>({place})"
+            place if self.type_in_memory(each) != "T" else f"static_cast<A>({place})"
             for each, place in zip(self.read, places, strict=True)
         ]
         row = "row" if any("[row]" in place for place in places) else "/*row*/"
         return [
-            f"HOST_DEVICE Values<A, {len(values)}> row_values(int64_t {row}) const "
+            *known,
+            f"HOST_DEVICE {self.known_type} row_values(int64_t {row}) const "
             f"{{ return {{{', '.join(values)}}}; }}",
             "",
         ]
@@ -212,7 +247,7 @@ class RowFunctor:
     @property
     def of_a_row(self) -> str:
         """The parameters of what is called with a row."""
-        known = f", const Values<A, {len(self.read)}>& known" if self.read else ""
+        known = f", const {self.known_type}& known" if self.read else ""
         return f"(Row& row{known}) const"
 
     def kind(self, node: Node) -> str:
@@ -234,16 +269,26 @@ class RowFunctor:
     def two_calls(self) -> list[str]:
         self.find(self.computed, [])
         self.write_per_row()
-        # Integers are made again: what is kept is of one type.
-        self.outer.bound = {n: name for n, name in self.outer.bound.items() if not n.integer}
+        # Integers that there is one of for all rows are made again.
+        bound = self.outer.bound.items()
+        self.outer.bound = {n: name for n, name in bound if not n.integer or n.extent == ROW}
         written = [node for name, node in self.results.items() if name not in self.of_row]
         written += self.terms
         kept = [n for n in in_order(written, self.outer.bound) if n in self.outer.bound]
+        has_integers = any(node.integer for node in kept)
+        namer = self.printer()
+        names = [namer.fresh(self.plain_name(node, namer)) for node in kept]
+        if has_integers:
+            pairs = zip((type_of(node.dtype) for node in kept), names, strict=True)
+            self.kept_type = f"struct RowValues {{ {' '.join(f'{k} {n};' for k, n in pairs)} }};"
+        else:
+            self.kept_type = f"using RowValues = Values<A, {len(kept) or 1}>;"
         values = [
-            f"A({self.outer.bound[node]})" if node.is_bool else self.outer.bound[node]
+            f"A({self.outer.bound[node]})"
+            if node.is_bool and not has_integers
+            else self.outer.bound[node]
             for node in kept
         ] or ["A(0)"]
-        self.kept_type = f"Values<A, {len(values)}>"
         self.lines.append(f"return {{{', '.join(values)}}};")
         found = self.body()
         self.lines = []
@@ -252,7 +297,8 @@ class RowFunctor:
             name = inner.fresh(self.plain_name(node, inner))
             inner.bound[node] = name
             is_it = " != A(0)" if node.is_bool else ""
-            self.lines.append(f"const {self.kind(node)} {name} = values[{k}]{is_it};")
+            value = f"values.{names[k]}" if has_integers else f"values[{k}]{is_it}"
+            self.lines.append(f"const {self.kind(node)} {name} = {value};")
         self.write(inner)
         unused = "values" if kept else "/*values*/"
         return [
@@ -347,7 +393,9 @@ class RowFunctor:
             return False
 
         def count(computed: Iterable[Sequence[Node]], known: Iterable[Node] = ()) -> int:
-            return sum(n.op in OTHER_DTYPES for each in computed for n in self.within(each, known))
+            return sum(
+                n.op in OTHER_ELEMENTS for each in computed for n in self.within(each, known)
+            )
 
         return count([[node]]) + count(passes, [node]) < count(passes)
 
@@ -364,15 +412,22 @@ class RowFunctor:
         for node in in_order(results):
             if node.op == "cols":
                 self.bind(node, "static_cast<A>(row.cols())", "cols")
-            elif node.op == "row":
+            elif node.op == "whole_cols":
+                self.bind(node, "row.cols()", "count")
+            elif node.op in ("row", *OF_EACH_ROW):
                 name = str(node.value)
                 own = name.removeprefix("row_") if name.startswith("row_") else f"row_{name}"
                 own = "grad" if name == GRADIENT else own
-                self.bind(node, f"known[{self.read.index(name)}]", own)
+                place = f"[{self.read.index(name)}]"
+                place = place if self.are_of_one_type else f".{self.spelling[name]}"
+                self.bind(node, f"known{place}", own)
             elif node.op == "row_shift":
                 first = self.outer.fresh("first")
                 self.lines.append(f"const A {first} = {self.first(node.args[0])};")
                 self.bind(node, f"std::isfinite({first}) ? {first} : A(0)")
+        # They are waited for while the row is reduced.
+        picked = [node for node in in_order(results) if node.op == "at"]
+        self.hoist([node for node in picked if not passes_before(node)])
 
     def first(self, node: Node) -> str:
         """An expression of the elements, of the first of them."""
@@ -414,13 +469,30 @@ class RowFunctor:
             if node in seen or not node.args:
                 continue
             seen.add(node)
-            if node.extent & COLUMN or node.integer:
+            if node.extent & COLUMN or (node.integer and node.extent != ROW):
                 waiting += reversed(node.args)
             elif not self.outer.is_plain(node):
                 found.append(node)
-        text = self.outer.text(found, bind_results=True)
+        for node in in_order(found, self.outer.bound):
+            if node.op == "at" and node not in self.outer.bound:
+                self.pick(node)
+        self.add(self.outer.text(found, bind_results=True))
+
+    def add(self, text: Text) -> None:
         for node, name, expression in text.statements:
             self.lines.append(f"const {self.kind(node)} {name} = {expression};")
+
+    def pick(self, node: Node) -> None:
+        """The element of a tensor in the column of an index, which is in memory."""
+        tensor, index = node.args
+        text = self.outer.text([index], bind_results=True)
+        self.add(text)
+        name, of = str(tensor.value), ""
+        if tensor.op == "column":
+            of = f", {self.spelling[name]}"
+        elif k := self.elements.index(name):
+            of = f", {k}"
+        self.bind(node, f"row.at({text.results[0]}{of})")
 
     # ----- the pass that writes
 
@@ -458,6 +530,7 @@ class RowFunctor:
     def operands(self, results: Sequence[Node], printer: Printer) -> list[str]:
         """What a pass reads besides the inputs."""
         found = [self.spelling[name] for name in self.columns_of(results, printer)]
+        found += ["row.columns()"] * (col() in self.leaves(results, printer))
         others = self.others_of(results, printer)
         found += [f"row.elements({self.spelling[name]})" for name in others]
         return found + [self.kept[node][0] for node in self.kept_in(results, printer)]
@@ -473,7 +546,7 @@ class RowFunctor:
 
     def others_of(self, results: Sequence[Node], printer: Printer) -> list[str]:
         """The tensors of other dtypes."""
-        names = {node.value for node in self.leaves(results, printer) if node.op in OTHER_DTYPES}
+        names = {node.value for node in self.leaves(results, printer) if node.op in OTHER_ELEMENTS}
         return [name for name in self.others if name in names]
 
     def kept_in(self, results: Sequence[Node], printer: Printer) -> list[Node]:
@@ -488,8 +561,10 @@ class RowFunctor:
         inner = Printer(printer.language, self.names, printer.taken)
         inner.bound = self.given(printer)
         inner.taken |= {name for _, name in self.kept.values()}
-        text = inner.text(computed)
         leaves = self.leaves(computed, printer)
+        index = [inner.fresh("col")] if col() in leaves else []
+        inner.bound |= dict.fromkeys([col()], *index) if index else {}
+        text = inner.text(computed)
         used = {str(node.value) for node in leaves if not node.args and node not in printer.bound}
         captures = ["="] if any(node in printer.bound for node in leaves) else []
         captures += [
@@ -499,7 +574,7 @@ class RowFunctor:
             self.spelling[name] if name in used else f"/*{self.spelling[name]}*/"
             for name in (*self.elements, *self.columns_of(computed, printer))
         ]
-        parameters = [f"A {name}" for name in names]
+        parameters = [f"A {name}" for name in names] + [f"int64_t {name}" for name in index]
         parameters += [
             f"{of_element(self.tensors.dtypes[name])} {self.spelling[name]}"
             for name in self.others_of(computed, printer)

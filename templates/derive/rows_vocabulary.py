@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import rows_operations  # noqa: F401  (defines the operations that are named here)
-from .graph import ELEMENT, Node, const, make
+from .graph import ELEMENT, ROW, Node, const, make
 from .refusal import refuse
 from .vocabulary import CONVERT, mask, of_float8, real, unknown
 
@@ -280,3 +280,16 @@ def extreme(name: str) -> None:
 
 extreme("max")
 extreme("min")
+
+
+def picked(x: Node, index: Any) -> Node:
+    """The element of each row that has an index, a tensor as it was traced."""
+    if index.node.integer != "int64":
+        raise refuse("gather takes indices of int64", instead="convert them, k.to(torch.int64)")
+    if index.extent != ROW or index.is_squeezed:
+        raise refuse(
+            "gather of more than one element of a row, or of one for each element, is not derived",
+            instead='give it an index for each row, k: Annotated[Tensor, torch.int64, "*rows"] and '
+            f"k.unsqueeze(-1), or {OTHER}",
+        )
+    return make("gather", element(x, "gather"), index.node)

@@ -14,6 +14,7 @@ from .ops_file import in_torch
 from .plan import Plan, shape_in_rows
 from .python_text import MODULES, called
 from .refusal import taken
+from .row_integers import lengths, places
 from .verify import FLOAT32, INTEGER_RANGES, MANY_ROWS, MASK, NO_HALF, RANGES
 
 # Functions that a reference does without, and why.
@@ -33,6 +34,7 @@ UNLIKE = {
     "gaussian_nll_loss": "PyTorch's gaussian_nll_loss refuses negative variances",
     "margin_ranking_loss": "PyTorch's margin_ranking_loss cannot be checkpointed selectively",
     "isclose": "PyTorch's isclose cannot be checkpointed selectively",
+    "one_hot": "PyTorch's one_hot cannot be checkpointed selectively",
     FLOAT32: "the definition computes float64 in float32",
     NO_HALF: "the definition raises for a half type",
     "no_grad": "torch.no_grad() stops no derivative in forward mode",
@@ -99,7 +101,7 @@ def parameters(plan: Plan) -> list[str]:
 def needs_samples(plan: Plan) -> bool:
     """Whether those that follow from the shapes would be calls for which it is not defined."""
     columns = plan.verified.columns + plan.verified.columns_of_many
-    is_plain = not (is_bounded(plan) or plan.verified.needed)
+    is_plain = not (is_bounded(plan) or plan.verified.needed or of_columns(plan))
     return plan.verified.numbers is not None or not is_plain or columns > 0
 
 
@@ -108,11 +110,21 @@ def is_bounded(plan: Plan) -> bool:
     return any(values not in usual for values in plan.verified.ranges.values())
 
 
+def of_columns(plan: Plan) -> dict[str, str]:
+    """The bounds of integers that say something of a row's columns."""
+    first, has_columns = plan.variants[0], plan.verified.columns > 0
+    high = "shape[-1]" if has_columns else "max(1, shape[-1])"
+    found = dict.fromkeys(places(first), f", high={high}")
+    low = "1" if has_columns else "min(1, shape[-1])"
+    return found | dict.fromkeys(lengths(first), f", low={low}, high=shape[-1] + 1")
+
+
 def sample_function(plan: Plan) -> str:
     first = plan.variants[0]
     others = {"*rows": "shape[:-1]", "*rows 1": "(*shape[:-1], 1)", "n": "shape[-1:]"}
     others |= {"()": "()", "1": "(1,)"}
-    shapes = [others.get(shape_in_rows(first, name), "shape") for name in plan.tensors]
+    in_line = [shape_in_rows(first, name).partition(":")[0] for name in plan.tensors]
+    shapes = [others.get(shape, "shape") for shape in in_line]
     calls = [sample(plan, shapes)]
     # What is made before a call, for it.
     masks = masks_with_ones(plan, shapes)
@@ -133,6 +145,8 @@ def sample_function(plan: Plan) -> str:
     elif columns_needed:
         comment = "# Of rows of one column nothing is left but rounding."
     condition = f"shape and shape[-1] >= {columns_needed}" if columns_needed else ""
+    if of_columns(plan):
+        condition = condition or "shape"
     if of_many := plan.verified.columns_of_many:
         comment = "# Of many rows of few columns, some lose too much to rounding."
         given = condition or "shape"
@@ -175,7 +189,7 @@ def made(plan: Plan, name: str, shape: str) -> str:
     if dtype := plan.dtypes.get(name):
         is_integer = dtype in INTEGERS
         least = f", low={int(low)}" if is_integer and low != INTEGER_RANGES[0][0] else ""
-        return f"make({shape}, dtype=torch.{dtype}{least})"
+        return f"make({shape}, dtype=torch.{dtype}{of_columns(plan).get(name, least)})"
     bounds = "" if (low, high) == RANGES[0] else f", low={low}, high={high}"
     if (low, high) == MASK:  # finite differences would jump
         bounds += ", step=1.0, requires_grad=False"

@@ -29,6 +29,7 @@ from .graph import (
     ROW,
     TO_FLOAT8,
     Node,
+    col,
     cols,
     const,
     make,
@@ -38,8 +39,8 @@ from .graph import (
 )
 from .operations import UNDERIVED, is_constant
 from .refusal import BY_HAND, NotDerived, refuse, traced_file
-from .rows_operations import not_shared
-from .rows_vocabulary import ROWS
+from .rows_operations import is_index, not_shared
+from .rows_vocabulary import ROWS, last, picked
 from .vocabulary import (
     CONVERT,
     OF_BITS,
@@ -602,9 +603,17 @@ class Recorder(TorchFunctionMode):
             return self.reshaped(name, *args, **kwargs)
         if name in ROWS:
             return self.of_rows(name, args, kwargs)
+        if name == "arange":
+            return self.columns(*args, **kwargs)
+        if name == "gather":
+            return self.picked(*args, **kwargs)
+        if name == "one_hot":
+            return self.one_hot(*args, **kwargs)
         if kwargs.pop("out", None) is not None:
             raise refuse("out= writes to a tensor", instead="assign the result to a name")
         name, writes = in_place(name)
+        if name not in VOCABULARY:
+            raise unknown(name)
         if name in CLAMPS:
             check_bounds(*given)
         written = self.writable(args[0]) if kwargs.pop("inplace", False) or writes else None
@@ -661,6 +670,43 @@ class Recorder(TorchFunctionMode):
             UNDERIVED.setdefault(values.node, not_shared(name))
         return getattr(torch.return_types, name)((values, Index.of(name)))
 
+    def columns(self, *bounds: Any, dtype: Any = None, device: Any = None, **rest: Any) -> Traced:
+        """The index of its column for each, torch.arange(x.shape[-1])."""
+        *first, last = bounds[:2] if bounds[2:] in ((), (1,)) else [None]
+        if rest or first not in ([], [0]) or as_node(last) is not cols():
+            raise refuse(
+                "arange makes a tensor, and of numbers for the columns of a row alone one that is "
+                "known",
+                instead="say torch.arange(x.shape[-1], device=x.device), and compute with it",
+            )
+        columns = Traced.of(col())
+        if dtype is None or dtype == torch.int64:
+            return columns
+        return self.converted("to", columns, dtype)
+
+    def picked(self, tensor: Any, dim: Any = None, index: Any = None, **rest: Any) -> Traced:
+        """Of each row the element that has an index."""
+        last(dim, "gather")
+        if rest or not (isinstance(tensor, Traced) and isinstance(index, Traced)):
+            raise no_such_call("gather", rest)
+        return Traced.of(picked(tensor.node, index))
+
+    def one_hot(self, tensor: Any, num_classes: Any = -1) -> Traced:
+        """1 in the column that has an index, else 0."""
+        if as_node(num_classes) is not cols():
+            raise refuse(
+                "one_hot of other classes than the columns is not row-wise",
+                instead="say F.one_hot(k, x.shape[-1])",
+            )
+        if not (tensor.is_squeezed and tensor.node.integer == "int64"):
+            raise refuse(
+                "one_hot is of an index for each row",
+                instead='annotate it, k: Annotated[Tensor, torch.int64, "*rows"]',
+            )
+        found = Traced.of(real(is_index(tensor.node)))
+        found.counts = "int64"
+        return found
+
     def reshaped(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Any:
         """The dimension for the columns of a value for each row, put in or left out."""
         given = (*args, *kwargs.values())
@@ -672,19 +718,23 @@ class Recorder(TorchFunctionMode):
                 return Traced.of(tensor.node, extent=ROW)
             if name == "squeeze" and given == (-1,) and not tensor.is_squeezed:
                 return Traced.of(tensor.node, is_squeezed=True, extent=ROW)
+            if tensor.is_squeezed and (name == "unsqueeze" or puts_in(args[0])):
+                raise refuse(
+                    "a dimension is put elsewhere than behind a value for each row",
+                    instead="say k.unsqueeze(-1) or k[..., None], for any number of dimensions",
+                )
         if name == "__getitem__" and puts_in(args[0]):
             raise unknown("unsqueeze", "indexing with None")
-        if name == "unsqueeze" and tensor.node.integer:
+        if name == "unsqueeze" and tensor.node.dtype:
+            what = "integers" if tensor.node.integer else tensor.node.dtype
             raise refuse(
-                "unsqueeze changes a shape, and what picks elements by such indices, as gather "
-                "does, is not derived",
-                instead="pass the elements that are picked, or start from --template kernel",
+                f"unsqueeze changes a shape, and these {what} have that of the rows",
+                instead="say that there is one for each row, "
+                f'k: Annotated[Tensor, torch.{tensor.node.dtype}, "*rows"]',
             )
         raise unknown(name)
 
     def computed(self, name: str, args: Any, kwargs: dict[str, Any]) -> Node:
-        if name not in VOCABULARY:
-            raise unknown(name)
         convert = as_node
         given = [a for a in (*args, *kwargs.values()) if isinstance(a, Traced)]
         if any(a.node.float8 for a in given):
@@ -891,7 +941,8 @@ def argument_of(name: str, shape: str, dtype: str) -> Node:
     """A tensor of the definition, of the rows' shape or another."""
     if not shape:
         return tensor_argument(name, dtype)
-    return make("column" if shape == COLUMNS else "row", value=name)
+    place = "column" if shape == COLUMNS else "row"
+    return make(f"{place}_{dtype}" if dtype else place, value=name)
 
 
 def trace(

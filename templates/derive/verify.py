@@ -24,6 +24,7 @@ from .definition import Definition, in_a_line
 from .graph import FLOAT8, INTEGERS, const, in_order, replaced, rounds
 from .python_text import function, scope
 from .refusal import NotDerived, line_of_definition
+from .row_integers import lengths, places
 from .rows_operations import summed_together
 from .saved import OUTPUT
 from .trace import MAKING_CONSTANTS, in_order_of_torch, in_place
@@ -869,9 +870,20 @@ class CheckedRows(Checked):
     def random(
         self, ranges: Sequence[Range], seed: int = 0, shape: tuple[int, ...] | None = None
     ) -> dict[str, Tensor]:
-        """Of several masks with all that they may be together, in the first columns."""
+        """Of several masks with all that they may be together, in the first columns.
+
+        Integers of rows that are places in it are these, and lengths from 1 on.
+        """
         tensors = super().random(ranges, seed, shape)
-        masks = [t for t in tensors.values() if t.dtype == torch.bool]
+        generator, cols = torch.Generator().manual_seed(seed + 5), (shape or self.shape)[-1]
+        for names, low, high in (
+            (self.places, 0, max(1, cols)),
+            (self.lengths, min(1, cols), cols + 1),
+        ):
+            for name in names:
+                tensors[name].random_(low, high, generator=generator)
+        dtypes, rows = self.variant.dtypes, self.variant.rows
+        masks = [t for n, t in tensors.items() if dtypes.get(n) == "bool" and n not in rows]
         for k, mask in enumerate(masks):
             for column in range(min(2 ** len(masks), mask.shape[-1])):
                 mask[..., column] = bool(column >> k & 1)
@@ -881,10 +893,20 @@ class CheckedRows(Checked):
         return tensors
 
     @functools.cached_property
+    def places(self) -> list[str]:
+        return sorted(places(self.variant))
+
+    @functools.cached_property
+    def lengths(self) -> list[str]:
+        return sorted(lengths(self.variant))
+
+    @functools.cached_property
     def needed(self) -> dict[str, list[int]]:
         """Values without which a row has no result, of tensors of other dtypes."""
         tensors, found = self.random(self.ranges), {}
         for name, dtype in self.variant.dtypes.items():
+            if name in self.variant.rows:
+                continue
             pair = (1, 0) if dtype == "bool" else (COMPARED, COMPARED + 1)
             found[name] = [
                 value

@@ -82,6 +82,7 @@ def of_float8(what: str) -> NotDerived:
 
 # What is of integers as they are; by all else they are converted where they meet floating tensors.
 OF_INTEGERS = {*COMPARISONS, *words("where masked_fill logical_and logical_or logical_xor")}
+OF_INTEGERS |= {*words("clamp clip clamp_min clamp_max")}
 OF_INTEGERS |= {*words("logical_not __eq__ __ne__ greater greater_equal less less_equal not_equal")}
 
 
@@ -405,10 +406,20 @@ def _masked_fill(x: Any, condition: Any, value: Any) -> Node:
     return where(bools(condition), of_its_dtype(value), of_its_dtype(x))
 
 
+def clamped_integers(x: Node, low: Any, high: Any) -> Node:
+    for op, bound in (("lt", low), ("gt", high)):
+        if bound is not None:
+            limit, of = lift(bound), x
+            x = make("where", make(op, *exactly(of, limit)), *branches_of(limit, of))
+    return x
+
+
 @says("clamp", "clip")
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Node:
     if min is None and max is None:
         raise refuse("clamp takes bounds", instead="give at least one")
+    if lift(x).integer:
+        return clamped_integers(lift(x), min, max)
     if max is None:
         return make("clamp_min", real(x), real(min))
     if min is None:
@@ -418,12 +429,12 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> Node:
 
 @says("clamp_min")
 def _clamp_min(x: Any, min: Any) -> Node:
-    return make("clamp_min", real(x), real(min))
+    return _clamp(x, min=min)
 
 
 @says("clamp_max")
 def _clamp_max(x: Any, max: Any) -> Node:
-    return make("clamp_max", real(x), real(max))
+    return _clamp(x, max=max)
 
 
 @says("isclose")
@@ -750,8 +761,10 @@ KINDS: list[tuple[str, str, str]] = [
     ),
     (
         "cross_entropy nll_loss",
-        "{} looks at more than one element, in a way that is not derived",
-        "say -(y * F.log_softmax(x, dim=-1)).sum(-1), of a y of zeros and ones",
+        "{} has its classes in dimension 1, and not in the last one",
+        "say -F.log_softmax(x, -1).gather(-1, k.unsqueeze(-1)).squeeze(-1), of labels "
+        'k: Annotated[Tensor, torch.int64, "*rows"], or -(y * F.log_softmax(x, -1)).sum(-1) of '
+        "a y of the rows' shape",
     ),
     (
         "rand randn randint rand_like randn_like randint_like dropout alpha_dropout dropout1d "
