@@ -35,9 +35,9 @@ PLACES = {
 }
 # What .ci/run builds: numbers, tensors that broadcast, an optional one and a switch, several
 # dtypes, rows, and sums over columns; both of several dtypes, float8 among them; values
-# for rows, and one number; lengths, and labels with sums over columns.
+# for rows, and one number; labels, with sums over columns.
 FEW = ["corrected_moment", "swish_gate", "scaled_exp", "kept_scores", "kept_codes"]
-FEW += ["norm_and_codes", "scaled_rms_norm", "masked_by_length", "adjusted_loss"]
+FEW += ["norm_and_codes", "scaled_rms_norm", "adjusted_loss"]
 # What takes longest and sees a formula's values no better, of those that differ most.
 COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
 THOROUGH = ["swish_gate", "kept_codes"]
@@ -76,7 +76,7 @@ SHARE = [
     *("softmax_with_sinks", "weighted_loss", "softmax_of_temperatures", "advantage_loss"),
     *("pinball", "scale_norm", "contrastive"),
     *("smoothed_loss", "ignoring_loss", "weighted_by_class", "margin_of_one_hot", "norm_up_to"),
-    *("column_masked", "weighted_columns"),
+    *("masked_by_length", "column_masked", "weighted_columns"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.

@@ -698,7 +698,8 @@ class Recorder(TorchFunctionMode):
                 "one_hot of other classes than the columns is not row-wise",
                 instead="say F.one_hot(k, x.shape[-1])",
             )
-        if not (tensor.is_squeezed and tensor.node.integer == "int64"):
+        is_of_row = isinstance(tensor, Traced) and tensor.is_squeezed
+        if not (is_of_row and tensor.node.integer == "int64"):
             raise refuse(
                 "one_hot is of an index for each row",
                 instead='annotate it, k: Annotated[Tensor, torch.int64, "*rows"]',
