@@ -20,6 +20,7 @@ from scratch import ROOT, checkout_of, git
 sys.path.insert(0, str(ROOT / "templates"))
 
 import derived_functions
+import derived_packed_functions
 import derived_row_functions
 import new_op
 import repository
@@ -42,7 +43,7 @@ from extension_cpp import real_math
 
 FUNCTIONS = {
     name: f"{module.__file__}:{name}"
-    for module in (derived_functions, derived_row_functions)
+    for module in (derived_functions, derived_packed_functions, derived_row_functions)
     for name, function in vars(module).items()
     if getattr(function, "__module__", None) == module.__name__
 }

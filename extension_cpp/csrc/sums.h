@@ -321,6 +321,46 @@ constexpr bool are_own(Types<R...> /*results*/) {
   return (std::is_same_v<R, Own> && ...);
 }
 
+template <class... Arguments>
+const Tensor& first_tensor(const Arguments&... arguments) {
+  return std::get<0>(tensors_in(arguments...));
+}
+
+// Of tensors of which the operator says that they broadcast to the first. Results that are whole have one layout.
+template <template <class> class F, size_t kAlways, size_t M, class... Arguments>
+void compute_summed(const char* op, SummedResults<M>& results, const Arguments&... arguments) {
+  static_assert(0 < kAlways && kAlways <= M, "of the results of the formula");
+  static_assert(counts_of<F, Arguments...>::results == M, "a tensor for each result of the formula");
+  static_assert(are_own(results_of<F, M>()), "what is summed is of one dtype");
+  std::apply(
+      [&](const Tensor& first, const auto&... others) {
+        constexpr auto kElements = elements_of<F, 1 + sizeof...(others)>();
+        check_inputs(op, kElements, dtype_of(first), first.sizes(), first, others...);
+        bool all_whole = true;
+        for (size_t m = 0; m < M; ++m) {
+          if (results.wanted[m]) {
+            check_fits(op, first.sizes(), results.tensors[m].sizes(), true);
+          }
+          all_whole = all_whole && (m < kAlways ? results.has_shape_of(first, m) : !results.wanted[m]);
+        }
+        dispatch_floating(first.scalar_type(), [&](auto tag) {
+          using T = typename decltype(tag)::type;
+          using A = acc_t<T>;
+          const auto f = make_formula<A, F>(arguments...);
+          if constexpr (is_mixed<F>) {
+            compute_mixed_with_sums<T, kAlways>(f, kElements, all_whole, results, first, others...);
+          } else if (all_whole) {
+            auto to = make_tensors<kAlways>([&](size_t m) { return results.tensors[m]; });
+            backend::elementwise<T>(FirstResults<A, kAlways, F<A>>{f}, to, first, others...);
+          } else {
+            const FirstResults<A, M, F<A>> all{f};
+            compute_with_sums<T>(all, first, std::array{first, others...}, results);
+          }
+        });
+      },
+      tensors_in(arguments...));
+}
+
 }  // namespace detail
 
 // For elementwise_with_sums(): a tensor, or None, that is there for its shape: that of a result.
@@ -338,44 +378,43 @@ inline detail::Unread unread(const std::optional<Tensor>& tensor) { return {tens
 template <template <class> class F, size_t kAlways, class... Arguments>
 auto elementwise_with_sums(const Operator& op, const Arguments&... arguments) {
   constexpr size_t M = detail::counts_of<F, Arguments...>::results;
-  static_assert(0 < kAlways && kAlways <= M, "of the results of the formula");
-  static_assert(detail::are_own(detail::results_of<F, M>()), "what is summed is of one dtype");
   const CheckedInputs checked = std::apply(
       [&](const auto&... tensors) { return op.check(tensors...); },
       std::tuple_cat(detail::checked_argument(arguments)...));
-  return std::apply(
-      [&](const Tensor& first, const auto&... others) {
-        const DeviceGuard guard(first);
-        auto outputs = detail::make_tensors<M>([&](size_t m) { return checked.new_output(m); });
-        op.check_broadcasts(true);
-        constexpr auto kElements = detail::elements_of<F, 1 + sizeof...(others)>();
-        detail::check_inputs(op.name(), kElements, dtype_of(first), first.sizes(), first, others...);
-        detail::SummedResults<M> results{outputs, {}};
-        bool all_whole = true;
-        for (size_t m = 0; m < M; ++m) {
-          results.wanted[m] = checked.has_output(m);
-          if (results.wanted[m]) {
-            detail::check_fits(op.name(), first.sizes(), outputs[m].sizes(), true);
-          }
-          all_whole = all_whole && (m < kAlways ? results.has_shape_of(first, m) : !results.wanted[m]);
-        }
-        dispatch_floating(first.scalar_type(), [&](auto tag) {
-          using T = typename decltype(tag)::type;
-          using A = acc_t<T>;
-          const auto f = detail::make_formula<A, F>(arguments...);
-          if constexpr (detail::is_mixed<F>) {
-            detail::compute_mixed_with_sums<T, kAlways>(f, kElements, all_whole, results, first, others...);
-          } else if (all_whole) {
-            auto to = detail::make_tensors<kAlways>([&](size_t m) { return outputs[m]; });
-            backend::elementwise<T>(detail::FirstResults<A, kAlways, F<A>>{f}, to, first, others...);
-          } else {
-            const detail::FirstResults<A, M, F<A>> all{f};
-            detail::compute_with_sums<T>(all, first, std::array{first, others...}, results);
-          }
-        });
-        return detail::as_result(outputs);
-      },
-      detail::tensors_in(arguments...));
+  const DeviceGuard guard(detail::first_tensor(arguments...));
+  auto outputs = detail::make_tensors<M>([&](size_t m) { return checked.new_output(m); });
+  op.check_broadcasts(true);
+  detail::SummedResults<M> results{outputs, {}};
+  for (size_t m = 0; m < M; ++m) {
+    results.wanted[m] = checked.has_output(m);
+  }
+  detail::compute_summed<F, kAlways>(op.name(), results, arguments...);
+  return detail::as_result(outputs);
+}
+
+// The same into tensors that are there already, of any layout, as parts of others are (packed.h). All are computed; of
+// arguments that the operator has checked. Where some are summed, others that are not contiguous are copied to.
+template <template <class> class F, size_t M, class... Arguments>
+void elementwise_with_sums_into(const Operator& op, std::array<Tensor, M>& results, const Arguments&... arguments) {
+  const DeviceGuard guard(results[0]);
+  const Tensor& first = detail::first_tensor(arguments...);
+  if (std::all_of(results.begin(), results.end(), [&](const Tensor& result) {
+        return equal_sizes(result.sizes(), first.sizes());
+      })) {
+    elementwise_into<F>(results, arguments...);
+    return;
+  }
+  auto made = detail::make_tensors<M>([&](size_t m) {
+    return results[m].is_contiguous() ? results[m] : Tensor(new_empty(results[m], results[m].sizes()));
+  });
+  detail::SummedResults<M> to{made, {}};
+  to.wanted.fill(true);
+  detail::compute_summed<F, M>(op.name(), to, arguments...);
+  for (size_t m = 0; m < M; ++m) {
+    if (!results[m].is_contiguous()) {
+      copy_into(results[m], made[m]);
+    }
+  }
 }
 
 }  // namespace extension_cpp

@@ -160,6 +160,14 @@ inline constexpr NewEmpty new_empty;
 // Broadcasts.
 inline void copy_into(Tensor& destination, const Tensor& source) { torch::stable::copy_(destination, source); }
 
+// A tensor in the memory of another, `offset` elements behind its first one. Autograd is not told.
+inline Tensor view_of(const Tensor& tensor, IntArrayRef sizes, IntArrayRef strides, int64_t offset) {
+  AtenTensorHandle result = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch__reinterpret_tensor(
+      tensor.get(), static_cast<int64_t>(sizes.size()), sizes.data(), strides.data(), offset, &result));
+  return Tensor(result);
+}
+
 }  // namespace extension_cpp
 
 template <>
@@ -219,6 +227,10 @@ inline Tensor empty_with_strides(
 }
 
 inline void copy_into(Tensor& destination, const Tensor& source) { destination.copy_(source); }
+
+inline Tensor view_of(const Tensor& tensor, IntArrayRef sizes, IntArrayRef strides, int64_t offset) {
+  return tensor.as_strided(sizes, strides, tensor.storage_offset() + offset);
+}
 
 }  // namespace extension_cpp
 

@@ -12,16 +12,21 @@ In the order in which a definition goes through them; each imports of those abov
     saved.py           what the backward keeps of the forward
     definition.py      the function: its file, its signature, its source
     trace.py           what it computes, as an expression
+    packed.py          the same of tensors that hold several
     differentiate.py   the gradients
     body.py            several formulas, of which switches choose one
     variant.py         those where some of the optional tensors are given
     row_integers.py    what integers with a value for each row say of its columns
     derived.py         all formulas of an operator
+    parts.py           a definition as one of the parts of its tensors
     printing.py        expressions as statements, in cpp_text.py and python_text.py
     verify.py          the formulas against the definition and PyTorch's derivatives
     plan.py            the operators, and how their arguments are called
+    packed_plan.py     the same where tensors hold several
     of_numbers.py      what the host computes, of numbers alone
     elements_text.py   functors for elements
+    packed_file.py     functors and functions of parts
+    packed_words.py    what is said of them
     rows_text.py       functors for rows, whose passes follow from the expressions
     rows_file.py, cpp_file.py, ops_file.py, spec_file.py
     assemble.py        the operator's files

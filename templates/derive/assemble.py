@@ -10,6 +10,9 @@ from .cpp_file import cpp_file
 from .definition import COLUMNS, ELEMENTS, ROWS, SINGLE, Definition
 from .derived import derive
 from .ops_file import listed, ops_file
+from .packed_plan import PackedPlan
+from .packed_words import said_of_shapes
+from .parts import InParts, taken_apart
 from .plan import Plan, shape_in_rows
 from .spec_file import spec_file
 from .variant import of_dtype
@@ -38,14 +41,23 @@ def assemble(definition: Definition) -> Assembled:
 
 def planned(definition: Definition) -> Plan:
     """What is to be printed, once it agrees with the definition."""
+    return taken_apart(definition, planned_as_it_is)
+
+
+def planned_as_it_is(definition: Definition) -> Plan:
+    """The same of one of which it is known what tensors have several parts."""
     # As PyTorch's is, then as one that is equal to it: what a definition says twice is computed
     # once, and what a row has in common stands outside of its sums.
     for factored, nan_is_infinite in ((True, False), (False, False), (True, True)):
         variants = derive(definition, factored)
         try:
-            return Plan(definition, variants, verify(definition, variants, nan_is_infinite))
+            verified = verify(definition, variants, nan_is_infinite)
         except Disagrees as error:
             refusal = error
+            continue
+        if isinstance(definition, InParts):
+            return PackedPlan(definition, variants, verified)
+        return Plan(definition, variants, verified)
     raise refusal
 
 
@@ -70,6 +82,8 @@ IN_WORDS = {
 
 def shapes_in_words(plan: Plan) -> str:
     """What the tensors' shapes are taken for, and how to say it otherwise; "" of a single one."""
+    if isinstance(plan, PackedPlan):
+        return said_of_shapes(plan)
     if len(plan.tensors) == 1:
         return ""
     if not plan.is_of_rows:

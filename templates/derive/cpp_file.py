@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from . import rows_file
-from .body import Body
-from .cpp_text import comment, lowered, lowered_names, words_of
-from .elements_text import functor
-from .of_numbers import Formula, prepared
+from . import packed_file, rows_file
+from .cpp_text import comment
+from .elements_text import formula, functor
+from .packed_plan import PackedPlan
 from .plan import Backward, Plan, returned
 from .saved import OUTPUT
 from .variant import Variant
@@ -18,6 +17,9 @@ def cpp_file(plan: Plan) -> str:
     ]
     if plan.is_of_rows:
         headers, functors, hosts = ["rows.h"], rows_file.functors(plan), rows_file.hosts(plan)
+    elif isinstance(plan, PackedPlan):
+        headers = ["packed.h", *(["sums.h"] if any(b.sums for b in plan.backwards) else [])]
+        functors, hosts = packed_file.functors(plan), packed_file.hosts(plan)
     else:
         headers = ["elementwise.h", *(["sums.h"] if any(b.sums for b in plan.backwards) else [])]
         functors = [forward_functor(plan, variant) for variant in plan.variants]
@@ -49,11 +51,6 @@ def block(head: str, lines: list[str]) -> str:
 def headline(plan: Plan) -> str:
     (first, *_) = plan.summary.splitlines()
     return first.removeprefix("Computes ").rstrip(".").replace("`", "")
-
-
-def formula(plan: Plan, variant: Variant, body: Body) -> Formula:
-    names, words = lowered_names(variant.names), words_of(body)
-    return prepared(lowered(body), names, words, plan.settings, plan.in_cpp, taken=plan.words)
 
 
 def forward_functor(plan: Plan, variant: Variant) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from schema import Schema, parse
@@ -73,6 +73,7 @@ class Definition:
     result_dtypes: Sequence[str]
     said_shapes: Mapping[str, str]
     shapes: str | None = None
+    has_parts: ClassVar[bool] = False  # that parts.py takes apart
 
     @property
     def name(self) -> str:
@@ -87,6 +88,19 @@ class Definition:
         optional = self.named("Tensor?")
         absent = [name for name in optional if name not in given]
         return [n for n in self.named("Tensor", "Tensor?") if n not in absent], absent
+
+    def unused(self, used: Container[str]) -> list[str]:
+        """The arguments that are not among these."""
+        return [a.name for a in self.schema.arguments if a.name not in used]
+
+    def renamed(self, results: Sequence[Any]) -> list[Any]:
+        """The results by other names, as parts of tensors have them (parts.py)."""
+        return [*results]
+
+    def shapes_that_broadcast(self, names: Sequence[str]) -> list[tuple[int, ...]]:
+        """Some for these tensors."""
+        shapes = [(2, 1, 3), (4, 1), (3,), (1, 1), ()]
+        return [shapes[k % len(shapes)] for k, _ in enumerate(names)]
 
     @property
     def other_shapes(self) -> dict[str, str]:

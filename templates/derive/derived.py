@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from .definition import COLUMNS, IN_PLACE, RESULT, SINGLE, Definition, in_a_line
 from .differentiate import gradients
 from .graph import ELEMENT, FLOAT8, ROW, Node, add, is_const, make, plus
 from .operations import UNDERIVED
+from .packed import PartsRecorder, check_counts
 from .refusal import NotDerived, line_of, line_of_error, taken
 from .rows_operations import as_found, with_variances
 from .saved import OUTPUT, on_output
@@ -54,10 +56,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
             f"{definition.place}: {len(optional)} optional tensors and {len(switches)} switches "
             f"make more than {MOST_VARIANTS} formulas; split the function"
         )
-    given = [
-        [name for name, is_given in zip(optional, flags, strict=True) if is_given]
-        for flags in itertools.product((True, False), repeat=len(optional))
-    ]
+    given, _ = cases_of(definition)
     is_row_wise = is_of_rows(definition, given, switches)
     shapes = other_shapes(definition, is_row_wise)
     variants: list[Variant] = []
@@ -71,13 +70,21 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
         keep_statistics(definition, variants[0])
         variants = filled(definition, variants, switches)
     used = set().union(*(v.uses(v.forward) for v in variants))
-    for argument in definition.schema.arguments:
-        if argument.name not in used:
-            raise NotDerived(
-                f"{definition.place}: the result does not depend on the argument "
-                f"'{argument.name}'; leave it out"
-            )
+    for name in definition.unused(used):
+        raise NotDerived(
+            f"{definition.place}: the result does not depend on the argument '{name}'; leave it out"
+        )
     return variants
+
+
+def cases_of(definition: Definition) -> tuple[list[list[str]], list[str]]:
+    """Which optional tensors may be given together, and the switches."""
+    optional = definition.named("Tensor?")
+    given = [
+        [name for name, is_given in zip(optional, flags, strict=True) if is_given]
+        for flags in itertools.product((True, False), repeat=len(optional))
+    ]
+    return given, definition.named("bool")
 
 
 def check_identities(definition: Definition) -> None:
@@ -176,7 +183,7 @@ def derive_variant(
         return tuple(trace.node for trace in traces)
 
     forward = branched(switches, leaf)
-    results = named(definition, cases)
+    results = definition.renamed(named(definition, cases))
     if called_as is not None:
         pairs = zip(results, called_as, strict=True)
         results = [dataclasses.replace(own, name=other.name) for own, other in pairs]
@@ -382,10 +389,10 @@ def traced(
 ) -> tuple[tuple[Traced, ...], dict[Node, str]]:
     numbers = numbers_for(definition, changed)
     function = definition.carried if is_carried else definition.function
-    file = function.__code__.co_filename
+    file = inspect.unwrap(function).__code__.co_filename
     try:
-        dtypes = definition.dtypes
-        result, names = trace(function, tensors, numbers, constants, dtype, file, shapes, dtypes)
+        given = (tensors, numbers, constants, dtype, file, shapes, definition.dtypes)
+        result, names = trace(function, *given, recorder=PartsRecorder)
     except NotDerived:
         raise
     except Exception as error:
@@ -398,6 +405,8 @@ def traced(
             f"{place}the definition does not run: {in_a_line(error)}".rstrip(": ")
         ) from None
     results = result if isinstance(result, tuple) else (result,)
+    if len(results) == definition.schema.outputs:
+        check_counts(results)
     check_results(definition, results)
     for result in results:
         if result.extent == ELEMENT and result.node.extent == ROW:

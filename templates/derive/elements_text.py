@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from .body import Body, Branch, leaves, nodes_of
-from .cpp_text import Cpp
+from .cpp_text import Cpp, lowered, lowered_names, words_of
 from .graph import Node, inputs_of
-from .of_numbers import Formula
+from .of_numbers import Formula, prepared
 from .operations import IN_CPP_TYPES
+from .plan import Plan
 from .printing import Printer
+from .variant import Variant
 from .work import is_worth_saying, work
 
 WIDTH = 120
@@ -18,6 +20,11 @@ WIDTH = 120
 def type_of(dtype: str) -> str:
     """In C++, of a dtype that is a tensor's or value's own; A where it has none."""
     return IN_CPP_TYPES.get(dtype, dtype or "A")
+
+
+def formula(plan: Plan, variant: Variant, body: Body) -> Formula:
+    names, words = lowered_names(variant.names), words_of(body)
+    return prepared(lowered(body), names, words, plan.settings, plan.in_cpp, taken=plan.words)
 
 
 def functor(

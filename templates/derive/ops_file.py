@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from naming import all_free
 from schema import Argument
 
-from . import python_text
+from . import packed_file, packed_words, python_text
 from .body import Body, Branch
 from .graph import is_const
+from .packed_plan import PackedBackward, PackedPlan
 from .plan import Backward, Plan
 from .refusal import taken
 from .row_integers import picking
@@ -26,7 +27,7 @@ def ops_file(plan: Plan) -> str:
         functions += [setup_context(plan), backward(plan)]
     if plan.has_columns(plan.name):
         functions.append(forward_in_torch(plan))
-    functions += [backward_in_torch(b) for b in plan.backwards]
+    functions += [backward_in_torch(plan, b) for b in plan.backwards]
     text = "\n\n".join(functions)
     called = python_text.called(f"{text}\n{registrations(plan)}")
     if plan.name in called:
@@ -189,6 +190,8 @@ def listed(names: Sequence[str]) -> str:
 
 def returned_elements(plan: Plan) -> str:
     main = plan.main
+    if isinstance(plan, PackedPlan):
+        return packed_words.returned(plan)
     others = [name for name in plan.tensors if name != main]
     alike = "shape" if any(result.dtype for result in plan.results) else "shape and dtype"
     if plan.broadcasts:
@@ -243,6 +246,8 @@ def description(plan: Plan, a: Argument) -> str:
         text = f"{of_dtype_beside(plan, a, f'{what}, `{shown}`')}."
         if a.name in picking(plan.variants[0]):
             text = f"{text.rstrip('.')}; NaN comes of one that is not in [0, columns)."
+    elif isinstance(plan, PackedPlan) and a.is_tensor:
+        text = packed_words.described(plan, a.name)
     elif plan.is_of_rows and a.name == main:
         text = "`(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or "
         text += "CUDA."
@@ -479,6 +484,8 @@ def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: b
     def results(variant: Variant) -> Body:
         return variant.returned if has_statistics else variant.forward
 
+    if isinstance(plan, PackedPlan):
+        return packed_file.in_torch(plan, name, parameters)
     variant = plan.variants[0]
     body, names = results(variant), variant.names
     spelling = {a.name: a.name for a in plan.arguments}
@@ -503,7 +510,9 @@ def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: b
     )
 
 
-def backward_in_torch(backward: Backward) -> str:
+def backward_in_torch(plan: Plan, backward: Backward) -> str:
+    if isinstance(plan, PackedPlan) and isinstance(backward, PackedBackward):
+        return packed_file.backward_in_torch(plan, backward)
     variant = backward.variant
     spelling = {name: name for name in backward.arguments}
     formula = (backward.body, variant.names, spelling)

@@ -198,7 +198,7 @@ class Backward(Declared):
 
 
 class Plan:
-    """What the files of a derived operator have in common.
+    """What the files of a derived operator have in common. Of parts of tensors: packed_plan.py.
 
     Attributes:
         variants: the one with all tensors first; of a row-wise definition, that one alone.
@@ -223,6 +223,10 @@ class Plan:
         described: what the author says of the arguments.
     """
 
+    # What host functions call something besides, and the parts of tensors.
+    in_hosts: Collection[str] = ()
+    part_names: Sequence[str] = ()
+
     def __init__(
         self, definition: Definition, variants: Sequence[Variant], verified: Verified
     ) -> None:
@@ -241,27 +245,21 @@ class Plan:
         headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
         # Besides, m is the library in the blocks that register, and functors are of a type.
         self.taken = {"m", "A", "T"}.union(*map(declared, headers))
-        self.backwards = [Backward(self, v) for v in self.variants if v.computed]
         self.is_of_rows = variants[0].is_of_rows
-        shape = "..." if self.broadcasts else "*shape"
-        given = [of_dtype(shape, self.dtypes.get(name, "")) for name in self.tensors]
-        results = [of_dtype(shape, result.dtype) for result in self.results]
-        if self.is_of_rows:
-            given = [shape_in_rows(variants[0], name) for name in self.tensors]
-            results = [of_dtype(result.shape, result.dtype) for result in self.results]
-            results += [STATISTIC] * len(self.statistics)
-        line = f"{', '.join(given)} -> {', '.join(results)}"
+        self.backwards = [self.new_backward(v) for v in self.variants if v.computed]
         (head, _, _) = definition.schema.text.rpartition("->")
-        self.own = Declared(self.name, f"{head}-> {returned('schema', self.returns)}", line)
+        schema = f"{head}-> {returned('schema', self.returns)}"
+        self.own = Declared(self.name, schema, self.line)
         names = [a.name for a in self.arguments]
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
         own += self.statistic_members
         declared_in_cpp = [*self.functors, *(op.constant for op in self.declared)]
         check_unique(declared_in_cpp, definition.place)
-        self.words = {*IN_CPP, *declared_in_cpp}
+        self.words = {*IN_CPP, *self.in_hosts, *declared_in_cpp}
         if self.is_of_rows:
             self.words |= {*IN_ROWS, *(f"grad_{name}" for name in self.tensors)}
-        spelled = cpp_text.spelled([*names, *self.statistics], taken=[*own, *self.words])
+        others = [*self.statistics, *self.part_names]
+        spelled = cpp_text.spelled([*names, *others], taken=[*own, *self.words])
         self.in_cpp = {name: name for name in own} | spelled
         self.in_context = in_context(
             [a.name for a in self.settings], ["shapes", *(f"has_{name}" for name in self.optional)]
@@ -270,6 +268,21 @@ class Plan:
         self.host = f"op_{self.name}" if is_taken else self.name
         text, self.described = summary(definition)
         self.summary = text or f"Computes {self.formula}."
+
+    def new_backward(self, variant: Variant) -> Backward:
+        return Backward(self, variant)
+
+    @property
+    def line(self) -> str:
+        """Of shapes."""
+        shape = "..." if self.broadcasts else "*shape"
+        given = [of_dtype(shape, self.dtypes.get(name, "")) for name in self.tensors]
+        results = [of_dtype(shape, result.dtype) for result in self.results]
+        if self.is_of_rows:
+            given = [shape_in_rows(self.variants[0], name) for name in self.tensors]
+            results = [of_dtype(result.shape, result.dtype) for result in self.results]
+            results += [STATISTIC] * len(self.statistics)
+        return f"{', '.join(given)} -> {', '.join(results)}"
 
     def has_columns(self, name: str) -> bool:
         """Whether an operator has parameters, or sums, for columns, or that are one number."""

@@ -172,6 +172,8 @@ def function(
     of_rows: Sequence[str | None] = (),
     summed_to: Mapping[str, bool] | None = None,
     is_backward: bool = False,
+    first: Sequence[str] = (),
+    counts: Sequence[int] = (),
 ) -> str:
     """A function of tensors and numbers.
 
@@ -189,13 +191,15 @@ def function(
         summed_to: the tensors to whose shapes the results are summed, one for each; and whether
             there is no such result where the tensor is None.
         is_backward: whether the results are gradients.
+        first: lines before all others.
+        counts: of how many results each tensor is put together that is returned.
 
     Raises:
         NotDerived: an argument is called as what the function calls.
     """
     body = each(composed, body)
     names = dict(zip(composed([*names]), names.values(), strict=True))
-    lines = [f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed]
+    lines = [*first, *(f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed)]
     # Of numbers nothing is detached.
     is_detached = any(node.op == "detach" for node in in_order(nodes_of(body)))
     for x, number in (otherwise or {}).items():
@@ -207,6 +211,7 @@ def function(
     lines += statements(
         *(body, names, spelling, like, [*parameters, "columns"], of_rows, summed_to or {}),
         divides_by_zero=bool(of_rows) and not is_backward,
+        counts=counts,
     )
     text = "\n".join(
         [f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in lines), ""]
@@ -225,9 +230,10 @@ def statements(
     of_rows: Sequence[str | None],
     summed_to: Mapping[str, bool],
     divides_by_zero: bool,
+    counts: Sequence[int],
 ) -> list[str]:
     if isinstance(body, Branch):
-        rest = (names, spelling, like, taken, of_rows, summed_to, divides_by_zero)
+        rest = (names, spelling, like, taken, of_rows, summed_to, divides_by_zero, counts)
         return [
             f"if {spelling[body.switch]}:",
             *(f"    {line}" for line in statements(body.yes, *rest)),
@@ -255,6 +261,8 @@ def statements(
         whole(node, result, like, shape)
         for node, result, shape in zip(body, text.results, shapes, strict=True)
     ]
+    if counts:
+        results = put_together(results, counts)
     for k, (tensor, is_optional) in enumerate(summed_to.items()):
         held = results[k]
         if not held.isidentifier():
@@ -264,6 +272,13 @@ def statements(
         if is_optional:
             results[k] = f"None if {tensor} is None else {results[k]}"
     return [*lines, f"return {', '.join(results)}"]
+
+
+def put_together(results: Sequence[str], counts: Sequence[int]) -> list[str]:
+    """Tensors of so many of the results each."""
+    rest = iter(results)
+    parts = [[next(rest) for _ in range(count)] for count in counts]
+    return [f"torch.cat(({', '.join(own)}), -1)" if len(own) > 1 else own[0] for own in parts]
 
 
 def whole(node: Node, result: str, like: str, of_rows: str | None) -> str:

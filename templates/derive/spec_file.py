@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 from naming import all_free
 
+from . import packed_words
 from .definition import meanings
 from .graph import INTEGERS
 from .ops_file import in_torch
+from .packed_plan import PackedPlan
 from .plan import Plan, shape_in_rows
 from .python_text import MODULES, called
 from .refusal import taken
@@ -125,6 +127,8 @@ def sample_function(plan: Plan) -> str:
     others |= {"()": "()", "1": "(1,)"}
     in_line = [shape_in_rows(first, name).partition(":")[0] for name in plan.tensors]
     shapes = [others.get(shape, "shape") for shape in in_line]
+    if isinstance(plan, PackedPlan):
+        shapes = [f"(*rows, {packed_words.columns(plan, name)})" for name in plan.tensors]
     calls = [sample(plan, shapes)]
     # What is made before a call, for it.
     masks = masks_with_ones(plan, shapes)
@@ -132,7 +136,10 @@ def sample_function(plan: Plan) -> str:
         # The last that has a gradient, of those after the first, and the last of all.
         own = [k for k, name in enumerate(plan.tensors) if k and name not in plan.dtypes]
         for k in dict.fromkeys([*own[-1:], len(shapes) - 1]):
-            calls.append(sample(plan, [*shapes[:k], "shape[1:]", *shapes[k + 1 :]]))
+            fewer = "shape[1:]"
+            if isinstance(plan, PackedPlan):
+                fewer = shapes[k].replace("*rows", "*rows[1:]")
+            calls.append(sample(plan, [*shapes[:k], fewer, *shapes[k + 1 :]]))
     if any(a.type == "bool" for a in plan.settings):
         calls.append(sample(plan, shapes, switched=True))
     if plan.optional:
@@ -151,6 +158,9 @@ def sample_function(plan: Plan) -> str:
         comment = "# Of many rows of few columns, some lose too much to rounding."
         given = condition or "shape"
         condition = f"{given} and (shape[-1] >= {of_many} or shape[0] < {MANY_ROWS // 10})"
+    if isinstance(plan, PackedPlan):
+        condition, sizes = packed_words.sizes_of_samples(plan)
+        lines = [f"    {sizes}", *lines]
     if condition:
         lines = [f"    if {condition}:", *(f"    {line}" for line in lines)]
     return "\n".join([comment, "def samples(make, shape):", *lines, ""])

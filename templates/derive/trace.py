@@ -955,6 +955,7 @@ def trace(
     file: str,
     shapes: Mapping[str, str] = {},
     dtypes: Mapping[str, str] = {},
+    recorder: Callable[[torch.dtype], Recorder] = Recorder,
 ) -> tuple[Any, dict[Node, str]]:
     """What a definition returns, and the names that it gives to parts of it.
 
@@ -967,6 +968,7 @@ def trace(
         file: of the definition.
         shapes: of the tensors that have not the rows' shape.
         dtypes: of the tensors that have one of their own.
+        recorder: what follows the calls of torch's functions.
     """
     arguments: dict[str, Any] = dict(constants)
     for name in tensors:
@@ -985,7 +987,7 @@ def trace(
         module = sys.modules[function.__module__]
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(Recorder(dtype))
+            stack.enter_context(recorder(dtype))
             stack.enter_context(math_of_numbers(module))
             names = stack.enter_context(Names(file))
             result = function(**arguments)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import itertools
 import math
 import random
@@ -534,8 +535,7 @@ class Checked:
 
     def broadcasts(self) -> bool:
         """Whether the definition takes tensors that broadcast."""
-        shapes = [(2, 1, 3), (4, 1), (3,), (1, 1), ()]
-        given = [shapes[k % len(shapes)] for k, _ in enumerate(self.variant.tensors)]
+        given = self.definition.shapes_that_broadcast(self.variant.tensors)
         try:
             self.check_shape(given)
         except (Undefined, Disagrees):
@@ -575,7 +575,8 @@ class Checked:
     def line_of_dtype(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> str:
         """The line by which a result has another floating dtype than the tensors; "" if none."""
         function, absent = self.definition.function, dict.fromkeys(self.variant.absent)
-        with Origins(function.__code__.co_filename, dtype) as origins:
+        file = inspect.unwrap(function).__code__.co_filename
+        with Origins(file, dtype) as origins:
             given = self.converted(tensors, dtype)
             values = one_tuple(function(**given, **self.numbers, **absent))
         return next((line for value in values if (line := origins.of(value))), "")
@@ -588,6 +589,15 @@ class Checked:
             + 0.5
             for name in self.gradients
         }
+
+    def fewest_columns(self) -> int:
+        """1 where the definition takes no tensor without columns apart."""
+        if self.definition.has_parts:
+            try:
+                self.define(self.random([RANGES[0]] * len(self.variant.tensors), shape=(2, 0)))
+            except Undefined:
+                return 1
+        return 0
 
     def agree(self, tensors: Mapping[str, Tensor], error: float = 1e-12) -> None:
         grads = self.gradients_of_outputs(tensors)
@@ -1194,7 +1204,7 @@ def about(every: Sequence[Checked]) -> tuple[int, int, bool, dict[str, list[int]
         for name, values in checked_rows.needed.items():
             needed[name] = [*dict.fromkeys([*needed.get(name, []), *values])]
     return (
-        max((each.fewest_columns() for each in rows), default=0),
+        max(each.fewest_columns() for each in every),
         max((each.fewest_columns_of_many_rows() for each in rows), default=0),
         any(each.needs_ones() for each in rows),
         needed,
