@@ -175,3 +175,37 @@ def test_what_is_written_and_what_shares_its_memory(formulas: Any):
         formulas.move(x, memory[:10], memory[10:11])
     with pytest.raises(RuntimeError, match=r"takes tensors that broadcast to \(10,\)"):
         formulas.move(x.expand(2, 10), memory[:10], memory[10:])
+
+
+# Of contiguous tensors, transposed ones, parts of others, and none at all.
+LAYOUTS = [
+    torch.randn(3, 5, 8),
+    torch.randn(8, 5, 3).transpose(0, 2),
+    torch.randn(3, 5, 17)[..., 1::2],
+    torch.randn(4, 6, 24)[1:, ::2, 3:11],
+    torch.randn(8),
+    torch.randn(0, 5, 8),
+    torch.randn(3, 0),
+]
+
+
+@pytest.mark.parametrize("x", LAYOUTS, ids=lambda x: str((*x.shape, *x.stride())))
+def test_parts_are_read_and_written_where_they_lie(formulas: Any, x: Tensor):
+    x1, x2 = x.chunk(2, -1)
+    for weight in (torch.randn(x.shape[-1] // 2), torch.randn(x1.shape), torch.randn_like(x1)):
+        result = formulas.turned(x, weight)
+        assert torch.equal(result, torch.cat((x2 * weight, -x1 * weight), -1))
+        assert result.is_contiguous()
+        result, sums = formulas.turned_sums(x, weight)
+        assert torch.equal(result, torch.cat((x2 * weight, -x1 * weight), -1))
+        torch.testing.assert_close(sums, (x1 + x2).sum_to_size(weight.shape))
+
+
+def test_parts_share_the_memory_of_the_whole(formulas: Any):
+    for x in (torch.randn(2, 9), torch.randn(4, 20)[1:3, 2:20:2], torch.randn(9, 2).t()):
+        part, expected = formulas.thirds(x), x.chunk(3, -1)[2]
+        assert (part.data_ptr(), part.shape) == (expected.data_ptr(), expected.shape)
+        assert part.stride() == expected.stride()
+    for x, shape in ((torch.randn(2, 8), r"\(2, 8\)"), (torch.tensor(1.0), r"\(\)")):
+        with pytest.raises(RuntimeError, match=f"^parts: expected .* of 3 parts .* {shape}$"):
+            formulas.thirds(x)

@@ -8,6 +8,7 @@
 #include "elementwise.h"
 #include "notation.cpp"
 #include "operator.cpp"
+#include "packed.h"
 #include "sum_dims.cpp"
 #include "sums.h"
 
@@ -26,6 +27,9 @@ const Operator kOneWeight{"one_weight(Tensor x, Tensor weight) -> Tensor", "*sha
 const Operator kRowSums{
     "row_sums(Tensor x, Tensor y, Tensor scale) -> (Tensor, Tensor)", "*rows n, *rows n, *rows -> *rows n, *rows"};
 const Operator kSums{"sums(Tensor x, Tensor y, Tensor scale) -> (Tensor, Tensor)", "..., ..., *_ -> =x, =scale"};
+const Operator kTurned{"turned(Tensor x, Tensor weight) -> Tensor", "... 2n, ... n -> ... 2n"};
+const Operator kTurnedSums{"turned_sums(Tensor x, Tensor weight) -> (Tensor, Tensor)", "... 2n, ... n -> =x, =weight"};
+const Operator kThirds{"thirds(Tensor x) -> Tensor", "*_ -> ()"};
 const Operator kConjugate{"conjugate(Tensor x) -> Tensor", "*shape:complex64 -> *shape:complex64"};
 const Operator kMove{"move(Tensor x, Tensor(a!) to, Tensor(b!) from) -> ()", "..., ..., ... ->"};
 
@@ -43,6 +47,37 @@ template <class A>
 struct Products {
   Values<A, 2> operator()(A x, A y, A scale) const { return {x * scale, x * y}; }
 };
+
+template <class A>
+struct Turned {
+  Values<A, 2> operator()(A x1, A x2, A weight) const { return {x2 * weight, -x1 * weight}; }
+};
+
+template <class A>
+struct TurnedSums {
+  Values<A, 3> operator()(A x1, A x2, A weight) const { return {x2 * weight, -x1 * weight, x1 + x2}; }
+};
+
+Tensor turned(const Tensor& x, const Tensor& weight) {
+  const extension_cpp::CheckedInputs inputs = kTurned.check(x, weight);
+  const auto [x1, x2] = extension_cpp::parts<2>(x);
+  Tensor output = inputs.new_output();
+  auto results = extension_cpp::parts<2>(output);
+  extension_cpp::elementwise_into<Turned>(results, x1, x2, weight);
+  return output;
+}
+
+std::tuple<Tensor, Tensor> turned_sums(const Tensor& x, const Tensor& weight) {
+  const extension_cpp::CheckedInputs inputs = kTurnedSums.check(x, weight);
+  const auto [x1, x2] = extension_cpp::parts<2>(x);
+  Tensor output = inputs.new_output(0);
+  Tensor sums = inputs.new_output(1);
+  auto results = extension_cpp::joined(extension_cpp::parts<2>(output), extension_cpp::parts<1>(sums));
+  extension_cpp::elementwise_with_sums_into<TurnedSums>(kTurnedSums, results, x1, x2, weight);
+  return {output, sums};
+}
+
+Tensor thirds(const Tensor& x) { return extension_cpp::parts<3>(x)[2]; }
 
 template <class A>
 struct Same {
@@ -72,7 +107,8 @@ std::tuple<Tensor, Tensor> sums(const Tensor& x, const Tensor& y, const Tensor& 
 
 TORCH_LIBRARY(extension_cpp_formulas, m) {
   for (const Operator* op :
-       {&kMask, &kFirst, &kMasked, &kOneWeight, &kRowSums, &kSums, &kScaleRows, &kConjugate, &kMove}) {
+       {&kMask, &kFirst, &kMasked, &kOneWeight, &kRowSums, &kSums, &kScaleRows, &kConjugate, &kMove, &kTurned,
+        &kTurnedSums, &kThirds}) {
     m.def(op->schema());
   }
 }
@@ -87,4 +123,7 @@ TORCH_LIBRARY_IMPL(extension_cpp_formulas, CPU, m) {
   m.impl("sums", TORCH_BOX(&sums));
   m.impl("conjugate", TORCH_BOX((elementwise_kernel<kConjugate, Same>)));
   m.impl("move", TORCH_BOX(&move));
+  m.impl("turned", TORCH_BOX(&turned));
+  m.impl("turned_sums", TORCH_BOX(&turned_sums));
+  m.impl("thirds", TORCH_BOX(&thirds));
 }
