@@ -48,6 +48,7 @@ CHOSEN = {
         "logcosh",
         "gated_residual",
     ),
+    "derived_packed_functions": ("packed_swiglu", "rotary_embedding"),
     "derived_row_functions": (
         *("rms_norm", "softmax", "log_softmax", "layer_norm"),
         *("standardised", "entropy", "cosine"),

@@ -90,7 +90,7 @@ def rotary_of_constants(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return x * cos.detach() + torch.cat((-x2, x1), dim=-1) * sin.detach()
 
 
-def rotate_half(x):
+def rotate_half(x: Tensor) -> Tensor:
     x1 = x[..., : x.shape[-1] // 2]
     x2 = x[..., x.shape[-1] // 2 :]
     return torch.cat((-x2, x1), dim=-1)

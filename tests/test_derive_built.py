@@ -33,14 +33,14 @@ PLACES = {
     for file in LISTS
     for name in re.findall(r"^def (\w+)\(", file.read_text(), re.M)
 }
-# What .ci/run builds: numbers, tensors that broadcast, an optional one and a switch, several
-# dtypes, rows, and sums over columns; both of several dtypes, float8 among them; values
-# for rows, and one number; labels, with sums over columns.
-FEW = ["corrected_moment", "swish_gate", "scaled_exp", "kept_scores", "kept_codes"]
-FEW += ["norm_and_codes", "scaled_rms_norm", "adjusted_loss"]
+# What .ci/run builds: numbers, tensors that broadcast, a switch and an optional tensor, of parts
+# as another is, several dtypes, rows, and sums over columns; both of several dtypes, float8 among
+# them; values for rows, and one number; labels, with sums over columns.
+FEW = ["corrected_moment", "biased_gate", "kept_scores", "kept_codes", "norm_and_codes"]
+FEW += ["scaled_rms_norm", "adjusted_loss"]
 # What takes longest and sees a formula's values no better, of those that differ most.
 COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
-THOROUGH = ["swish_gate", "kept_codes"]
+THOROUGH = ["biased_gate", "kept_codes"]
 # One of each kind at least.
 SHARE = [
     *(
@@ -54,11 +54,11 @@ SHARE = [
         "integer_power",
     ),
     *("between_tensors", "focal", "atan2", "select", "softplus_bt", "elu_a", "counted", "maximum"),
-    *("remainder", "gated_residual", "soft_threshold", "leaky", "rotary", "reflected"),
+    *("remainder", "swish_gate", "gated_residual", "soft_threshold", "leaky", "rotary", "reflected"),
     *("select_by_a_number", "debiased"),
     *("product_or_sign", "weighted_bce", "learned_steps", "modulated", "binary_cross_entropy"),
     *("inverted_dropout", "optional_mask", "same_labels", "power_of_labels", "codes", "of_codes"),
-    *("clamped_and_inside", "positive", "masked_out"),
+    *("clamped_and_inside", "positive", "masked_out", "scaled_exp"),
     *("small_codes", "of_small_codes", "rounded_to_codes", "softmax_of_codes"),
     # Row-wise.
     *("log_softmax", "logsumexp", "entropy", "soft_cross_entropy", "residual_norm", "layer_norm"),
@@ -77,6 +77,10 @@ SHARE = [
     *("pinball", "scale_norm", "contrastive"),
     *("smoothed_loss", "ignoring_loss", "weighted_by_class", "margin_of_one_hot", "norm_up_to"),
     *("masked_by_length", "column_masked", "weighted_columns"),
+    # Of tensors that hold several.
+    *("packed_swiglu", "three_gates", "gate_and_residual", "gate_codes", "of_packed_codes"),
+    *("halves_of_halves", "rotary_embedding", "rotary_of_constants", "rotary_of_both"),
+    *("rotary_halves", "sum_and_difference"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.
