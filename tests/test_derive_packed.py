@@ -206,6 +206,13 @@ def test_what_is_refused_names_the_line(body, said, define):
     assert re.search(r"definition_0\.py:", str(refusal.value))
 
 
+def test_parts_are_drawn_from_what_all_of_them_take(define):
+    body = "a, b = x.chunk(2, -1)\n    return torch.acosh(a) * torch.{0}(b)"
+    assert planned(define(X + body.format("log"))).verified.ranges == {"x": (1.1, 3.0)}
+    with pytest.raises(NotDerived, match="no numbers are in the domain of all parts of 'x'; pass"):
+        planned(define(X + body.format("atanh")))
+
+
 def test_a_result_that_has_parts_by_a_switch_is_refused(define):
     source = "def f(x: Tensor, flag: bool) -> Tensor:\n    y = x.exp()\n"
     source += "    return torch.cat((y, x), -1) if flag else y"

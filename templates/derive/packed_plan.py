@@ -13,8 +13,10 @@ from schema import words
 
 from .body import Leaf, each, leaves
 from .graph import Node, const, in_order, is_const, rounds
+from .packed import PASS_PARTS
 from .parts import InParts
 from .plan import Backward, Declared, Plan, functor_name, returned, suffix
+from .refusal import NotDerived
 from .saved import OUTPUT
 from .variant import Result, Variant, of_dtype
 from .verify import Range, Verified
@@ -37,10 +39,15 @@ class PackedPlan(Plan):
         self.apart, self.formulas = definition, [*variants]
         whole = definition.whole
         self.columns = free("n", {a.name for a in whole.schema.arguments})
-        ranges = {
-            name: common_range([verified.ranges[part] for part in definition.parts_of(name)])
-            for name in definition.wholes(verified.ranges)
-        }
+        ranges = {}
+        for name in definition.wholes(verified.ranges):
+            low, high = common_range([verified.ranges[p] for p in definition.parts_of(name)])
+            if low >= high:
+                raise NotDerived(
+                    f"{definition.place}: no numbers are in the domain of all parts of '{name}'; "
+                    f"{PASS_PARTS}"
+                )
+            ranges[name] = low, high
         found = dataclasses.replace(verified, ranges=ranges)
         super().__init__(whole, [of_wholes(definition, v) for v in variants], found)
         gradients = [str(r.gradient) for v in variants for r in v.results]
