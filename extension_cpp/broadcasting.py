@@ -8,17 +8,20 @@ from torch import Tensor
 from extension_cpp.layout import is_one, same_shape
 
 
-def to_sum(grad_output: Tensor, shape: Sequence[int]) -> Tensor | None:
+def to_sum(
+    grad_output: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None
+) -> Tensor | None:
     """What a backward operator takes that sums `grad_output` to a shape, and to which.
 
     Args:
         grad_output: the gradient of the output.
         shape: of an input, which broadcasts to that of `grad_output`.
+        dtype: of the input, where it is another.
 
     Returns:
         A tensor of the shape, without memory of its own; None where nothing is to be summed.
     """
-    return None if same_shape(shape, grad_output.shape) else stand_in(grad_output, shape)
+    return None if same_shape(shape, grad_output.shape) else stand_in(grad_output, shape, dtype)
 
 
 def reduced_to(tensor: Tensor, shape: Sequence[int]) -> Tensor:
@@ -35,6 +38,12 @@ def reduced_to(tensor: Tensor, shape: Sequence[int]) -> Tensor:
     return torch.ops.extension_cpp.reduce_sum(tensor, dims, True).reshape(shape)
 
 
-def stand_in(tensor: Tensor, shape: Sequence[int]) -> Tensor:
-    """A tensor for its shape: of the dtype and device of another, without memory of its own."""
-    return tensor.new_empty(()).expand(shape)
+def stand_in(tensor: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+    """A tensor for its shape: of the device of another, and its dtype, without memory of its own.
+
+    Args:
+        tensor: the other.
+        shape: of this one.
+        dtype: where it is not that of the other.
+    """
+    return tensor.new_empty((), dtype=dtype).expand(shape)

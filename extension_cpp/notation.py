@@ -455,7 +455,10 @@ class _Parser:
     def fit_dtypes(self, inputs: Sequence[Shape], outputs: Sequence[Shape]) -> int | None:
         """Returns which of the arguments is the first without a dtype of its own."""
         arguments = self.schema.arguments
-        follow = (DtypeRule.SUM, DtypeRule.WIDE)
+        follow = [DtypeRule.WIDE]
+        leads = next((k for k, s in enumerate(inputs) if s.rule is DtypeRule.LEADER), None)
+        if leads is None or arguments[leads].is_list:  # others may come before it
+            follow.append(DtypeRule.SUM)
         leader = None
         for k, (shape, argument) in enumerate(zip(inputs, arguments, strict=True)):
             if shape.rule is DtypeRule.LEADER and leader is None:

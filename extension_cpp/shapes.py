@@ -256,6 +256,11 @@ class Operator:
         elif shape.rule is DtypeRule.LEADER:
             checks.check_same_dtype(op, label, tensor, leader_label, inputs.leader)
         elif shape.rule is DtypeRule.SUM:
+            if inputs.leader is None:  # it comes later
+                checks.check_defined(op, label, tensor)
+                assert leader is not None
+                inputs.leader = inputs.tensors[leader][0]
+                checks.check_defined(op, leader_label, inputs.leader)
             checks.check_dtype(op, label, tensor, sum_dtype(inputs.leader.dtype))
         elif shape.rule is DtypeRule.WIDE:
             checks.check_parameter_dtype(op, label, tensor, leader_label, inputs.leader)

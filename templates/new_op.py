@@ -132,7 +132,7 @@ def derive(repository: Repository, options: Options) -> tuple[Changes, str]:
         derived = assemble(definition)
         files, schemas = derived.files, derived.schemas
         repository.check_free(schemas)
-        closing = f"\nShapes: {derived.shapes}\n{closing}" if derived.shapes else closing
+        closing = "".join(f"\n{line}\n" for line in derived.taken_for) + closing
     return repository.add(name, files, schemas), closing
 
 

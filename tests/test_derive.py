@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "templates"))
 import derived_functions
 import derived_packed_functions
 import derived_row_functions
+import derived_wide_functions
 import new_op
 import repository
 from derive import at_ties, operations, rows_vocabulary, trace, verify
@@ -43,7 +44,12 @@ from extension_cpp import real_math
 
 FUNCTIONS = {
     name: f"{module.__file__}:{name}"
-    for module in (derived_functions, derived_packed_functions, derived_row_functions)
+    for module in (
+        derived_functions,
+        derived_packed_functions,
+        derived_row_functions,
+        derived_wide_functions,
+    )
     for name, function in vars(module).items()
     if getattr(function, "__module__", None) == module.__name__
 }
@@ -1980,14 +1986,6 @@ REFUSED = {
     "over everything": (TENSOR + "x - x.mean()", "mean over all dimensions is not row-wise"),
     "another dimension": (TENSOR + "torch.softmax(x, 0)", "softmax over dim=0 is not known to be"),
     "two dimensions": (TENSOR + "x.sum((-1, -2))", "sum over dim=(-1, -2) is not known"),
-    "float32 of halves": (
-        TENSOR + "(x > 0).float() * torch.tanh(x)",
-        ":8: 'return (x > 0).float() * torch.tanh(x)': of torch.bfloat16 the result is torch.float32; an operator's has the dtype of its",
-    ),
-    "float32 of integers": (
-        "def f(x: Tensor, k: torch.LongTensor) -> Tensor:\n    return x * k.float()",
-        "of torch.bfloat16 the result is torch.float32; an operator's has the dtype of its",
-    ),
     "arithmetic in float8": (
         "from typing import Annotated\n"
         "def f(x: Tensor, q: Annotated[Tensor, torch.float8_e5m2]) -> Tensor:\n    return x + q",
@@ -2009,15 +2007,6 @@ REFUSED = {
         "def f(x: Tensor, q: Annotated[Tensor, torch.float8_e5m2]) -> Tensor:\n"
         "    return x + q.to(torch.float16)",
         "to converts float8 to another dtype; convert them first, as k.to(x.dtype) does",
-    ),
-    "float32 of halves, of rows": (
-        TENSOR + "torch.softmax(x, -1) * (x > 0).float()",
-        "convert it, as with .to(x.dtype)",
-    ),
-    "float32 of a clamped count": (
-        "def f(x: Tensor, mask: torch.BoolTensor) -> Tensor:\n"
-        "    count = mask.sum(-1).clamp(min=1.0)\n    return (x * mask).sum(-1) / count",
-        ":8: 'count = mask.sum(-1).clamp(min=1.0)': of torch.bfloat16 the result is torch.float32;",
     ),
     "a float that may be None": (
         "def f(x: Tensor, a: float | None = None) -> Tensor:\n    return x",
@@ -2167,7 +2156,6 @@ REFUSED = {
         "leave it out where it checks what is given, or start from --template rowwise, or --templ",
     ),
     "reshape": (TENSOR + "x.reshape(-1)", "reshape changes a shape"),
-    "float": (TENSOR + "torch.exp(x.float())", "of torch.bfloat16 the result is torch.float32"),
     "double": (TENSOR + "x.double().to(x.dtype)", "double depends on or changes a dtype"),
     "to": (TENSOR + "x.to(torch.bfloat16).to(x.dtype)", "to depends on or changes a dtype"),
     "dtype": (
@@ -2476,11 +2464,11 @@ REFUSED = {
     ),
     "no floating tensor of rows": (
         "def f(mask: torch.BoolTensor) -> Tensor:\n    return mask.any(-1)",
-        "no argument is a Tensor of a floating dtype, for which an operator's formula is compiled",
+        "no argument is a Tensor of any floating dtype, for which an operator's formula is compiled",
     ),
     "no floating tensor": (
         "def f(k: torch.LongTensor) -> Tensor:\n    return k == 2",
-        "no argument is a Tensor of a floating dtype, for which an operator's formula is compiled",
+        "no argument is a Tensor of any floating dtype, for which an operator's formula is compiled",
     ),
     "a result of another dtype than is said": (
         "def f(x: Tensor) -> tuple[Tensor, torch.BoolTensor]:\n    return x, x.to(torch.int8)",
@@ -2738,10 +2726,6 @@ def f(x: Tensor) -> Tensor:
         "where is called in a way that is not derived; pass its tensors by position, or start from",
     ),
     "float64": (TENSOR + "torch.float_power(x, 2)", "float_power computes in float64"),
-    "softmax in float32": (
-        TENSOR + "torch.softmax(x, -1, dtype=torch.float32)",
-        "of torch.bfloat16 the result is torch.float32; an operator's has the dtype",
-    ),
     "softmax in float64": (
         TENSOR + "torch.softmax(x, -1, dtype=torch.float64)",
         "leave it out: the operator computes half types in float32 by itself",

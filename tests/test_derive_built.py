@@ -26,7 +26,12 @@ pytestmark = pytest.mark.slow
 
 LISTS = [
     Path(__file__).with_name(f"{name}.py")
-    for name in ("derived_functions", "derived_packed_functions", "derived_row_functions")
+    for name in (
+        "derived_functions",
+        "derived_packed_functions",
+        "derived_row_functions",
+        "derived_wide_functions",
+    )
 ]
 PLACES = {
     name: f"{file}:{name}"

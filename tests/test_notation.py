@@ -80,6 +80,12 @@ REFUSED = [
     ("f(Tensor a, Tensor[] b) -> Tensor", "n, m -> m", "'m' is known only where an ", 8),
     ("f(Tensor? a, Tensor b) -> Tensor", "n, n -> n", "other dtypes follow from that of 'a', ", 0),
     ("f(Tensor a) -> Tensor", "n:sum -> n", "the dtype of 'a' follows from a tensor without ", 0),
+    (
+        "f(Tensor a, Tensor[] b) -> ()",
+        "n:sum, n -> ",
+        "the dtype of 'a' follows from a tensor without ",
+        0,
+    ),
     ("f(Tensor a) -> Tensor", "n:any -> n", "the dtype of a result follows from a tensor ", 9),
     ("f(Tensor a) -> Tensor", "n -> n:any", "a result has one dtype, not any of several", 5),
     ("f(Tensor a, Tensor b) -> Tensor", "n:a, n -> n", "the dtype of 'a' follows from that of ", 0),

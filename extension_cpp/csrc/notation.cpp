@@ -435,6 +435,15 @@ class NotationParser {
     }
   }
 
+  // Of a tensor of the arithmetic, whether no tensor comes later that is one, and says of which.
+  bool is_sum_alone(size_t k) const {
+    const auto& shapes = result_.inputs;
+    const auto leader =
+        std::find_if(shapes.begin(), shapes.end(), [](const Shape& s) { return s.dtype == DtypeRule::kLeader; });
+    const bool has_leader = leader != shapes.end() && !schema_.arguments[leader - shapes.begin()].list;
+    return shapes[k].dtype == DtypeRule::kSum && !has_leader;
+  }
+
   void fit_dtypes() {
     const auto& arguments = schema_.arguments;
     for (size_t k = 0; k < arguments.size(); ++k) {
@@ -445,7 +454,7 @@ class NotationParser {
           fail(shape.position, "other dtypes follow from that of " + quoted + ", which is optional: say its own");
         }
         result_.leader = static_cast<int>(k);
-      } else if ((shape.dtype == DtypeRule::kSum || shape.dtype == DtypeRule::kWide) && result_.leader < 0) {
+      } else if (result_.leader < 0 && (shape.dtype == DtypeRule::kWide || is_sum_alone(k))) {
         fail(shape.position, "the dtype of " + quoted + " follows from a tensor without one, and none comes before it");
       } else if (shape.dtype == DtypeRule::kArgument) {
         const auto source = static_cast<size_t>(shape.dtype_index);

@@ -222,6 +222,9 @@ void CheckedInputs::check_dtypes(size_t k) {
     if (!tensor.defined()) {
       refuse_dtype(k, i);
     }
+    if (shape.dtype == DtypeRule::kSum && leader_ == nullptr) {
+      look_ahead_for_leader();
+    }
     const ScalarType dtype = dtype_of(tensor);
     if (leads && i == 0) {
       leader_ = &tensor;
@@ -237,6 +240,16 @@ void CheckedInputs::check_dtypes(size_t k) {
       check_same_device(op(), label(k, i).c_str(), tensor, label(first_argument_, 0).c_str(), *first_);
     }
   }
+}
+
+void CheckedInputs::look_ahead_for_leader() {
+  const auto k = static_cast<size_t>(notation_.leader);
+  const Tensor& tensor = *given_[k].tensors;
+  if (!tensor.defined()) {
+    refuse_dtype(k, 0);
+  }
+  leader_ = &tensor;
+  leader_dtype_ = dtype_of(tensor);
 }
 
 bool CheckedInputs::is_allowed(const Shape& shape, bool leads, ScalarType dtype) const {

@@ -113,6 +113,7 @@ class CheckedInputs {
   // ----- dtypes and devices
 
   void check_dtypes(size_t k);
+  void look_ahead_for_leader();
 
   bool is_allowed(const Shape& shape, bool leads, ScalarType dtype) const;
 

@@ -15,7 +15,8 @@
 //   auto [grad_a, grad_x, grad_b] =
 //       elementwise_with_sums<Backward<Affine>::Formula, 2>(kAffineBackward, grad_output, a, x, unread(b));
 //
-// What it takes may be of several dtypes (element_types.h); what it gives is of the first tensor's.
+// What it takes may be of several dtypes (element_types.h); what it gives is of the operator's own, or of that of the
+// arithmetic, Results<A, SumType<A>>.
 #pragma once
 
 #include "backend.h"
@@ -34,6 +35,7 @@
 #endif
 
 #include <limits>
+#include <tuple>
 #include <type_traits>
 
 namespace extension_cpp {
@@ -64,12 +66,13 @@ struct FirstResults {
 
   template <class... Inputs>
   HOST_DEVICE Values<A, static_cast<int>(N)> operator()(const Inputs&... inputs) const {
-    const auto all = as_values(f(inputs...));
-    Values<A, static_cast<int>(N)> first;
-    for (int n = 0; n < static_cast<int>(N); ++n) {
-      first[n] = all[n];
-    }
-    return first;
+    return first(f(inputs...), std::make_index_sequence<N>());
+  }
+
+ private:
+  template <class R, size_t... K>
+  HOST_DEVICE static Values<A, static_cast<int>(N)> first(const R& all, std::index_sequence<K...>) {
+    return {static_cast<A>(result_at<K>(all))...};
   }
 };
 
@@ -290,23 +293,26 @@ auto all_converted(Types<E...> /*elements*/, ScalarType own, const Inputs&... in
   return std::array{converted<T, E>(inputs, own)...};
 }
 
+template <class... R, size_t... K>
+Types<std::tuple_element_t<K, std::tuple<R...>>...> first_of(Types<R...>, std::index_sequence<K...>);
+
 // Of tensors of several dtypes: of one, where it holds what they do; else by way of whole results in the type of the
 // arithmetic, too.
-template <class T, size_t kAlways, class F, class... E, size_t M, class... Inputs>
+template <class T, size_t kAlways, class F, class... R, class... E, size_t M, class... Inputs>
 void compute_mixed_with_sums(
-    const F& f, Types<E...> elements, bool all_whole, SummedResults<M>& results, const Tensor& like,
-    const Inputs&... others) {
+    const F& f, Types<R...> types, Types<E...> elements, bool all_whole, ScalarType own, SummedResults<M>& results,
+    const Tensor& like, const Inputs&... others) {
   using A = acc_t<T>;
   if (all_whole) {
     auto to = make_tensors<kAlways>([&](size_t m) { return results.tensors[m]; });
     const FirstResults<A, kAlways, F> first{f};
-    const auto own = decltype(repeated<Own>(std::make_index_sequence<kAlways>()))();
-    backend::mixed_elementwise<T>(first, own, elements, to, like, others...);
-  } else if constexpr ((holds<T, E> && ...)) {
+    const auto written = decltype(first_of(types, std::make_index_sequence<kAlways>()))();
+    backend::mixed_elementwise<T>(first, written, elements, to, like, others...);
+  } else if constexpr ((holds<T, E> && ...) && (holds<T, R> && ...)) {
     using Converted = OfConverted<A, F, E...>;
     const FirstResults<A, M, Converted> all{Converted{f}};
-    const auto inputs = all_converted<T>(elements, dtype_of(like), like, others...);
-    compute_with_sums<T>(all, like, inputs, results);
+    const auto inputs = all_converted<T>(elements, own, like, others...);
+    compute_with_sums<T>(all, inputs[0], inputs, results);
   } else {
     auto terms = make_tensors<M>([&](size_t) { return new_empty(like, like.sizes(), kDtypeOf<A>); });
     const FirstResults<A, M, F> all{f};
@@ -317,8 +323,8 @@ void compute_mixed_with_sums(
 }
 
 template <class... R>
-constexpr bool are_own(Types<R...> /*results*/) {
-  return (std::is_same_v<R, Own> && ...);
+constexpr bool are_of_arithmetic(Types<R...> /*results*/) {
+  return ((std::is_same_v<R, Own> || std::is_same_v<R, OwnSum>) && ...);
 }
 
 template <class... Arguments>
@@ -331,11 +337,13 @@ template <template <class> class F, size_t kAlways, size_t M, class... Arguments
 void compute_summed(const char* op, SummedResults<M>& results, const Arguments&... arguments) {
   static_assert(0 < kAlways && kAlways <= M, "of the results of the formula");
   static_assert(counts_of<F, Arguments...>::results == M, "a tensor for each result of the formula");
-  static_assert(are_own(results_of<F, M>()), "what is summed is of one dtype");
+  constexpr auto kTypes = results_of<F, M>();
+  static_assert(are_of_arithmetic(kTypes), "what is summed is A, or SumType<A>");
   std::apply(
       [&](const Tensor& first, const auto&... others) {
         constexpr auto kElements = elements_of<F, 1 + sizeof...(others)>();
-        check_inputs(op, kElements, dtype_of(first), first.sizes(), first, others...);
+        const ScalarType own = own_dtype(op, kTypes, kElements, results.tensors, first, others...);
+        check_inputs(op, kElements, own, first.sizes(), first, others...);
         bool all_whole = true;
         for (size_t m = 0; m < M; ++m) {
           if (results.wanted[m]) {
@@ -343,12 +351,12 @@ void compute_summed(const char* op, SummedResults<M>& results, const Arguments&.
           }
           all_whole = all_whole && (m < kAlways ? results.has_shape_of(first, m) : !results.wanted[m]);
         }
-        dispatch_floating(first.scalar_type(), [&](auto tag) {
+        dispatch_floating(own, [&](auto tag) {
           using T = typename decltype(tag)::type;
           using A = acc_t<T>;
           const auto f = make_formula<A, F>(arguments...);
           if constexpr (is_mixed<F>) {
-            compute_mixed_with_sums<T, kAlways>(f, kElements, all_whole, results, first, others...);
+            compute_mixed_with_sums<T, kAlways>(f, kTypes, kElements, all_whole, own, results, first, others...);
           } else if (all_whole) {
             auto to = make_tensors<kAlways>([&](size_t m) { return results.tensors[m]; });
             backend::elementwise<T>(FirstResults<A, kAlways, F<A>>{f}, to, first, others...);

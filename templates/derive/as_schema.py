@@ -52,11 +52,12 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
             f"--from with --template {kind}: what the template returns besides its result no "
             "definition says; start from the schema"
         )
-    dtypes, result_dtypes = definition.dtypes, definition.result_dtypes
-    if (several or dtypes or any(result_dtypes)) and options.shapes is None:
+    dtypes = [definition.stored(a.name) for a in definition.schema.tensors]
+    result_dtypes = definition.result_dtypes
+    if (several or any(dtypes) or any(result_dtypes)) and options.shapes is None:
         # In plain PyTorch a number of the row has the dtype of the row.
         line = shapes(KINDS[kind], definition.schema).replace(":sum", "")
-        said = [dtypes.get(a.name, "") for a in definition.schema.tensors], result_dtypes
+        said = dtypes, result_dtypes
         line = " -> ".join(
             ", ".join(map(of_dtype, *pair)) for pair in zip(sides(line), said, strict=True)
         )

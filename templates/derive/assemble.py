@@ -14,18 +14,19 @@ from .packed_plan import PackedPlan
 from .packed_words import said_of_shapes
 from .parts import InParts, taken_apart
 from .plan import Plan, shape_in_rows
+from .refusal import NotDerived
 from .spec_file import spec_file
-from .variant import of_dtype
-from .verify import Disagrees, verify
+from .variant import Variant, of_dtype
+from .verify import Disagrees, find_wide_results, verify
 
 
 @dataclass
 class Assembled:
-    """An operator's files, by name, the schemas that they register, and its shapes in words."""
+    """An operator's files, by name, its schemas, and what its tensors are taken for."""
 
     files: dict[str, str]
     schemas: list[str]
-    shapes: str
+    taken_for: list[str]
 
 
 def assemble(definition: Definition) -> Assembled:
@@ -36,7 +37,9 @@ def assemble(definition: Definition) -> Assembled:
     """
     plan = planned(definition)
     files = {name: format_text(name, text) for name, text in texts(plan).items()}
-    return Assembled(files, [op.schema for op in plan.declared], shapes_in_words(plan))
+    said = {"Shapes": shapes_in_words(plan), "Dtypes": dtypes_in_words(plan)}
+    taken_for = [f"{what}: {words}" for what, words in said.items() if words]
+    return Assembled(files, [op.schema for op in plan.declared], taken_for)
 
 
 def planned(definition: Definition) -> Plan:
@@ -51,6 +54,9 @@ def planned_as_it_is(definition: Definition) -> Plan:
     for factored, nan_is_infinite in ((True, False), (False, False), (True, True)):
         variants = derive(definition, factored)
         try:
+            find_wide_results(definition, variants)
+            if isinstance(definition, InParts):
+                check_not_wide(definition, variants[0])
             verified = verify(definition, variants, nan_is_infinite)
         except Disagrees as error:
             refusal = error
@@ -59,6 +65,14 @@ def planned_as_it_is(definition: Definition) -> Plan:
             return PackedPlan(definition, variants, verified)
         return Plan(definition, variants, verified)
     raise refusal
+
+
+def check_not_wide(definition: InParts, variant: Variant) -> None:
+    if any(result.is_wide for result in variant.results):
+        raise NotDerived(
+            f"{definition.place}: tensors have several parts, and a result is float32 of half "
+            f"types, which is not derived of parts; say .to({definition.whole.main}.dtype)"
+        )
 
 
 def texts(plan: Plan) -> dict[str, str]:
@@ -80,6 +94,19 @@ IN_WORDS = {
 }
 
 
+def dtypes_in_words(plan: Plan) -> str:
+    """Which results are float32 where the tensors are not; "" where none is."""
+    results = [
+        f"result {k}" if len(plan.results) > 1 else "the result"
+        for k, result in enumerate(plan.results)
+        if result.is_wide
+    ]
+    if not results:
+        return ""
+    is_said = f"{' and '.join(results)} {'are' if results[1:] else 'is'} float32 of half types"
+    return f"{is_said}, as the definition has it; .to({plan.main}.dtype) would round."
+
+
 def shapes_in_words(plan: Plan) -> str:
     """What the tensors' shapes are taken for, and how to say it otherwise; "" of a single one."""
     if isinstance(plan, PackedPlan):
@@ -89,7 +116,7 @@ def shapes_in_words(plan: Plan) -> str:
     if not plan.is_of_rows:
         return f"{listed(plan.tensors)} {'broadcast' if plan.broadcasts else 'have one shape'}."
     given = [shape_in_rows(plan.variants[0], name) for name in plan.tensors]
-    results = [of_dtype(result.shape, result.dtype) for result in plan.results]
+    results = [of_dtype(result.shape, result.stored) for result in plan.results]
     names: dict[str, list[str]] = {}
     for name, shape in zip(plan.tensors, given, strict=True):
         names.setdefault(IN_WORDS[shape.partition(":")[0]], []).append(name)

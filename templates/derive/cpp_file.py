@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from . import packed_file, rows_file
 from .cpp_text import comment
 from .elements_text import formula, functor
@@ -55,14 +57,22 @@ def headline(plan: Plan) -> str:
 
 def forward_functor(plan: Plan, variant: Variant) -> str:
     of = formula(plan, variant, variant.forward)
-    return functor(plan.struct(variant), variant.tensors, of, variant.dtypes)
+    wide = [result.is_wide for result in variant.results]
+    return functor(plan.struct(variant), given(variant, variant.tensors), of, wide)
 
 
 def backward_functor(plan: Plan, backward: Backward) -> str:
     *others, last = backward.results
     said = f"// The gradients of {', '.join(others)} and {last}.\n" if others else ""
     of = formula(plan, backward.variant, backward.body)
-    return said + functor(backward.struct, backward.tensors, of, backward.variant.dtypes)
+    variant = backward.variant
+    wide = [name in variant.wide for name in backward.results]
+    return said + functor(backward.struct, given(variant, backward.tensors), of, wide)
+
+
+def given(variant: Variant, tensors: Sequence[str]) -> dict[str, str]:
+    """The tensors that a functor is given, with their dtypes."""
+    return {name: variant.stored(name) for name in tensors}
 
 
 def forward_host(plan: Plan) -> str:

@@ -25,7 +25,7 @@ import torch
 from schema import Schema, parse
 from torch import Tensor
 
-from .graph import GRADIENT, INTEGERS, OTHER_DTYPES
+from .graph import GRADIENT, INTEGERS, OTHER_DTYPES, WIDE
 from .refusal import NotDerived, taken
 from .saved import OUTPUT
 
@@ -37,7 +37,7 @@ TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 NOT_RUN_BY_A_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What the functions of an ops.py use by these names.
 TAKEN = {"torch", "checks", "registration", "ctx", "self", "keyword_only_inputs"}
-TAKEN |= {"stand_in", "to_sum"}
+TAKEN |= {"stand_in", "to_sum", "sum_dtype"}
 # The results without names, and their gradients.
 RESULT = re.compile(rf"(?:{GRADIENT}|{OUTPUT})\d*")
 
@@ -58,6 +58,7 @@ class Definition:
         source: of the function and of what it uses, as it stands in a file of its own.
         carried: the function that this source defines.
         dtypes: of the tensors that have one of their own, by the annotation.
+        wide: the tensors that are float32 beside half types.
         result_dtypes: the same of the results, "" where it says none.
         said_shapes: of some tensors, by the annotation.
         shapes: of the tensors, as --shapes says them; None where it says nothing.
@@ -70,6 +71,7 @@ class Definition:
     source: str
     carried: Callable[..., Any]
     dtypes: Mapping[str, str]
+    wide: Sequence[str]
     result_dtypes: Sequence[str]
     said_shapes: Mapping[str, str]
     shapes: str | None = None
@@ -103,10 +105,20 @@ class Definition:
         return [shapes[k % len(shapes)] for k, _ in enumerate(names)]
 
     @property
+    def main(self) -> str:
+        """The first tensor of the operator's dtype, of which the results are."""
+        others = {*self.dtypes, *self.wide}
+        return next(n for n in self.named("Tensor", "Tensor?") if n not in others)
+
+    def stored(self, name: str) -> str:
+        """The dtype of a tensor, as a line of shapes has it; "" for the operator's."""
+        return WIDE if name in self.wide else self.dtypes.get(name, "")
+
+    @property
     def other_shapes(self) -> dict[str, str]:
         """Of the tensors that have not the rows' shape, where the function is row-wise."""
         tensors = self.named("Tensor", "Tensor?")
-        first = next(name for name in tensors if name not in self.dtypes)
+        first = self.main
         if self.shapes is None:
             found = {name: COLUMNS for name in tensors if name in PARAMETERS}
             found |= self.said_shapes
@@ -119,7 +131,7 @@ class Definition:
             return {n: shape for n, shape in found.items() if n != first and shape != ELEMENTS}
         given = [" ".join(s.split()) for s in self.shapes.partition("->")[0].split(",")]
         if len(given) == len(tensors):
-            ends = [f":{self.dtypes[name]}" if name in self.dtypes else "" for name in tensors]
+            ends = [f":{dtype}" if (dtype := self.stored(name)) else "" for name in tensors]
             given = [s.removesuffix(end) for s, end in zip(given, ends, strict=True)]
         found = dict(zip(tensors, given, strict=False))
         if len(given) != len(tensors) or found[first] != ELEMENTS or set(given) - SHAPES:
@@ -153,15 +165,20 @@ def read(place: str, shapes: str | None = None) -> Definition:
     function = getattr(module, name)
     check_function(function, place)
     schema = parse(schema_text(function, place))
-    dtypes, result_dtypes = dtypes_of(function, [a.name for a in schema.tensors], place)
+    found, result_dtypes = dtypes_of(function, [a.name for a in schema.tensors], place)
+    wide = [name for name, dtype in found.items() if dtype == WIDE]
+    dtypes = {name: dtype for name, dtype in found.items() if dtype != WIDE}
     for argument in schema.arguments:
         if argument.name in TAKEN or RESULT.fullmatch(argument.name):
             raise taken(f"the argument's name '{argument.name}'")
-    own = [a for a in schema.tensors if a.name not in dtypes]
+    own = [a for a in schema.tensors if a.name not in found]
     if not own:
+        instead = "start from --template elementwise"
+        if wide:
+            instead = f"make '{wide[0]}' a Tensor, which float32 may be"
         raise NotDerived(
-            f"--from {place}: no argument is a Tensor of a floating dtype, for which an operator's "
-            "formula is compiled; start from --template elementwise"
+            f"--from {place}: no argument is a Tensor of any floating dtype, for which an "
+            f"operator's formula is compiled; {instead}"
         )
     (first, *_) = own
     if first.type != "Tensor":
@@ -173,7 +190,7 @@ def read(place: str, shapes: str | None = None) -> Definition:
     copy = carried(source, name, file)
     said = shapes_of(function, [a.name for a in schema.tensors])
     return Definition(
-        *(place, file, function, schema, source, copy, dtypes, result_dtypes, said), shapes
+        *(place, file, function, schema, source, copy, dtypes, wide, result_dtypes, said), shapes
     )
 
 
@@ -294,10 +311,14 @@ def dtypes_of(
         own = str(dtype).removeprefix("torch.")
         if own in OTHER_DTYPES:
             return own
+        is_named = any(isinstance(part, NAMED) for part in (hint, *typing.get_args(hint)))
+        if dtype == torch.float32 and not is_named:
+            return WIDE
         if dtype.is_floating_point:
             raise NotDerived(
                 f"--from {place}: {what} is annotated as {dtype}; what is floating has the dtype "
-                "of the call, any of the four: write Tensor"
+                "of the call, any of the four: write Tensor, or Annotated[Tensor, torch.float32] "
+                "for what is float32 beside half types, too"
             )
         raise NotDerived(
             f"--from {place}: {what} is annotated as {dtype}; beside Tensor there are "

@@ -15,7 +15,7 @@ import torch
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
 from .definition import COLUMNS, IN_PLACE, RESULT, SINGLE, Definition, in_a_line
 from .differentiate import gradients
-from .graph import ELEMENT, FLOAT8, ROW, Node, add, is_const, make, plus
+from .graph import ELEMENT, FLOAT8, ROW, WIDE, Node, add, is_const, make, plus
 from .operations import UNDERIVED
 from .packed import PartsRecorder, check_counts
 from .refusal import NotDerived, line_of, line_of_error, taken
@@ -23,7 +23,7 @@ from .rows_operations import as_found, with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
 from .trace import Index, Traced, argument_of, trace
-from .variant import Result, Variant, looks_at_rows, of_dtype, with_numbers
+from .variant import Result, Variant, another_shape, looks_at_rows, of_dtype, with_numbers
 from .vocabulary import MAKING, unknown
 
 # Of definitions with more optional tensors and switches than this, the source would be long.
@@ -64,7 +64,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
         results = variants[0].results if variants else None
         variants.append(derive_variant(definition, names, switches, shapes, factored, results))
     if any(shapes_of(v.results) != shapes_of(variants[0].results) for v in variants):
-        raise another_shape(definition)
+        raise another_shape(definition.place)
     if is_row_wise:
         check_rows(definition, variants)
         keep_statistics(definition, variants[0])
@@ -179,7 +179,7 @@ def derive_variant(
             ]
         )
         if shapes_of(cases[-1]) != shapes_of(cases[0]):
-            raise another_shape(definition)
+            raise another_shape(definition.place)
         return tuple(trace.node for trace in traces)
 
     forward = branched(switches, leaf)
@@ -211,7 +211,9 @@ def derive_variant(
         found,
     )
     variant = Variant(
-        *(tensors, absent, results, forward, found, names, columns, rows), dtypes=dtypes
+        *(tensors, absent, results, forward, found, names, columns, rows),
+        dtypes=dtypes,
+        wide=[name for name in definition.wide if name in tensors],
     )
     if not isinstance(forward, Branch) and len(forward) == 1:
         assert not isinstance(found, Branch)
@@ -237,13 +239,6 @@ def named(definition: Definition, cases: Sequence[Sequence[Result]]) -> list[Res
     return [dataclasses.replace(r, name=n) for r, n in zip(cases[0], names, strict=True)]
 
 
-def another_shape(definition: Definition) -> NotDerived:
-    return NotDerived(
-        f"{definition.place}: the shape or dtype of a result depends on a switch, or on whether a "
-        "tensor is None; write a function for each case"
-    )
-
-
 def check_rows(definition: Definition, variants: Sequence[Variant]) -> None:
     """Refuses what is not row-wise, or not on the interface of rows."""
     first = variants[0]
@@ -252,7 +247,7 @@ def check_rows(definition: Definition, variants: Sequence[Variant]) -> None:
             raise NotDerived(
                 f"{definition.place}: the result has no rows; return what depends on them"
             )
-    said = (definition.shapes or "").partition("->")[2].strip()
+    said = (definition.shapes or "").partition("->")[2].replace(f":{WIDE}", "").strip()
     shape = ", ".join(result.shape for result in first.results)
     with_dtypes = ", ".join(of_dtype(result.shape, result.dtype) for result in first.results)
     if said and re.sub(r" *, *", ", ", said) not in (shape, with_dtypes):
@@ -410,14 +405,15 @@ def traced(
     check_results(definition, results)
     for result in results:
         if result.extent == ELEMENT and result.node.extent == ROW:
-            (main, *_) = (name for name in tensors if name not in definition.dtypes)
-            result.node = make("expand", result.node, make("tensor", value=main))
+            main = make("tensor", value=definition.main)
+            result.node = make("expand", result.node, main)
         if result.counts:
             node = result.node
             node = node.args[0] if node.op == "to_real" else node
             result.node, result.counts = make(f"to_{result.counts}", node), ""
     for k, (result, said) in enumerate(zip(results, definition.result_dtypes, strict=False)):
-        if said and said != result.node.dtype:
+        # Of float32 no trace knows: verify.py does.
+        if said not in ("", WIDE) and said != result.node.dtype:
             raise NotDerived(
                 f"{definition.place}: the annotation says that result {k} is {said}, and it is "
                 f"{result.node.dtype or 'floating'}; write what it is"

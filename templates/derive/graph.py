@@ -27,6 +27,8 @@ OTHER_DTYPES = ("bool", *INTEGERS, *FLOAT8)
 # The same, but for codes, where it has a value for each row, or for each column.
 OF_EACH_ROW = {f"row_{dtype}": dtype for dtype in ("bool", *INTEGERS)}
 OF_EACH_COLUMN = {f"column_{dtype}": dtype for dtype in ("bool", *INTEGERS)}
+# That of the arithmetic, as a line of shapes has it: float32 beside half types.
+WIDE = "sum"
 BOOLEAN |= {"bool", "row_bool", "column_bool"}
 # What has the dtype of one of its operands.
 SAME_DTYPE = {"where": 1, "expand": 0}
@@ -45,8 +47,6 @@ NUMBER, ROW, COLUMN, ELEMENT = 0, 1, 2, 3
 ARGUMENTS = {"tensor": ELEMENT, "column": COLUMN, "row": ROW, "number": NUMBER, "flag": NUMBER}
 ARGUMENTS |= {"count": NUMBER, **dict.fromkeys(OTHER_DTYPES, ELEMENT)}
 ARGUMENTS |= dict.fromkeys(OF_EACH_ROW, ROW) | dict.fromkeys(OF_EACH_COLUMN, COLUMN)
-# What is read of memory that has a dtype of its own, by the passes over a row.
-OTHER_ELEMENTS = {*OTHER_DTYPES, *OF_EACH_COLUMN}
 # What makes a value for each row of its elements.
 REDUCTIONS = frozenset(
     [

@@ -42,6 +42,8 @@ def ops_file(plan: Plan) -> str:
         imports.append("from extension_cpp.batching import with_columns")
     if helpers := [name for name in ("stand_in", "to_sum") if f"{name}(" in text]:
         imports.append(f"from extension_cpp.broadcasting import {', '.join(helpers)}")
+    if "sum_dtype(" in text:
+        imports.append("from extension_cpp.shapes import sum_dtype")
     (first, *_) = plan.summary.splitlines()
     head = f"{plan.name}: {lower_first(first.removeprefix('Computes ').rstrip('.'))}."
     namespace = "_ops = torch.ops.extension_cpp"
@@ -137,15 +139,14 @@ def wrapped(text: str, hanging: str = "") -> str:
 def returned_tensors(plan: Plan) -> str:
     """What the results are like, and what there is to say of their gradients."""
     text = returned_rows(plan) if plan.is_of_rows else returned_elements(plan)
-    others = [said_of_dtype(plan, k) for k, result in enumerate(plan.results) if result.dtype]
+    others = [said_of_dtype(plan, k) for k, result in enumerate(plan.results) if result.stored]
     text = " ".join([text, *others])
     if not plan.differentiable:
         return text
-    if others:
-        text = (
-            f"{text} The rest has the dtype of `{plan.main}` and is differentiable to any order, "
-        )
-        text += "in reverse and forward mode"
+    if any(result.dtype for result in plan.results):
+        alike = any(not result.stored for result in plan.results)
+        has = f" has the dtype of `{plan.main}` and" if alike else ""
+        text = f"{text} The rest{has} is differentiable to any order, in reverse and forward mode"
     else:
         text = f"{text} Differentiable to any order, in reverse and forward mode"
     text += ", but for what the definition detaches." if plan.stops_gradients else "."
@@ -162,6 +163,7 @@ def returned_tensors(plan: Plan) -> str:
     return text
 
 
+WIDE_IN_WORDS = "float32 (float64 for float64)"
 ORDINALS = ("first", "second", "third", "fourth")
 
 
@@ -173,6 +175,8 @@ def said_of_dtype(plan: Plan, k: int) -> str:
         what = "It"
     elif name.startswith(OUTPUT):
         what = f"The {ORDINALS[k]}" if k < len(ORDINALS) else f"Number {k + 1}"
+    if plan.results[k].is_wide:
+        return f"{what} is {WIDE_IN_WORDS}."
     beyond = f"; values beyond {dtype} may become any" if k in plan.converted else ""
     return f"{what} is {dtype} and has no derivative{beyond}."
 
@@ -193,7 +197,7 @@ def returned_elements(plan: Plan) -> str:
     if isinstance(plan, PackedPlan):
         return packed_words.returned(plan)
     others = [name for name in plan.tensors if name != main]
-    alike = "shape" if any(result.dtype for result in plan.results) else "shape and dtype"
+    alike = "shape" if any(result.stored for result in plan.results) else "shape and dtype"
     if plan.broadcasts:
         text = "of the common shape, in the layout on which the dense inputs of that shape agree"
     elif others:
@@ -224,9 +228,9 @@ def counted(number: int) -> str:
 
 def shape_of_rows(result: Result, main: str) -> str:
     if not result.of_row:
-        return f"the shape of `{main}`" if result.dtype else f"the shape and dtype of `{main}`"
+        return f"the shape of `{main}`" if result.stored else f"the shape and dtype of `{main}`"
     sizes = f"{main}.shape[:-1]" if result.is_squeezed else f"(*{main}.shape[:-1], 1)"
-    return f"the shape `{sizes}`" + f" and the dtype of `{main}`" * (not result.dtype)
+    return f"the shape `{sizes}`" + f" and the dtype of `{main}`" * (not result.stored)
 
 
 def description(plan: Plan, a: Argument) -> str:
@@ -258,7 +262,8 @@ def description(plan: Plan, a: Argument) -> str:
         if plan.broadcasts:
             like = f"that of `{main}`" if len(plan.tensors) == 2 else "those of the others"
             shape = f"a shape that broadcasts with {like}; dtype"
-        if dtype := plan.dtypes.get(a.name):
+        dtype = WIDE_IN_WORDS if a.name in plan.variants[0].wide else plan.dtypes.get(a.name)
+        if dtype:
             shape = shape.removesuffix(", dtype").removesuffix("; dtype")
             shape = f"{shape}, on the" if plan.broadcasts else f"the {shape} and on the"
             shape = f"{dtype}, of {shape}"
@@ -277,7 +282,8 @@ def description(plan: Plan, a: Argument) -> str:
 
 def of_dtype_beside(plan: Plan, a: Argument, what: str) -> str:
     """What a tensor of another shape than the rows' is like, of their dtype or its own."""
-    if dtype := plan.dtypes.get(a.name):
+    dtype = WIDE_IN_WORDS if a.name in plan.variants[0].wide else plan.dtypes.get(a.name)
+    if dtype:
         return f"{dtype}, {what}, on the device of `{plan.main}`"
     return f"{what}; dtype and device of `{plan.main}`"
 
@@ -328,6 +334,9 @@ def setup_context(plan: Plan) -> str:
             for name in plan.tensors
         ]
         lines.append(f"ctx.shapes = {', '.join(shapes)}")
+        if plan.has_wide:
+            dtypes = [shape.replace(".shape", ".dtype") for shape in shapes]
+            lines.append(f"ctx.dtypes = {', '.join(dtypes)}")
     inputs = ["inputs", "keyword_only_inputs"] if plan.keyword_only else ["inputs"]
     made = function("_setup_context", ["ctx", *inputs, "output"], lines or ["pass"])
     return f"{CONSTANTS}\n{made}" if plan.statistics else made
@@ -374,7 +383,10 @@ def materialised(plan: Plan, gradients: Sequence[str]) -> list[str]:
     pairs = zip(plan.differentiable, gradients, strict=True)
     for result, name in pairs if len(gradients) > 1 else []:
         shape = f"{main}.shape[:-1]" if result.is_squeezed else f"(*{main}.shape[:-1], 1)"
-        zeros = f"{main}.new_zeros({shape})" if result.of_row else f"torch.zeros_like({main})"
+        wide = f", dtype=sum_dtype({main}.dtype)" if result.is_wide else ""
+        zeros = f"torch.zeros_like({main}{wide})"
+        if result.of_row:
+            zeros = f"{main}.new_zeros({shape}{wide})"
         lines.append(f"{name} = {zeros} if {name} is None else {name}")
     return lines
 
@@ -424,7 +436,9 @@ def summed_over_rows(operator: Backward, name: str, gradient: str) -> str:
     shape = operator.variant.single.get(name)
     if shape is None:
         return gradient
-    whole = f"{gradient}.sum().to({operator.gradients[0]}.dtype)"
+    whole = f"{gradient}.sum()"
+    if name not in operator.variant.wide:
+        whole = f"{whole}.to({operator.like}.dtype)"
     return f"{whole}.reshape(1)" if shape == "1" else whole
 
 
@@ -441,8 +455,9 @@ def needs_shapes(plan: Plan) -> bool:
 def of_shape(plan: Plan, operator: Backward, name: str) -> str:
     """The line that makes what the backward operator takes for a tensor's shape."""
     function = "to_sum" if name in operator.variant.passed_on else "stand_in"
-    shape = f"ctx.shapes[{plan.tensors.index(name)}]"
-    return f"{name} = {function}({operator.gradients[0]}, {shape})"
+    k = plan.tensors.index(name)
+    dtype = f", ctx.dtypes[{k}]" if plan.has_wide else ""
+    return f"{name} = {function}({operator.gradients[0]}, ctx.shapes[{k}]{dtype})"
 
 
 def given_where(plan: Plan, variant: Variant, name: str) -> str:
@@ -498,9 +513,12 @@ def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: b
             condition = " and ".join(given)
             body, spelling[condition] = Branch(condition, results(other), body), condition
         names = {node: name for v in reversed(plan.variants) for node, name in v.names.items()}
+    rounded = [not r.stored for r in plan.results]
+    rounded += [False] * len(plan.statistics) if has_statistics else []
     return python_text.function(
         *(name, parameters, body, names, spelling),
         like=plan.main,
+        in_wide=in_wide(plan, [n for n in variant.own if n not in variant.wide], rounded),
         unsqueezed=variant.squeezed,
         otherwise=variant.otherwise,
         of_rows=[
@@ -508,6 +526,12 @@ def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: b
             *([".squeeze(-1).detach()"] * len(plan.statistics) if has_statistics else []),
         ],
     )
+
+
+def in_wide(
+    plan: Plan, tensors: Sequence[str], rounded: Sequence[bool]
+) -> python_text.InWide | None:
+    return python_text.InWide(tensors, plan.optional, rounded) if plan.has_wide else None
 
 
 def backward_in_torch(plan: Plan, backward: Backward) -> str:
@@ -521,6 +545,11 @@ def backward_in_torch(plan: Plan, backward: Backward) -> str:
         backward.arguments,
         *formula,
         like=backward.like,
+        in_wide=in_wide(
+            backward.plan,
+            [name for name in backward.tensors if not variant.stored(name)],
+            [name not in variant.wide for name in backward.results],
+        ),
         otherwise={n: k for n, k in variant.otherwise.items() if n in backward.tensors},
         unsqueezed=[
             *(r.gradient for r in backward.differentiated if r.is_squeezed),

@@ -22,13 +22,13 @@ def functors(plan: PackedPlan) -> list[str]:
     found = []
     for variant, own in zip(plan.variants, plan.formulas, strict=True):
         of = formula(plan, own, own.forward)
-        found.append(functor(plan.struct(variant), own.tensors, of, own.dtypes))
+        found.append(functor(plan.struct(variant), {n: own.stored(n) for n in own.tensors}, of))
     for backward in backwards(plan):
         *others, last = backward.results
         said = f"// The gradients of {', '.join(others)} and {last}.\n" if others else ""
         of = formula(plan, backward.formula, backward.body)
-        dtypes = backward.formula.dtypes
-        found.append(said + functor(backward.struct, backward.tensors, of, dtypes))
+        tensors = {name: backward.formula.stored(name) for name in backward.tensors}
+        found.append(said + functor(backward.struct, tensors, of))
     return found
 
 

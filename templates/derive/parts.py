@@ -119,6 +119,11 @@ def in_parts(
     """The definition, of which these tensors and results have so many parts."""
     if not times and not counts:
         return definition
+    if definition.wide:
+        raise NotDerived(
+            f"{definition.place}: beside tensors of several parts none is float32 by its "
+            f"annotation, as '{definition.wide[0]}' is: make it a Tensor"
+        )
     schema = definition.schema
     counts = counts or [1] * schema.outputs
     own = {a.name for a in schema.arguments}

@@ -45,7 +45,7 @@ def shape_in_rows(variant: Variant, name: str) -> str:
     if name in variant.statistics:
         return STATISTIC
     shape = "n" if name in variant.columns else variant.rows.get(name, "*rows n")
-    return of_dtype(shape, variant.dtypes.get(name, ""))
+    return of_dtype(shape, variant.stored(name))
 
 
 class Declared:
@@ -142,14 +142,17 @@ class Backward(Declared):
     def elements_line(self) -> str:
         # An output has the shape of its gradient; the inputs broadcast to it.
         shape = "..." if self.sums else "*shape"
-        given = ", ".join(of_dtype(shape, self.variant.dtypes.get(name, "")) for name in self.given)
-        results = [f"={name}" if self.sums else shape for name in self.results]
+        stored = self.variant.stored
+        given = ", ".join(of_dtype(shape, stored(name)) for name in self.given)
+        results = [
+            of_dtype(f"={name}" if self.sums else shape, stored(name)) for name in self.results
+        ]
         return f"{given} -> {', '.join(results)}"
 
     @property
     def rows_line(self) -> str:
         variant = self.variant
-        given = [result.shape for result in variant.differentiated]
+        given = [of_dtype(result.shape, result.stored) for result in variant.differentiated]
         given += [shape_in_rows(variant, n) for n in variant.saved]
         results = [
             STATISTIC if n in variant.single else shape_in_rows(variant, n)
@@ -160,8 +163,9 @@ class Backward(Declared):
     @property
     def elements(self) -> list[str]:
         """The tensors that have the rows' shape and dtype."""
-        others = {*self.rows, *self.variant.columns, *self.variant.dtypes}
-        return [name for name in self.tensors if name not in others]
+        others = {*self.rows, *self.variant.columns}
+        stored = self.variant.stored
+        return [name for name in self.tensors if name not in others and not stored(name)]
 
     @property
     def rows(self) -> list[str]:
@@ -205,6 +209,7 @@ class Plan:
         tensors: all of them.
         dtypes: of those that have one of their own.
         main: the first of the others.
+        has_wide: whether tensors or results are float32 beside half types.
         differentiable: which of the results may have gradients.
         results: what there is to say of them besides their formulas.
         statistics: the names of those that are returned besides.
@@ -237,7 +242,8 @@ class Plan:
         self.settings = definition.schema.settings
         self.optional = definition.named("Tensor?")
         self.tensors, self.results = variants[0].tensors, variants[0].results
-        self.dtypes, self.main = variants[0].dtypes, variants[0].own[0]
+        self.dtypes, self.main = variants[0].dtypes, variants[0].main
+        self.has_wide = bool(variants[0].wide) or any(r.is_wide for r in self.results)
         self.differentiable = [result for result in self.results if not result.dtype]
         self.statistics = [*variants[0].statistics]
         self.returns = len(self.results) + len(self.statistics)
@@ -262,7 +268,8 @@ class Plan:
         spelled = cpp_text.spelled([*names, *others], taken=[*own, *self.words])
         self.in_cpp = {name: name for name in own} | spelled
         self.in_context = in_context(
-            [a.name for a in self.settings], ["shapes", *(f"has_{name}" for name in self.optional)]
+            [a.name for a in self.settings],
+            ["shapes", "dtypes", *(f"has_{name}" for name in self.optional)],
         )
         is_taken = self.name in self.taken | IN_CPP | CPP_KEYWORDS | EXPANDED or is_macro(self.name)
         self.host = f"op_{self.name}" if is_taken else self.name
@@ -276,11 +283,12 @@ class Plan:
     def line(self) -> str:
         """Of shapes."""
         shape = "..." if self.broadcasts else "*shape"
-        given = [of_dtype(shape, self.dtypes.get(name, "")) for name in self.tensors]
-        results = [of_dtype(shape, result.dtype) for result in self.results]
+        first = self.variants[0]
+        given = [of_dtype(shape, first.stored(name)) for name in self.tensors]
+        results = [of_dtype(shape, result.stored) for result in self.results]
         if self.is_of_rows:
-            given = [shape_in_rows(self.variants[0], name) for name in self.tensors]
-            results = [of_dtype(result.shape, result.dtype) for result in self.results]
+            given = [shape_in_rows(first, name) for name in self.tensors]
+            results = [of_dtype(result.shape, result.stored) for result in self.results]
             results += [STATISTIC] * len(self.statistics)
         return f"{', '.join(given)} -> {', '.join(results)}"
 
@@ -301,7 +309,9 @@ class Plan:
     @property
     def autocast(self) -> str:
         """The policy: of several floating tensors, which a model has in two dtypes then."""
-        return "promote" if len(self.variants[0].own) > 1 else ""
+        # Beside those that are float32 all would promote, always.
+        first = self.variants[0]
+        return "promote" if len(first.own) > 1 and not first.wide else ""
 
     @property
     def converted(self) -> list[int]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -149,6 +151,38 @@ def scope() -> dict[str, Any]:
     return {"torch": torch, "math": math, "real_math": real_math, "F": torch.nn.functional}
 
 
+@dataclass(frozen=True)
+class InWide:
+    """What is computed in float32 of half types, as some of its tensors and results are.
+
+    Attributes:
+        tensors: those that have the dtype of the operator.
+        optional: those of them that may be None.
+        rounded: whether a result is rounded to it, for each.
+    """
+
+    tensors: Sequence[str]
+    optional: Collection[str]
+    rounded: Sequence[bool]
+
+    def lines(self, like: str) -> list[str]:
+        """Those before anything is computed, of which `like` is one of the tensors."""
+        dtype = [f"dtype = {like}.dtype"] if any(self.rounded) else []
+        lines = [*dtype, f"{like} = {like}.to(sum_dtype({like}.dtype))"]
+        for x in self.tensors:
+            is_there = f"{x} if {x} is None else " if x in self.optional else ""
+            if x != like:
+                lines.append(f"{x} = {is_there}{x}.to({like}.dtype)")
+        return lines
+
+    def results(self, results: Sequence[str]) -> list[str]:
+        """What is returned of these expressions."""
+        return [
+            f"{parenthesised(result)}.to(dtype)" if is_rounded else result
+            for result, is_rounded in zip(results, self.rounded, strict=True)
+        ]
+
+
 def called(source: str) -> set[str]:
     """The functions and modules whose names code needs."""
     found = set()
@@ -174,6 +208,7 @@ def function(
     is_backward: bool = False,
     first: Sequence[str] = (),
     counts: Sequence[int] = (),
+    in_wide: InWide | None = None,
 ) -> str:
     """A function of tensors and numbers.
 
@@ -193,6 +228,7 @@ def function(
         is_backward: whether the results are gradients.
         first: lines before all others.
         counts: of how many results each tensor is put together that is returned.
+        in_wide: what is converted, where that is to be.
 
     Raises:
         NotDerived: an argument is called as what the function calls.
@@ -200,6 +236,8 @@ def function(
     body = each(composed, body)
     names = dict(zip(composed([*names]), names.values(), strict=True))
     lines = [*first, *(f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed)]
+    if in_wide is not None:
+        lines += in_wide.lines(like)
     # Of numbers nothing is detached.
     is_detached = any(node.op == "detach" for node in in_order(nodes_of(body)))
     for x, number in (otherwise or {}).items():
@@ -212,6 +250,7 @@ def function(
         *(body, names, spelling, like, [*parameters, "columns"], of_rows, summed_to or {}),
         divides_by_zero=bool(of_rows) and not is_backward,
         counts=counts,
+        in_wide=in_wide,
     )
     text = "\n".join(
         [f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in lines), ""]
@@ -231,9 +270,10 @@ def statements(
     summed_to: Mapping[str, bool],
     divides_by_zero: bool,
     counts: Sequence[int],
+    in_wide: InWide | None,
 ) -> list[str]:
     if isinstance(body, Branch):
-        rest = (names, spelling, like, taken, of_rows, summed_to, divides_by_zero, counts)
+        rest = (names, spelling, like, taken, of_rows, summed_to, divides_by_zero, counts, in_wide)
         return [
             f"if {spelling[body.switch]}:",
             *(f"    {line}" for line in statements(body.yes, *rest)),
@@ -263,12 +303,15 @@ def statements(
     ]
     if counts:
         results = put_together(results, counts)
-    for k, (tensor, is_optional) in enumerate(summed_to.items()):
+    for k, tensor in enumerate(summed_to):
         held = results[k]
         if not held.isidentifier():
             held = printer.fresh(f"grad_{tensor}")
             lines.append(f"{held} = {results[k]}")
         results[k] = f"{held}.sum_to_size({tensor}.shape)"
+    if in_wide is not None:
+        results = in_wide.results(results)
+    for k, (tensor, is_optional) in enumerate(summed_to.items()):
         if is_optional:
             results[k] = f"None if {tensor} is None else {results[k]}"
     return [*lines, f"return {', '.join(results)}"]
@@ -281,6 +324,12 @@ def put_together(results: Sequence[str], counts: Sequence[int]) -> list[str]:
     return [f"torch.cat(({', '.join(own)}), -1)" if len(own) > 1 else own[0] for own in parts]
 
 
+def parenthesised(expression: str) -> str:
+    """With a method to be called of it."""
+    is_call = re.fullmatch(r"\w+(\.\w+\(\w+\.shape\))?", expression)
+    return expression if is_call else f"({expression})"
+
+
 def whole(node: Node, result: str, like: str, of_rows: str | None) -> str:
     """A result that has the shape of the tensor that it is like, or of a sum."""
     if node.is_number and node.op != "col_sum":
@@ -290,7 +339,7 @@ def whole(node: Node, result: str, like: str, of_rows: str | None) -> str:
         if is_const(node, 0):
             return f"torch.zeros_like({like})"
         return f"torch.full_like({like}, {result})"
-    held = result if result.isidentifier() else f"({result})"
+    held = parenthesised(result)
     if node.extent == ROW and of_rows is not None:
         return f"{held}{of_rows}" if of_rows else result
     if node.extent == ROW and node.op != "col_sum":

@@ -11,25 +11,29 @@ from naming import camel
 
 from .body import Body, Branch, Leaf, each, leaves
 from .cpp_text import lowered, lowered_names
-from .graph import inputs_of
+from .graph import WIDE, inputs_of
 from .of_numbers import Formula, prepared
 from .plan import Backward, Plan, cases, returned
 from .rows_operations import summed_together
 from .rows_text import RowFunctor, Tensors
+from .saved import OUTPUT
+from .variant import Variant
 
 
 def functors(plan: Plan) -> list[str]:
     first = plan.variants[0]
-    elements = [n for n in first.own if n not in first.columns and n not in first.rows]
+    elements = [n for n in first.own if n not in {*first.columns, *first.rows, *first.wide}]
     of_row = [m for m, r in zip(plan.members, plan.results, strict=True) if r.of_row]
     statistics = plan.statistic_members
     members, of_row = [*plan.members, *statistics], [*of_row, *statistics]
+    wide = [m for m, r in zip(plan.members, plan.results, strict=False) if r.is_wide]
+    wide += [*statistics, *first.wide]
     found = []
     for suffix, leaf in cases(forward_body(plan)):
         struct, of = plan.struct(first) + suffix, formula(plan, leaf)
-        given = (plan.tensors, elements, [*first.rows], first.columns, first.dtypes)
-        tensors = Tensors(*given, first.single)
-        found.append(functor(struct, of, members, of_row, tensors, statistics))
+        given = (plan.tensors, elements, [*first.rows], first.columns)
+        tensors = Tensors(*given, dtypes_of(first, plan.tensors), first.single)
+        found.append(functor(struct, of, members, of_row, tensors, wide))
     for backward in plan.backwards:
         found += backward_functors(plan, backward)
     return found
@@ -41,12 +45,22 @@ def backward_functors(plan: Plan, backward: Backward) -> list[str]:
     members = [f"grad_{name}" for name in variant.computed]
     of_row = [f"grad_{name}" for name in variant.computed if name in variant.rows]
     given = (backward.tensors, backward.elements, backward.rows, columns)
-    tensors = Tensors(*given, variant.dtypes, variant.single)
-    wide = [*plan.statistics, *(f"grad_{name}" for name in variant.single)]
+    tensors = Tensors(*given, dtypes_of(variant, backward.tensors), variant.single)
+    wide = [*plan.statistics, *(f"grad_{name}" for name in (*variant.single, *variant.wide))]
+    wide += [name for name in backward.tensors if variant.stored(name) == WIDE]
     return [
         functor(*(backward.struct + suffix, formula(plan, leaf), members, of_row, tensors), wide)
         for suffix, leaf in cases(backward_body(backward))
     ]
+
+
+def dtypes_of(variant: Variant, tensors: Sequence[str]) -> dict[str, str]:
+    """Those that a functor knows tensors by: WIDE of what has a value for each element alone."""
+    of_row = {str(result.gradient) for result in variant.results if result.of_row}
+    of_row |= {OUTPUT} if variant.results[0].of_row else set()
+    others = {*variant.columns, *variant.rows, *of_row}
+    dtypes = {name: variant.stored(name) for name in tensors}
+    return {n: dtype for n, dtype in dtypes.items() if dtype and (dtype != WIDE or n not in others)}
 
 
 def forward_body(plan: Plan) -> Body:
@@ -74,10 +88,10 @@ def functor(
     members: Sequence[str],
     of_row: Sequence[str],
     tensors: Tensors,
-    statistics: Sequence[str],
+    wide: Sequence[str],
 ) -> str:
     results = dict(zip(members, next(leaves(of.body)), strict=True))
-    return RowFunctor(struct, results, of_row, tensors, statistics, of).text()
+    return RowFunctor(struct, results, of_row, tensors, wide, of).text()
 
 
 def hosts(plan: Plan) -> list[str]:
@@ -119,7 +133,7 @@ def as_given(plan: Plan, name: str, rows: Collection[str]) -> str:
         # What it counts as where it is None, which is 0 unless that is said.
         otherwise = ", 1" if first.otherwise.get(name) == 1 else ""
         return f"per_column({plan.in_cpp[name]}{otherwise})"
-    if name in first.dtypes and name not in rows:
+    if name in dtypes_of(first, [name]) and name not in rows:
         return f"per_element({plan.in_cpp[name]})"
     if name in first.single:
         return f"one_number({plan.in_cpp[name]})"

@@ -16,8 +16,8 @@ from .graph import (
     FLOAT8,
     GRADIENT,
     OF_EACH_ROW,
-    OTHER_ELEMENTS,
     ROW,
+    WIDE,
     Node,
     col,
     in_order,
@@ -70,9 +70,14 @@ def is_costly(node: Node) -> bool:
     return form is not None and "::" in form.text and not form.text.startswith(CHEAP)
 
 
+def in_memory(dtype: str) -> str:
+    """The type of the elements of a tensor that has a dtype of its own."""
+    return "A" if dtype == WIDE else type_of(dtype)
+
+
 def of_element(dtype: str) -> str:
-    """The type of an element in a lambda, of a tensor that has a dtype of its own."""
-    return "A" if dtype in FLOAT8 else type_of(dtype)
+    """That of such an element in a lambda."""
+    return "A" if dtype in FLOAT8 else in_memory(dtype)
 
 
 @dataclass(frozen=True)
@@ -105,7 +110,7 @@ class RowFunctor:
             for each column the name is not used.
         of_row: those of the results that have a value for each row.
         tensors: what it is given.
-        statistics: those of the results and of the rows that are not rounded to the tensors' type.
+        wide: those of the results and of the rows that are not rounded to the tensors' type.
         formula: what there is to say of these besides.
     """
 
@@ -115,7 +120,7 @@ class RowFunctor:
         results: Mapping[str, Node],
         of_row: Sequence[str],
         tensors: Tensors,
-        statistics: Container[str],
+        wide: Container[str],
         formula: Formula,
     ) -> None:
         self.struct = struct
@@ -128,7 +133,7 @@ class RowFunctor:
         own = {*tensors.all} - tensors.dtypes.keys()
         self.others = [name for name in tensors.all if name not in {*own, *tensors.rows}]
         self.formula, self.names, self.spelling = formula, formula.names, formula.spelling
-        self.statistics = statistics
+        self.wide = wide
         self.computed = [*self.results.values(), *self.terms]
         self.divisors = divisors(self.computed)
         self.inputs = inputs_of(self.computed)
@@ -174,13 +179,13 @@ class RowFunctor:
             elif name in self.columns:
                 lines.append(f"backend::Parameter<T> {spelled};  // [cols]")
             elif name in self.others:
-                kind = type_of(self.tensors.dtypes[name])
+                kind = in_memory(self.tensors.dtypes[name])
                 shape = "[cols]" if name in self.tensors.columns else "[rows, cols]"
                 lines.append(f"PerElement<{kind}> {spelled};  // {shape}")
         return lines + self.formula.number_members(self.computed)
 
     def type_of(self, tensor: str) -> str:
-        return "A" if tensor in self.statistics else "T"
+        return "A" if tensor in self.wide else "T"
 
     def type_in_memory(self, tensor: str) -> str:
         dtype = self.tensors.dtypes.get(tensor)
@@ -237,7 +242,7 @@ class RowFunctor:
         others = [name for name in self.others if name in self.inputs]
         if not others:
             return []
-        types = ", ".join(type_of(self.tensors.dtypes[name]) for name in others)
+        types = ", ".join(in_memory(self.tensors.dtypes[name]) for name in others)
         members = ", ".join(f"&{self.spelling[name]}" for name in others)
         return [
             f"HOST_DEVICE RowElements<{types}> row_elements() const {{ return {{{members}}}; }}",
@@ -393,9 +398,7 @@ class RowFunctor:
             return False
 
         def count(computed: Iterable[Sequence[Node]], known: Iterable[Node] = ()) -> int:
-            return sum(
-                n.op in OTHER_ELEMENTS for each in computed for n in self.within(each, known)
-            )
+            return sum(self.is_other(n) for each in computed for n in self.within(each, known))
 
         return count([[node]]) + count(passes, [node]) < count(passes)
 
@@ -546,8 +549,11 @@ class RowFunctor:
 
     def others_of(self, results: Sequence[Node], printer: Printer) -> list[str]:
         """The tensors of other dtypes."""
-        names = {node.value for node in self.leaves(results, printer) if node.op in OTHER_ELEMENTS}
+        names = {node.value for node in self.leaves(results, printer) if self.is_other(node)}
         return [name for name in self.others if name in names]
+
+    def is_other(self, node: Node) -> bool:
+        return not node.args and node.value in self.others
 
     def kept_in(self, results: Sequence[Node], printer: Printer) -> list[Node]:
         leaves = self.leaves(results, printer)

@@ -48,6 +48,7 @@ IMPORTS = {
     "F": "import torch.nn.functional as F\n",
     "real_math": "from extension_cpp import real_math\n",
 }
+OF_WIDE = "from extension_cpp.shapes import sum_dtype\n"
 
 
 def spec_file(plan: Plan) -> str:
@@ -79,6 +80,7 @@ def spec_file(plan: Plan) -> str:
     last = f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
     check_names(plan, f"{formulas}{samples}{last}")
     text = "".join(line for name, line in IMPORTS.items() if re.search(rf"\b{name}\.", formulas))
+    text += OF_WIDE if "sum_dtype(" in f"{formulas}{samples}" else ""
     text += f"import torch\nfrom extension_cpp.testing import {imported}\n"
     text += f"{plan.definition.source}\n\n{formulas}{samples}{last}"
     return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
@@ -200,7 +202,8 @@ def made(plan: Plan, name: str, shape: str) -> str:
         is_integer = dtype in INTEGERS
         least = f", low={int(low)}" if is_integer and low != INTEGER_RANGES[0][0] else ""
         return f"make({shape}, dtype=torch.{dtype}{of_columns(plan).get(name, least)})"
-    bounds = "" if (low, high) == RANGES[0] else f", low={low}, high={high}"
+    bounds = ", dtype=sum_dtype(make.dtype)" if name in plan.variants[0].wide else ""
+    bounds += "" if (low, high) == RANGES[0] else f", low={low}, high={high}"
     if (low, high) == MASK:  # finite differences would jump
         bounds += ", step=1.0, requires_grad=False"
     return f"make({shape}{bounds})"

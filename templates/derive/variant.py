@@ -12,6 +12,7 @@ from .body import Body, chosen, each, leaves, nodes_of, switches_of
 from .graph import (
     COMPARISONS,
     OF_ROWS,
+    WIDE,
     Gradient,
     Node,
     Value,
@@ -23,6 +24,7 @@ from .graph import (
     replaced,
     simplified,
 )
+from .refusal import NotDerived
 from .saved import OUTPUT, saved_tensors
 
 
@@ -35,12 +37,14 @@ class Result:
         of_row: whether there is one for each row, not for each element.
         is_squeezed: whether it has no dimension for the columns then.
         dtype: its own, "bool" or of integers, where it has one. It has no gradient then.
+        is_wide: whether it is float32 where the tensors are of a half type.
     """
 
     name: str = OUTPUT
     of_row: bool = False
     is_squeezed: bool = False
     dtype: str = ""
+    is_wide: bool = False
 
     @property
     def gradient(self) -> Gradient:
@@ -51,6 +55,11 @@ class Result:
     def leaf(self) -> Node:
         """Its gradient."""
         return make("row" if self.of_row else "tensor", value=self.gradient)
+
+    @property
+    def stored(self) -> str:
+        """The dtype, as a line of shapes has it; "" for the operator's."""
+        return WIDE if self.is_wide else self.dtype
 
     @property
     def shape(self) -> str:
@@ -79,6 +88,7 @@ class Variant:
         statistics: of rows, by their names: what the forward returns besides, for the backward.
         with_statistics: the gradients as the kernel computes them, from these.
         dtypes: of the tensors that have one of their own.
+        wide: the tensors that are float32 beside half types.
     """
 
     tensors: list[str]
@@ -93,11 +103,23 @@ class Variant:
     statistics: dict[str, Node] = field(default_factory=dict)
     with_statistics: Body = ()
     dtypes: dict[str, str] = field(default_factory=dict)
+    wide: list[str] = field(default_factory=list)
 
     @property
     def own(self) -> list[str]:
-        """The tensors that have the operator's dtype."""
+        """The tensors that may have a gradient."""
         return [name for name in self.tensors if name not in self.dtypes]
+
+    @property
+    def main(self) -> str:
+        """The first that has the operator's dtype."""
+        return next(name for name in self.own if name not in self.wide)
+
+    def stored(self, name: str) -> str:
+        """The dtype of what a kernel is given, as a line of shapes has it; "" for the own."""
+        wide = {*self.wide, *(str(r.gradient) for r in self.results if r.is_wide)}
+        wide |= {OUTPUT} if self.results[0].is_wide else set()
+        return WIDE if name in wide else self.dtypes.get(name, "")
 
     @property
     def returned(self) -> Body:
@@ -131,10 +153,11 @@ class Variant:
         used = [*nodes_of(self.backward), *nodes_of(self.of_kernel)]
         found = saved_tensors(used, self.tensors_and_statistics)
         # Of results for each row it needs to know how long rows are.
-        of_rows = all(result.of_row for result in self.differentiated)
-        others = {*self.columns, *self.rows, *self.statistics, *self.dtypes}
+        of_rows = all(result.of_row or result.is_wide for result in self.differentiated)
+        others = {*self.columns, *self.rows, *self.statistics}
+        others |= {name for name in found if self.stored(name)}
         if of_rows and self.computed and not {*found} - others:
-            return [self.own[0], *found]
+            return [self.main, *found]
         return found
 
     @property
@@ -145,6 +168,7 @@ class Variant:
             for result in self.results
             for name in ([] if result.dtype else self.whose_gradient_is(result.leaf))
             if not result.of_row or self.rows.get(name) == result.shape
+            if result.is_wide == (name in self.wide)
         }
 
     @property
@@ -223,6 +247,13 @@ class Variant:
 
     def uses(self, body: Body) -> set[str]:
         return inputs_of(nodes_of(body)) | switches_of(body)
+
+
+def another_shape(place: str) -> NotDerived:
+    return NotDerived(
+        f"{place}: the shape or dtype of a result depends on a switch, or on whether a tensor is "
+        "None; write a function for each case"
+    )
 
 
 def of_dtype(shape: str, dtype: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -22,14 +23,14 @@ from torch.overrides import TorchFunctionMode
 from .body import Body, each, nodes_of
 from .cpp_text import lowered, lowered_names
 from .definition import Definition, in_a_line
-from .graph import FLOAT8, INTEGERS, const, in_order, replaced, rounds
+from .graph import FLOAT8, INTEGERS, WIDE, const, in_order, replaced, rounds
 from .python_text import function, scope
 from .refusal import NotDerived, line_of_definition
 from .row_integers import lengths, places
 from .rows_operations import summed_together
 from .saved import OUTPUT
 from .trace import MAKING_CONSTANTS, in_order_of_torch, in_place
-from .variant import Variant
+from .variant import Variant, another_shape
 
 SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 0.5, -3.0, 6.0, 30.0)
 FEW_SPECIAL = (0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 6.0)
@@ -92,6 +93,14 @@ class Verified:
     needs_ones: bool = False
     needed: Mapping[str, Sequence[int]] = field(default_factory=dict)
     functions: frozenset[str] = frozenset()
+
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """That of the arithmetic."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def no_slope(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -271,7 +280,7 @@ class Checked:
         """
         absent = dict.fromkeys(self.variant.absent)
         try:
-            with Called(self.called, tensors[self.variant.own[0]].dtype):
+            with Called(self.called, tensors[self.variant.main].dtype):
                 return one_tuple(self.definition.carried(**tensors, **self.numbers, **absent))
         except Exception as error:
             raise Undefined(
@@ -362,6 +371,23 @@ class Checked:
         """Those of the tensors, of which the largest has the shape."""
         return [shape] * len(self.variant.tensors)
 
+    def filled(self, shapes: Sequence[tuple[int, ...]]) -> dict[str, Tensor]:
+        """Tensors of these shapes, of numbers that most definitions take."""
+        return {
+            name: torch.full(shape, 0.5, dtype=torch.float64).to(self.dtype_of(name))
+            for name, shape in zip(self.variant.tensors, shapes, strict=True)
+        }
+
+    def are_wide(self) -> list[bool]:
+        """Which of the results are float32 where the tensors are of a half type."""
+        tensors = self.filled(self.shapes((2, 3, 4)))
+        for dtype in HALF:
+            with contextlib.suppress(Undefined):
+                values = self.define(self.converted(tensors, dtype))
+                pairs = zip(values, self.variant.results, strict=True)
+                return [v.dtype == torch.float32 and not r.dtype for v, r in pairs]
+        return [False] * len(self.variant.results)
+
     def special(self) -> dict[str, Tensor]:
         count = len(self.variant.tensors)
         values = SPECIAL if count < 3 else FEW_SPECIAL if count < 5 else FEW_SPECIAL[:3]
@@ -403,8 +429,11 @@ class Checked:
 
     def converted(self, tensors: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
         """The tensors, of another dtype as the operator's."""
-        own = self.variant.own
-        return {name: t.to(dtype) if name in own else t for name, t in tensors.items()}
+        dtypes = {
+            name: sum_dtype(dtype) if name in self.variant.wide else dtype
+            for name in self.variant.own
+        }
+        return {name: t.to(dtypes.get(name, t.dtype)) for name, t in tensors.items()}
 
     def fits(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """Where all that becomes integers is in the range of these: else it may be any."""
@@ -544,10 +573,7 @@ class Checked:
         return True
 
     def check_shape(self, shapes: Sequence[tuple[int, ...]]) -> None:
-        tensors = {
-            name: torch.full(shape, 0.5, dtype=torch.float64).to(self.dtype_of(name))
-            for name, shape in zip(self.variant.tensors, shapes, strict=True)
-        }
+        tensors = self.filled(shapes)
         whole = torch.broadcast_shapes(*shapes)
         self.check_results(tensors, [whole] * len(self.variant.results))
 
@@ -560,14 +586,15 @@ class Checked:
         for value, shape in zip(self.define(tensors), wanted, strict=True):
             if value.shape != shape:
                 raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(shape)}")
-        for dtype in (torch.float64, torch.bfloat16, torch.float16):
+        for dtype in (torch.float64, *HALF):
             try:
                 values = self.define(self.converted(tensors, dtype))
             except Undefined:
                 self.called.add(NO_HALF)
                 continue
             for value, result in zip(values, self.variant.results, strict=True):
-                wanted_dtype = getattr(torch, result.dtype) if result.dtype else dtype
+                wanted_dtype = sum_dtype(dtype) if result.is_wide else dtype
+                wanted_dtype = getattr(torch, result.dtype) if result.dtype else wanted_dtype
                 if value.dtype != wanted_dtype:
                     place = self.line_of_dtype(tensors, dtype) or f"{self.definition.place}: "
                     raise another_dtype(place, dtype, value.dtype)
@@ -969,11 +996,7 @@ class CheckedRows(Checked):
 
     def broadcasts(self) -> bool:
         for shape in ((2, 3, 4), (5,)):
-            given = self.shapes(shape)
-            tensors = {
-                name: torch.full(size, 0.5, dtype=torch.float64).to(self.dtype_of(name))
-                for name, size in zip(self.variant.tensors, given, strict=True)
-            }
+            tensors = self.filled(self.shapes(shape))
             wanted = [(*shape[:-1], 1) if r.of_row else shape for r in self.variant.results]
             self.check_results(tensors, wanted)
         return False
@@ -1188,6 +1211,34 @@ def verify(
             except Undefined:
                 pass
         return Verified(all(shapes), ranges(every(own)), own, *about_rows, functions)
+
+
+def find_wide_results(definition: Definition, variants: Sequence[Variant]) -> None:
+    """Has the results know which of them are float32 where the tensors are of a half type.
+
+    Raises:
+        NotDerived: that depends on a switch, or on which tensors are given; or an annotation says
+            otherwise.
+    """
+    numbers = numbers_of_its_own(definition)
+    numbers |= dict.fromkeys(compared_numbers(variants), COMPARED)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = [
+            checked(definition, variant, switches, numbers).are_wide()
+            for variant, switches in cases(definition, variants)
+        ]
+    if any(wide != found[0] for wide in found):
+        raise another_shape(definition.place)
+    for variant in variants:
+        pairs = zip(variant.results, found[0], strict=True)
+        variant.results = [dataclasses.replace(r, is_wide=is_wide) for r, is_wide in pairs]
+    for k, said in enumerate(definition.result_dtypes):
+        if said == WIDE and not found[0][k]:
+            raise NotDerived(
+                f"{definition.place}: the annotation says that result {k} is float32, and of half "
+                "types it is one of these; write what it is"
+            )
 
 
 def compared_numbers(variants: Sequence[Variant]) -> list[str]:
