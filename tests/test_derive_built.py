@@ -38,10 +38,11 @@ PLACES = {
     for file in LISTS
     for name in re.findall(r"^def (\w+)\(", file.read_text(), re.M)
 }
-# What .ci/run builds: numbers, tensors that broadcast, a switch and an optional tensor, of parts
-# as another is, several dtypes, rows, and sums over columns; both of several dtypes, float8 among
-# them; values for rows, and one number; labels, with sums over columns.
-FEW = ["corrected_moment", "biased_gate", "kept_scores", "kept_codes", "norm_and_codes"]
+# What .ci/run builds: numbers, tensors that broadcast, of float32 beside half types; a switch and
+# an optional tensor, of parts as another is; several dtypes, rows, and sums over columns; both of
+# several dtypes, float8 among them; values for rows, and one number; labels, with sums over
+# columns.
+FEW = ["moving_average", "biased_gate", "kept_scores", "kept_codes", "norm_and_codes"]
 FEW += ["scaled_rms_norm", "adjusted_loss"]
 # What takes longest and sees a formula's values no better, of those that differ most.
 COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
@@ -68,7 +69,7 @@ SHARE = [
         "rotary",
         "reflected",
     ),
-    *("select_by_a_number", "debiased"),
+    *("select_by_a_number", "debiased", "corrected_moment"),
     *("product_or_sign", "weighted_bce", "learned_steps", "modulated", "binary_cross_entropy"),
     *("inverted_dropout", "optional_mask", "same_labels", "power_of_labels", "codes", "of_codes"),
     *("clamped_and_inside", "positive", "masked_out", "scaled_exp"),
@@ -94,6 +95,9 @@ SHARE = [
     *("packed_swiglu", "three_gates", "gate_and_residual", "gate_codes", "of_packed_codes"),
     *("halves_of_halves", "rotary_embedding", "rotary_of_constants", "rotary_of_both"),
     *("rotary_halves", "sum_and_difference"),
+    # Of float32 beside half types.
+    *("layer_scale", "moments", "kept_in_float32", "norm_of_float32_weight"),
+    *("residual_in_float32", "softmax_in_float32", "tempered", "state_first"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.

@@ -216,7 +216,7 @@ def taken_apart(definition: Definition, made: Callable[[Definition], Made]) -> M
         except Packs as found:
             if not found.names:
                 if counts:
-                    raise another_shape(definition) from None
+                    raise another_shape(definition.place) from None
                 counts = found.counts
                 continue
             wholes = current.wholes(found.names) if isinstance(current, InParts) else found.names
