@@ -162,6 +162,10 @@ def test_beside_float32_nothing_promotes_under_autocast():
             "a result is float32 of half types, which is not derived of parts; say .to(x.dtype)",
         ),
         (
+            "def f(x: Tensor, dtype: float) -> Tensor:\n    return x.float() * dtype",
+            "the argument's name 'dtype'",
+        ),
+        (
             "def f(x: Tensor) -> Annotated[Tensor, torch.float32]:\n    return x * 2",
             "the annotation says that result 0 is float32",
         ),

@@ -237,6 +237,8 @@ def function(
     names = dict(zip(composed([*names]), names.values(), strict=True))
     lines = [*first, *(f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed)]
     if in_wide is not None:
+        if "dtype" in parameters:
+            raise taken("the argument's name 'dtype'")
         lines += in_wide.lines(like)
     # Of numbers nothing is detached.
     is_detached = any(node.op == "detach" for node in in_order(nodes_of(body)))
