@@ -139,6 +139,11 @@ PICKED = "x.gather(-1, k.unsqueeze(-1)).squeeze(-1)"
             "it is elementwise, of tensors that broadcast as they are given",
         ),
         (
+            "x.sum(-1) if k is None else x.gather(-1, k[..., None]).squeeze(-1)",
+            'x: Tensor, k: Annotated[Tensor, torch.int64, "*rows"] | None = None',
+            "of row-wise functions an optional tensor is a parameter for each column",
+        ),
+        (
             "torch.where(k, x, -torch.inf).softmax(-1)",
             'x: Tensor, k: Annotated[Tensor, torch.bool, "*rows 1"]',
             "in none of the ranges that were tried",

@@ -155,7 +155,7 @@ def test_beside_float32_nothing_promotes_under_autocast():
         (
             "def f(x: Tensor, y: Annotated[Tensor, torch.float32]) -> Tensor:\n"
             "    a, b = x.chunk(2, -1)\n    return (a * b * y).to(x.dtype)",
-            "beside tensors of several parts none is float32 by its annotation, as 'y' is",
+            "as 'y' is; annotate it as Tensor, or pass the parts as tensors of their own",
         ),
         (
             "def f(x: Tensor) -> Tensor:\n    a, b = x.float().chunk(2, -1)\n    return a * b",

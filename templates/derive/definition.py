@@ -334,7 +334,10 @@ def shapes_of(function: Callable[..., Any], tensors: Sequence[str]) -> dict[str,
     hints = typing.get_type_hints(function, include_extras=True)
     found = {}
     for name in tensors:
-        texts = [m for m in getattr(hints[name], "__metadata__", ()) if isinstance(m, str)]
+        # Of an optional one the annotation may be that of the tensor, or of the whole.
+        parts = (hints[name], *typing.get_args(hints[name]))
+        said = [m for part in parts for m in getattr(part, "__metadata__", ())]
+        texts = [m for m in said if isinstance(m, str)]
         shapes = [shape for text in texts if (shape := " ".join(text.split())) in SHAPES]
         if shapes:
             found[name] = shapes[0]

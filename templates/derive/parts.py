@@ -122,7 +122,8 @@ def in_parts(
     if definition.wide:
         raise NotDerived(
             f"{definition.place}: beside tensors of several parts none is float32 by its "
-            f"annotation, as '{definition.wide[0]}' is: make it a Tensor"
+            f"annotation, as '{definition.wide[0]}' is; annotate it as Tensor, or pass the parts "
+            "as tensors of their own"
         )
     schema = definition.schema
     counts = counts or [1] * schema.outputs
