@@ -2445,7 +2445,7 @@ REFUSED = {
             "torch.HalfTensor": "torch.float16",
             "torch.DoubleTensor | None": "torch.float64",
             "torch.BFloat16Tensor": "torch.bfloat16",
-            "Annotated[Tensor, torch.float32]": "torch.float32",
+            "Annotated[Tensor, torch.float64]": "torch.float64",
         }.items()
     },
     "a type for a dtype": (
