@@ -59,6 +59,9 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     given, _ = cases_of(definition)
     is_row_wise = is_of_rows(definition, given, switches)
     shapes = other_shapes(definition, is_row_wise)
+    for name in optional if is_row_wise else ():
+        if shapes.get(name) != COLUMNS:
+            raise no_parameter(definition, name)
     variants: list[Variant] = []
     for names in given:
         results = variants[0].results if variants else None
@@ -261,6 +264,14 @@ def check_rows(definition: Definition, variants: Sequence[Variant]) -> None:
         )
 
 
+def no_parameter(definition: Definition, name: str) -> NotDerived:
+    return NotDerived(
+        f"{definition.place}: of row-wise functions an optional tensor is a parameter for each "
+        f"column that counts as 1 or 0 where it is None, which '{name}' is not; write a function "
+        "for each case"
+    )
+
+
 def filled(
     definition: Definition, variants: Sequence[Variant], switches: Sequence[str]
 ) -> list[Variant]:
@@ -269,12 +280,8 @@ def filled(
     for name in definition.named("Tensor?"):
         (alone,) = [v for v in variants if v.absent == [name]]
         fitting = [k for k in (1, 0) if with_numbers(first, {name: k}).is_as(alone, switches)]
-        if name not in first.columns or not fitting:
-            raise NotDerived(
-                f"{definition.place}: of row-wise functions an optional tensor is a parameter for "
-                f"each column that counts as 1 or 0 where it is None, which '{name}' is not; write "
-                "a function for each case"
-            )
+        if not fitting:
+            raise no_parameter(definition, name)
         first.otherwise[name] = fitting[0]
     found = [first]
     for variant in variants[1:]:

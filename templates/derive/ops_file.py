@@ -438,7 +438,7 @@ def summed_over_rows(operator: Backward, name: str, gradient: str) -> str:
         return gradient
     whole = f"{gradient}.sum()"
     if name not in operator.variant.wide:
-        whole = f"{whole}.to({operator.like}.dtype)"
+        whole = f"{whole}.to({operator.of_own_dtype}.dtype)"
     return f"{whole}.reshape(1)" if shape == "1" else whole
 
 

@@ -180,6 +180,13 @@ class Backward(Declared):
         return self.elements[0]
 
     @property
+    def of_own_dtype(self) -> str:
+        """The first that has the operator's dtype."""
+        others = {*self.variant.statistics}
+        stored = self.variant.stored
+        return next(name for name in self.tensors if name not in others and not stored(name))
+
+    @property
     def arguments(self) -> list[str]:
         return [*self.given, *(a.name for a in self.numbers)]
 
