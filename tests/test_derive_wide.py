@@ -175,3 +175,11 @@ def test_refused(source, message, define):
     with pytest.raises(NotDerived) as refused:
         assemble(read(define(source)))
     assert message in str(refused.value)
+
+
+def test_shapes_that_say_float32_of_what_is_not(define):
+    source = "def f(x: Tensor) -> Tensor:\n    return x.square().sum(-1)"
+    with pytest.raises(NotDerived, match="--shapes says that result 0 is float32"):
+        planned(read(define(source), "*rows n -> *rows:sum"))
+    wide = source.replace("x.square", "x.float().square")
+    assert planned(read(define(wide), "*rows n -> *rows:sum")).own.line == "*rows n -> *rows:sum"

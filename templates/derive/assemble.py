@@ -17,7 +17,7 @@ from .plan import Plan, shape_in_rows
 from .refusal import NotDerived
 from .spec_file import spec_file
 from .variant import Variant, of_dtype
-from .verify import Disagrees, find_wide_results, verify
+from .verify import Disagrees, verify
 
 
 @dataclass
@@ -54,14 +54,12 @@ def planned_as_it_is(definition: Definition) -> Plan:
     for factored, nan_is_infinite in ((True, False), (False, False), (True, True)):
         variants = derive(definition, factored)
         try:
-            find_wide_results(definition, variants)
-            if isinstance(definition, InParts):
-                check_not_wide(definition, variants[0])
             verified = verify(definition, variants, nan_is_infinite)
         except Disagrees as error:
             refusal = error
             continue
         if isinstance(definition, InParts):
+            check_not_wide(definition, variants[0])
             return PackedPlan(definition, variants, verified)
         return Plan(definition, variants, verified)
     raise refusal

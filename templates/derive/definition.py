@@ -115,6 +115,16 @@ class Definition:
         return WIDE if name in self.wide else self.dtypes.get(name, "")
 
     @property
+    def said_wide(self) -> dict[int, str]:
+        """The results that are said to be float32 beside half types, and by what."""
+        line = (self.shapes or "").partition("->")[2].split(",")
+        found = {
+            k: "--shapes" for k, shape in enumerate(line) if shape.strip().endswith(f":{WIDE}")
+        }
+        said = {k: "the annotation" for k, dtype in enumerate(self.result_dtypes) if dtype == WIDE}
+        return found | said
+
+    @property
     def other_shapes(self) -> dict[str, str]:
         """Of the tensors that have not the rows' shape, where the function is row-wise."""
         tensors = self.named("Tensor", "Tensor?")

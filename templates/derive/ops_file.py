@@ -262,8 +262,7 @@ def description(plan: Plan, a: Argument) -> str:
         if plan.broadcasts:
             like = f"that of `{main}`" if len(plan.tensors) == 2 else "those of the others"
             shape = f"a shape that broadcasts with {like}; dtype"
-        dtype = WIDE_IN_WORDS if a.name in plan.variants[0].wide else plan.dtypes.get(a.name)
-        if dtype:
+        if dtype := said_dtype(plan, a):
             shape = shape.removesuffix(", dtype").removesuffix("; dtype")
             shape = f"{shape}, on the" if plan.broadcasts else f"the {shape} and on the"
             shape = f"{dtype}, of {shape}"
@@ -280,10 +279,14 @@ def description(plan: Plan, a: Argument) -> str:
     return f"{own.rstrip('.')}; {text}" if own else text
 
 
+def said_dtype(plan: Plan, a: Argument) -> str | None:
+    """The dtype of its own that a tensor has, in words."""
+    return WIDE_IN_WORDS if a.name in plan.variants[0].wide else plan.dtypes.get(a.name)
+
+
 def of_dtype_beside(plan: Plan, a: Argument, what: str) -> str:
     """What a tensor of another shape than the rows' is like, of their dtype or its own."""
-    dtype = WIDE_IN_WORDS if a.name in plan.variants[0].wide else plan.dtypes.get(a.name)
-    if dtype:
+    if dtype := said_dtype(plan, a):
         return f"{dtype}, {what}, on the device of `{plan.main}`"
     return f"{what}; dtype and device of `{plan.main}`"
 
@@ -327,16 +330,14 @@ def setup_context(plan: Plan) -> str:
         lines.append(f"ctx.save_for_backward({', '.join(plan.saved)})")
     lines += [f"ctx.has_{name} = {name} is not None" for name in plan.optional]
     if needs_shapes(plan):
-        shapes = [
-            f"None if {name} is None else {name}.shape"
-            if name in plan.optional
-            else f"{name}.shape"
-            for name in plan.tensors
-        ]
-        lines.append(f"ctx.shapes = {', '.join(shapes)}")
-        if plan.has_wide:
-            dtypes = [shape.replace(".shape", ".dtype") for shape in shapes]
-            lines.append(f"ctx.dtypes = {', '.join(dtypes)}")
+        for attribute in ("shape", "dtype") if plan.has_wide else ("shape",):
+            values = [
+                f"None if {name} is None else {name}.{attribute}"
+                if name in plan.optional
+                else f"{name}.{attribute}"
+                for name in plan.tensors
+            ]
+            lines.append(f"ctx.{attribute}s = {', '.join(values)}")
     inputs = ["inputs", "keyword_only_inputs"] if plan.keyword_only else ["inputs"]
     made = function("_setup_context", ["ctx", *inputs, "output"], lines or ["pass"])
     return f"{CONSTANTS}\n{made}" if plan.statistics else made
@@ -546,7 +547,7 @@ def backward_in_torch(plan: Plan, backward: Backward) -> str:
         *formula,
         like=backward.like,
         in_wide=in_wide(
-            backward.plan,
+            plan,
             [name for name in backward.tensors if not variant.stored(name)],
             [name not in variant.wide for name in backward.results],
         ),

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from naming import free
 from schema import words
 
-from .body import Leaf, each, leaves
-from .graph import Node, const, in_order, is_const, rounds
+from .body import Leaf, each
+from .graph import Node, const, is_const
 from .packed import PASS_PARTS
 from .parts import InParts
-from .plan import Backward, Declared, Plan, functor_name, returned, suffix
+from .plan import Backward, Declared, Of, Plan, functor_name, returned, suffix
 from .refusal import NotDerived
 from .saved import OUTPUT
 from .variant import Result, Variant, of_dtype
@@ -90,20 +90,9 @@ class PackedPlan(Plan):
         found = {name for b in own for name in b.saved}
         return [name for name in (*self.variants[0].tensors, OUTPUT) if name in found]
 
-    @property
-    def converted(self) -> list[int]:
-        ends = [sum(self.apart.counts[:r]) for r in range(len(self.results) + 1)]
-        return [
-            r
-            for r, result in enumerate(self.results)
-            if result.dtype
-            and any(
-                rounds(node)
-                for variant in self.formulas
-                for leaf in leaves(variant.forward)
-                for node in in_order(leaf[ends[r] : ends[r + 1]])
-            )
-        ]
+    def of_result(self, values: Sequence[Of], k: int) -> Sequence[Of]:
+        before = sum(self.apart.counts[:k])
+        return values[before : before + self.apart.counts[k]]
 
 
 class PackedBackward(Backward):
@@ -126,11 +115,10 @@ class PackedBackward(Backward):
         gradients = [str(result.gradient) for result in self.formula.results]
         tensors = [*gradients, *self.formula.tensors, OUTPUT]
         self.tensors = [name for name in tensors if name in used]
-        ends = [sum(plan.apart.counts[:r]) for r in range(len(plan.results) + 1)]
         self.gradients = [
             str(result.gradient)
             for r, result in enumerate(plan.results)
-            if used & {*gradients[ends[r] : ends[r + 1]]}
+            if used & {*plan.of_result(gradients, r)}
         ]
         self.saved = [*plan.apart.wholes(used), *([OUTPUT] if OUTPUT in used else [])]
         self.unread = [n for n in self.results if self.sums and n not in self.saved]
@@ -150,9 +138,8 @@ class PackedBackward(Backward):
         gradients = [str(result.gradient) for result in plan.results]
         if name not in gradients:
             return [*plan.apart.parts_of(name)]
-        r = gradients.index(name)
-        before, count = sum(plan.apart.counts[:r]), plan.apart.counts[r]
-        return [str(result.gradient) for result in self.formula.results[before : before + count]]
+        parts = plan.of_result(self.formula.results, gradients.index(name))
+        return [str(result.gradient) for result in parts]
 
 
 def common_range(ranges: Sequence[Range]) -> Range:

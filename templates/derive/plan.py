@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Collection, Iterator, Sequence
+from typing import TypeVar
 
 from instantiate import PACKAGE
 from naming import EXPANDED, camel, declared, in_context, is_macro
@@ -31,6 +32,9 @@ IN_ROWS = words(
     rowwise_with_column_sums values write write_per_row
     """
 )
+
+
+Of = TypeVar("Of")
 
 
 def suffix(variant: Variant) -> str:
@@ -320,6 +324,10 @@ class Plan:
         first = self.variants[0]
         return "promote" if len(first.own) > 1 and not first.wide else ""
 
+    def of_result(self, values: Sequence[Of], k: int) -> Sequence[Of]:
+        """Of what there is for each result of a formula that of one of the operator's."""
+        return values[k : k + 1]
+
     @property
     def converted(self) -> list[int]:
         """The results that become integers of values, which may be beyond these."""
@@ -331,7 +339,7 @@ class Plan:
                 rounds(node)
                 for variant in self.variants
                 for leaf in leaves(variant.forward)
-                for node in in_order([leaf[k]])
+                for node in in_order(self.of_result(leaf, k))
             )
         ]
 

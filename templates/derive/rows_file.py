@@ -26,7 +26,7 @@ def functors(plan: Plan) -> list[str]:
     of_row = [m for m, r in zip(plan.members, plan.results, strict=True) if r.of_row]
     statistics = plan.statistic_members
     members, of_row = [*plan.members, *statistics], [*of_row, *statistics]
-    wide = [m for m, r in zip(plan.members, plan.results, strict=False) if r.is_wide]
+    wide = [m for m, r in zip(plan.members, plan.results, strict=True) if r.is_wide]
     wide += [*statistics, *first.wide]
     found = []
     for suffix, leaf in cases(forward_body(plan)):
@@ -127,8 +127,6 @@ def backward_host(plan: Plan, backward: Backward) -> str:
 def as_given(plan: Plan, name: str, rows: Collection[str]) -> str:
     """A tensor as an argument of rowwise()."""
     first = plan.variants[0]
-    if name in first.columns and name in first.dtypes:
-        return f"per_column({plan.in_cpp[name]})"
     if name in first.columns:
         # What it counts as where it is None, which is 0 unless that is said.
         otherwise = ", 1" if first.otherwise.get(name) == 1 else ""

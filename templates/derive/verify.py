@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from .body import Body, each, nodes_of
 from .cpp_text import lowered, lowered_names
 from .definition import Definition, in_a_line
-from .graph import FLOAT8, INTEGERS, WIDE, const, in_order, replaced, rounds
+from .graph import FLOAT8, INTEGERS, const, in_order, replaced, rounds
 from .python_text import function, scope
 from .refusal import NotDerived, line_of_definition
 from .row_integers import lengths, places
@@ -1179,6 +1179,8 @@ def verify(
         nan_is_infinite: whether a gradient may be infinite where the definition's is NaN, as an
             infinity less another is, and an infinity times the difference of their factors not.
 
+    The results know then which of them are float32 beside half types.
+
     Raises:
         NotDerived: something does not agree.
     """
@@ -1199,6 +1201,7 @@ def verify(
 
         compared = compared_numbers(variants)
         own |= dict.fromkeys(compared, COMPARED)
+        find_wide_results(definition, variants, every(own))
         # All are asked: of each the functions that it calls are kept.
         shapes = [each.broadcasts() for each in every(own)]
         functions = frozenset().union(*(each.called for each in every(own)))
@@ -1213,31 +1216,26 @@ def verify(
         return Verified(all(shapes), ranges(every(own)), own, *about_rows, functions)
 
 
-def find_wide_results(definition: Definition, variants: Sequence[Variant]) -> None:
+def find_wide_results(
+    definition: Definition, variants: Sequence[Variant], every: Sequence[Checked]
+) -> None:
     """Has the results know which of them are float32 where the tensors are of a half type.
 
     Raises:
         NotDerived: that depends on a switch, or on which tensors are given; or an annotation says
             otherwise.
     """
-    numbers = numbers_of_its_own(definition)
-    numbers |= dict.fromkeys(compared_numbers(variants), COMPARED)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        found = [
-            checked(definition, variant, switches, numbers).are_wide()
-            for variant, switches in cases(definition, variants)
-        ]
+    found = [each.are_wide() for each in every]
     if any(wide != found[0] for wide in found):
         raise another_shape(definition.place)
     for variant in variants:
         pairs = zip(variant.results, found[0], strict=True)
         variant.results = [dataclasses.replace(r, is_wide=is_wide) for r, is_wide in pairs]
-    for k, said in enumerate(definition.result_dtypes):
-        if said == WIDE and not found[0][k]:
+    for k, said in definition.said_wide.items():
+        if not found[0][k]:
             raise NotDerived(
-                f"{definition.place}: the annotation says that result {k} is float32, and of half "
-                "types it is one of these; write what it is"
+                f"{definition.place}: {said} says that result {k} is float32, and of half types it "
+                "is one of these; write what it is"
             )
 
 
