@@ -60,7 +60,7 @@ def layer_norm_in_float32(x: Tensor, weight: Wide, bias: Wide, eps: float = 1e-5
     return F.layer_norm(x.float(), x.shape[-1:], weight, bias, eps).type_as(x)
 
 
-def softmax_in_float32(x: Tensor) -> Tensor:
+def softmax_left_in_float32(x: Tensor) -> Tensor:
     return F.softmax(x, dim=-1, dtype=torch.float32)
 
 

@@ -42,17 +42,19 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from extension_cpp import real_math
 
-FUNCTIONS = {
-    name: f"{module.__file__}:{name}"
-    for module in (
-        derived_functions,
-        derived_packed_functions,
-        derived_row_functions,
-        derived_wide_functions,
-    )
+MODULES = (
+    derived_functions,
+    derived_packed_functions,
+    derived_row_functions,
+    derived_wide_functions,
+)
+DEFINITIONS = [
+    (name, f"{module.__file__}:{name}")
+    for module in MODULES
     for name, function in vars(module).items()
     if getattr(function, "__module__", None) == module.__name__
-}
+]
+FUNCTIONS = dict(DEFINITIONS)
 HEAD = """
 import math
 import torch
@@ -84,6 +86,11 @@ def formulas(define):
         return repr((*variant.forward, *variant.gradients))
 
     return derive_text
+
+
+def test_definitions_have_names_of_their_own():
+    """One would be looked up in the place of another."""
+    assert len(FUNCTIONS) == len(DEFINITIONS)
 
 
 # ----- arithmetic that simplifies

@@ -97,7 +97,7 @@ SHARE = [
     *("rotary_halves", "sum_and_difference"),
     # Of float32 beside half types.
     *("layer_scale", "moments", "kept_in_float32", "norm_of_float32_weight"),
-    *("residual_in_float32", "softmax_in_float32", "tempered", "state_first"),
+    *("residual_in_float32", "softmax_left_in_float32", "tempered", "state_first"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.
