@@ -804,6 +804,11 @@ def counted_signs(x: Tensor, y: Tensor) -> Tensor:
     return ((x > 0).int() + (y > 0).long()) * x
 
 
+def silu_of_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    total = x + y
+    return F.silu(total), total
+
+
 def silu_in_float32(gate: Tensor, up: Tensor) -> Tensor:
     return (F.silu(gate.float()) * up.to(torch.float32)).to(gate.dtype)
 

@@ -199,6 +199,18 @@ def residual_step(x: Tensor, residual: Tensor, weight: Tensor) -> tuple[Tensor, 
     return total * torch.rsqrt(total.square().mean(-1, keepdim=True) + 0.1) * weight, total
 
 
+def layer_norm_of_sum(
+    x: Tensor, residual: Tensor, shift: Tensor, weight: Tensor, bias: Tensor
+) -> tuple[Tensor, Tensor]:
+    h = x + residual + shift
+    return F.layer_norm(h, h.shape[-1:], weight, bias, eps=0.1), h
+
+
+def softmax_of_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    h = x + y
+    return torch.softmax(h, -1), h
+
+
 def optional_layer_norm(
     x: Tensor, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 0.1
 ) -> Tensor:

@@ -74,6 +74,13 @@ def residual_in_float32(x: Tensor, residual: Wide, weight: Tensor) -> tuple[Tens
     return (total * rstd * weight).to(x.dtype), total
 
 
+def norm_and_total(x: Tensor, residual: Wide, eps: float = 0.1) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    mean = total.mean(-1, keepdim=True)
+    variance = (total - mean).square().mean(-1, keepdim=True)
+    return (total - mean) * torch.rsqrt(variance + eps), total
+
+
 def tempered(
     x: Tensor,
     temperature: Annotated[Tensor, torch.float32, "*rows 1"],

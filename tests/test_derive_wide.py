@@ -96,7 +96,7 @@ def test_rows_read_and_write_them_where_they_lie():
     assert "PerElement<A> residual;" in cpp
     assert "A* total_output;" in cpp
     assert "row.elements(residual)" in cpp
-    assert "RowElements<A, A> row_elements()" in cpp  # the gradient of the sum, and the residual
+    assert "RowElements<A, A> row_elements()" in cpp  # the gradient of the sum, and the sum
     assert "const A* temperature;  // [rows]" in written("tempered")["tempered.cpp"]
 
 
@@ -113,7 +113,7 @@ def test_plain_pytorch_computes_in_float32_and_rounds_what_is_to_be():
         assert a.dtype == b.dtype
         torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
     grads = [torch.randn(3, 8).bfloat16(), torch.randn(3, 8)]
-    dtypes = [g.dtype for g in scope["_backward_in_torch"](*grads, x, residual, weight)]
+    dtypes = [g.dtype for g in scope["_backward_in_torch"](*grads, weight, expected[1])]
     assert dtypes == [torch.bfloat16, torch.float32, torch.bfloat16]
 
 

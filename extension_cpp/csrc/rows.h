@@ -41,10 +41,10 @@
 //   const A mean = row.sum([](A /*x*/, A x) { return x; }, kept) / count;
 //
 // Each pass that has them reads them again, which row.keep spares the later ones, and, of column sums, a functor that
-// names them (row_values.h). Rows that are expanded, transposed or cut out of longer ones are read where they lie
-// (per_element.h): no mask is made larger before the call. One for all rows, [cols], is per_column(mask), and the same
-// `PerElement<bool> mask` in the functor. The types of a functor's members say what dtypes its tensors have: others are
-// refused.
+// names them (row_values.h). The first of a row is row.first(mask), as row.first() is that of an input. Rows that are
+// expanded, transposed or cut out of longer ones are read where they lie (per_element.h): no mask is made larger before
+// the call. One for all rows, [cols], is per_column(mask), and the same `PerElement<bool> mask` in the functor. The
+// types of a functor's members say what dtypes its tensors have: others are refused.
 //
 // Lambdas have the number of their column, an int64_t, by row.columns(), as an operand like any other. row.at(col) is
 // the element in that column, of a row that has it, else NaN; of several inputs row.at(col, k), and row.at(col, weight)
@@ -149,6 +149,10 @@ struct BesideRows {
   Tensor tensor;
 };
 
+struct SaysDtype {
+  const Tensor& tensor;
+};
+
 struct PerColumn {
   std::optional<Tensor> tensor;
   double otherwise;
@@ -175,6 +179,7 @@ inline auto checked_in(const PerRow& argument) { return std::tuple<const Tensor&
 inline auto checked_in(const OneNumber& argument) { return std::tuple<const Tensor&>(argument.tensor); }
 inline auto checked_in(const BesideRows& argument) { return std::tuple<const Tensor&>(argument.tensor); }
 inline auto checked_in(const PerColumn& argument) { return std::tuple<const std::optional<Tensor>&>(argument.tensor); }
+inline auto checked_in(const SaysDtype& argument) { return std::tuple<const Tensor&>(argument.tensor); }
 
 // Of which operator an argument is one, and the matrix of its rows.
 struct OfRows {
@@ -214,6 +219,24 @@ inline auto member_in(const PerColumn& argument, const OfRows& of) {
   return std::tuple(PerColumn{as_parameter(argument.tensor), argument.otherwise, cols, of.op});
 }
 
+inline auto member_in(const SaysDtype& /*argument*/, const OfRows& /*of*/) { return std::tuple<>(); }
+
+template <class... Arguments>
+inline constexpr bool has_its_dtype_said = (std::is_same_v<Arguments, SaysDtype> || ...);
+
+// The tensor of the operator's dtype: the first of the rows' shape, or the one that says it.
+template <class... Arguments>
+const Tensor& of_own_dtype(const Tensor& first, const Arguments&... arguments) {
+  const Tensor* result = &first;
+  const auto look_at = [&](const auto& argument) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(argument)>, SaysDtype>) {
+      result = &argument.tensor;
+    }
+  };
+  (look_at(arguments), ...);
+  return *result;
+}
+
 // launch(tag of the dtype, first tensor, pointers to the tensors of the rows' shape, rows, cols, M outputs, members)
 // for an operator's arguments; the outputs.
 template <size_t M, class Launch, class... Arguments>
@@ -238,11 +261,12 @@ auto for_rows(const Operator& op, const Launch& launch, const Arguments&... argu
               ", is per_element, got ", dtype_of(input));
         }
         const auto members = std::tuple_cat(member_in(arguments, OfRows{op.name(), first, rows, cols})...);
-        dispatch_floating(first.scalar_type(), [&](auto tag) {
+        dispatch_floating(of_own_dtype(first, arguments...).scalar_type(), [&](auto tag) {
           using T = typename decltype(tag)::type;
-          std::array<const T*, 1 + sizeof...(rest)> pointers;
+          using Element = std::conditional_t<has_its_dtype_said<Arguments...>, acc_t<T>, T>;
+          std::array<const Element*, 1 + sizeof...(rest)> pointers;
           std::transform(inputs.begin(), inputs.end(), pointers.begin(), [](const Tensor& input) {
-            return input.template const_data_ptr<T>();
+            return input.template const_data_ptr<Element>();
           });
           launch(tag, first, pointers, rows, cols, outputs, members);
         });
@@ -356,6 +380,10 @@ inline detail::PerColumn per_column(const std::optional<Tensor>& tensor, double 
   return {tensor, otherwise};
 }
 
+// For rowwise(): a tensor that is not read. Its dtype is the T of the functor, whose other tensors of the rows' shape
+// are of the type of the arithmetic, acc_t<T>, as the gradient is of a result that is float32 beside half types.
+inline detail::SaysDtype says_dtype(const Tensor& tensor) { return {tensor}; }
+
 // In a functor: output[row] = value, of which there is one for the row.
 template <class Row, class T, class A>
 HOST_DEVICE void write_per_row(const Row& row, T* output, A value) {
@@ -367,7 +395,7 @@ HOST_DEVICE void write_per_row(const Row& row, T* output, A value) {
 // F<T>{outputs..., others...}(row) for every row of the tensors, which have one shape, [..., cols]. `outputs` are
 // pointers to the M new tensors, of which there are as many as the operator returns: a tensor, or a tuple. `others` are
 // the arguments besides the tensors of that shape, in their order: numbers, and what per_row, per_column, per_element
-// and one_number say of.
+// and one_number say of. (What says_dtype says of is none of them.)
 template <template <class> class F, size_t M = 1, class... Arguments>
 auto rowwise(const Operator& op, const Arguments&... arguments) {
   const auto launch = [&](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
@@ -375,7 +403,7 @@ auto rowwise(const Operator& op, const Arguments&... arguments) {
     using T = typename decltype(tag)::type;
     const auto f =
         detail::make_row_functor<F<T>, Arguments...>(op.name(), std::make_index_sequence<M>(), outputs, members);
-    backend::launch_rows<T>(like, f, inputs, rows, cols);
+    backend::launch_rows(like, f, inputs, rows, cols);
   };
   return detail::for_rows<M>(op, launch, arguments...);
 }
@@ -394,6 +422,8 @@ auto rowwise(const Operator& op, const Arguments&... arguments) {
 // A functor with row_values() (row_values.h) is called as of_row(row, values).
 template <template <class> class F, size_t M, size_t C, class... Arguments>
 auto rowwise_with_column_sums(const Operator& op, const Arguments&... arguments) {
+  static_assert(
+      !detail::has_its_dtype_said<Arguments...>, "sums of columns are of rows that have the operator's dtype");
   const auto launch = [&](auto tag, const Tensor& like, const auto& inputs, int64_t rows, int64_t cols, auto& outputs,
                           const auto& members) {
     using T = typename decltype(tag)::type;

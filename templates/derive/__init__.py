@@ -17,7 +17,9 @@ In the order in which a definition goes through them; each imports of those abov
     body.py            several formulas, of which switches choose one
     variant.py         those where some of the optional tensors are given
     row_integers.py    what integers with a value for each row say of its columns
+    statistics.py      what the forward finds of each row and the backward is given
     derived.py         all formulas of an operator
+    results.py         which of several results the backward is given
     parts.py           a definition as one of the parts of its tensors
     printing.py        expressions as statements, in cpp_text.py and python_text.py
     verify.py          the formulas against the definition and PyTorch's derivatives

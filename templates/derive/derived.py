@@ -220,7 +220,8 @@ def derive_variant(
     )
     if not isinstance(forward, Branch) and len(forward) == 1:
         assert not isinstance(found, Branch)
-        variant.gradients = on_output(forward[0], found) or found
+        if (gradients_on_output := on_output(forward[0], found)) is not None:
+            variant.gradients, variant.kept = gradients_on_output, {OUTPUT: 0}
     return variant
 
 

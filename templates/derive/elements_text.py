@@ -26,7 +26,9 @@ def type_of(dtype: str) -> str:
 
 def formula(plan: Plan, variant: Variant, body: Body) -> Formula:
     names, words = lowered_names(variant.names), words_of(body)
-    return prepared(lowered(body), names, words, plan.settings, plan.in_cpp, taken=plan.words)
+    return prepared(
+        lowered(body), names, words, plan.settings, plan.names_in(body), taken=plan.words
+    )
 
 
 def functor(

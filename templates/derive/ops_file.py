@@ -306,6 +306,7 @@ FOUND_AGAIN = "# What the forward found is found again, for derivatives by the i
 def setup_context(plan: Plan) -> str:
     kept = {a.name for b in plan.backwards for a in b.numbers}
     needed = {*plan.saved, *(plan.tensors if needs_shapes(plan) else plan.optional)}
+    needed |= {plan.main} if plan.keeps_dtype else set()
     targets = [
         context(plan, a.name) if a.name in kept else a.name if a.name in needed else "_"
         for a in plan.arguments
@@ -318,9 +319,11 @@ def setup_context(plan: Plan) -> str:
         if a.name in kept:
             lines.append(f'{context(plan, a.name)} = keyword_only_inputs["{a.name}"]')
     constants = [f"output[{k}]" for k, result in enumerate(plan.results) if result.dtype]
-    if plan.statistics:
-        names = [*["_"] * len(plan.results), *plan.statistics]
-        lines.append(f"{unpacked(names)} = output")
+    if plan.statistics or plan.kept:
+        names = ["_"] * len(plan.results)
+        for name, k in plan.kept.items():
+            names[k] = name
+        lines.append(f"{unpacked([*names, *plan.statistics])} = output")
         constants = [*plan.statistics, *constants]
     if plan.statistics or leaves_gradients_out(plan):
         lines.append("ctx.set_materialize_grads(False)")
@@ -328,6 +331,7 @@ def setup_context(plan: Plan) -> str:
         lines.append(f"ctx.mark_non_differentiable({', '.join(constants)})")
     if plan.saved:
         lines.append(f"ctx.save_for_backward({', '.join(plan.saved)})")
+    lines += [f"ctx.dtype = {plan.main}.dtype"] if plan.keeps_dtype else []
     lines += [f"ctx.has_{name} = {name} is not None" for name in plan.optional]
     if needs_shapes(plan):
         for attribute in ("shape", "dtype") if plan.has_wide else ("shape",):
@@ -377,17 +381,19 @@ def backward(plan: Plan) -> str:
 
 def materialised(plan: Plan, gradients: Sequence[str]) -> list[str]:
     """The lines for results that are not used: of several they have gradients of zeros."""
-    main = plan.main
+    like = plan.like_results
     nones = ["None" for a in plan.arguments if not a.kwarg_only]
     lines = [f"if {' and '.join(f'{name} is None' for name in gradients)}:"]
     lines.append(f"    return {', '.join(nones)}" if len(nones) > 1 else "    return None")
     pairs = zip(plan.differentiable, gradients, strict=True)
     for result, name in pairs if len(gradients) > 1 else []:
-        shape = f"{main}.shape[:-1]" if result.is_squeezed else f"(*{main}.shape[:-1], 1)"
-        wide = f", dtype=sum_dtype({main}.dtype)" if result.is_wide else ""
-        zeros = f"torch.zeros_like({main}{wide})"
+        shape = f"{like}.shape[:-1]" if result.is_squeezed else f"(*{like}.shape[:-1], 1)"
+        dtype = f", dtype=sum_dtype({like}.dtype)" if result.is_wide else ""
+        if plan.keeps_dtype:
+            dtype = "" if result.is_wide else ", dtype=ctx.dtype"
+        zeros = f"torch.zeros_like({like}{dtype})"
         if result.of_row:
-            zeros = f"{main}.new_zeros({shape}{wide})"
+            zeros = f"{like}.new_zeros({shape}{dtype})"
         lines.append(f"{name} = {zeros} if {name} is None else {name}")
     return lines
 
@@ -410,8 +416,11 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     call = f"{function}({', '.join(given)})"
     conditions = {name: given_where(plan, variant, name) for name in variant.computed}
     shaped = [of_shape(plan, operator, name) for name in operator.unread]
+    if name := variant.says_dtype:
+        like = operator.like
+        shaped.append(f"{name} = stand_in({like}, {like}.shape, ctx.dtype)")
     is_summed = any(name in variant.single for name in operator.results)
-    if not (is_summed or any(conditions.values())) and (
+    if not (is_summed or variant.shared or any(conditions.values())) and (
         plan.tensors == operator.results == variant.computed == names
         or (names[:1] == operator.results and not results.keys() - {*names[:1]})
     ):
@@ -426,6 +435,7 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
         else:
             condition = conditions[name]
             results[name] = f"{gradient} if {condition} else None" if condition else gradient
+    results |= {name: results[other] for name, other in variant.shared.items()}
     is_tuple = len(gradients) > 1
     targets = unpacked([*gradients.values()]) if is_tuple else gradients[operator.results[0]]
     values = [results.get(name, "None") for name in names]
@@ -530,9 +540,11 @@ def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: b
 
 
 def in_wide(
-    plan: Plan, tensors: Sequence[str], rounded: Sequence[bool]
+    plan: Plan, tensors: Sequence[str], rounded: Sequence[bool], says_dtype: str = ""
 ) -> python_text.InWide | None:
-    return python_text.InWide(tensors, plan.optional, rounded) if plan.has_wide else None
+    if not plan.has_wide:
+        return None
+    return python_text.InWide(tensors, plan.optional, rounded, says_dtype)
 
 
 def backward_in_torch(plan: Plan, backward: Backward) -> str:
@@ -548,8 +560,9 @@ def backward_in_torch(plan: Plan, backward: Backward) -> str:
         like=backward.like,
         in_wide=in_wide(
             plan,
-            [name for name in backward.tensors if not variant.stored(name)],
+            [n for n in backward.tensors if not (variant.stored(n) or n in variant.statistics)],
             [name not in variant.wide for name in backward.results],
+            variant.says_dtype,
         ),
         otherwise={n: k for n, k in variant.otherwise.items() if n in backward.tensors},
         unsqueezed=[

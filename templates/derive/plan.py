@@ -15,7 +15,7 @@ from schema import CPP_KEYWORDS, TYPES, Argument, words
 from . import cpp_text
 from .body import Body, Branch, Leaf, leaves, nodes_of
 from .definition import Definition, summary
-from .graph import in_order, rounds
+from .graph import WIDE, in_order, inputs_of, rounds
 from .refusal import NotDerived
 from .saved import OUTPUT
 from .variant import Variant, of_dtype
@@ -29,7 +29,7 @@ IN_ROWS = words(
     """
     Known PerElement Row RowColumns RowElements RowValues T acc_t backend known of_row one_number
     per_column per_element per_row row row_columns row_elements row_values rowwise
-    rowwise_with_column_sums values write write_per_row
+    rowwise_with_column_sums says_dtype values write write_per_row
     """
 )
 
@@ -166,10 +166,11 @@ class Backward(Declared):
 
     @property
     def elements(self) -> list[str]:
-        """The tensors that have the rows' shape and dtype."""
-        others = {*self.rows, *self.variant.columns}
+        """The tensors that have the rows' shape and dtype, or are all wider."""
+        others = {*self.rows, *self.variant.columns, self.variant.says_dtype}
+        dtype = WIDE if self.variant.says_dtype else ""
         stored = self.variant.stored
-        return [name for name in self.tensors if name not in others and not stored(name)]
+        return [name for name in self.tensors if name not in others and stored(name) == dtype]
 
     @property
     def rows(self) -> list[str]:
@@ -224,6 +225,7 @@ class Plan:
         differentiable: which of the results may have gradients.
         results: what there is to say of them besides their formulas.
         statistics: the names of those that are returned besides.
+        kept: those of several results that the backward is given, by what they are called there.
         returns: how many tensors the operator returns.
         settings: the arguments that are no tensors.
         broadcasts: whether the tensors may have different shapes.
@@ -257,6 +259,7 @@ class Plan:
         self.has_wide = bool(variants[0].wide) or any(r.is_wide for r in self.results)
         self.differentiable = [result for result in self.results if not result.dtype]
         self.statistics = [*variants[0].statistics]
+        self.kept = {n: k for v in variants for n, k in v.kept.items() if len(self.results) > 1}
         self.returns = len(self.results) + len(self.statistics)
         self.broadcasts = len(self.tensors) > 1 and verified.broadcasts
         headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
@@ -275,17 +278,25 @@ class Plan:
         self.words = {*IN_CPP, *self.in_hosts, *declared_in_cpp}
         if self.is_of_rows:
             self.words |= {*IN_ROWS, *(f"grad_{name}" for name in self.tensors)}
-        others = [*self.statistics, *self.part_names]
+        others = [*self.statistics, *self.part_names, *self.kept]
         spelled = cpp_text.spelled([*names, *others], taken=[*own, *self.words])
         self.in_cpp = {name: name for name in own} | spelled
         self.in_context = in_context(
             [a.name for a in self.settings],
-            ["shapes", "dtypes", *(f"has_{name}" for name in self.optional)],
+            ["shapes", "dtype", "dtypes", *(f"has_{name}" for name in self.optional)],
         )
         is_taken = self.name in self.taken | IN_CPP | CPP_KEYWORDS | EXPANDED or is_macro(self.name)
         self.host = f"op_{self.name}" if is_taken else self.name
         text, self.described = summary(definition)
         self.summary = text or f"Computes {self.formula}."
+
+    def names_in(self, body: Body) -> dict[str, str]:
+        """What C++ calls the arguments of a formula, and what else there may be.
+
+        What the forward found, and the backward is given, has its name where it is given.
+        """
+        given = inputs_of(nodes_of(body)) | {*self.in_cpp} - {*self.statistics, *self.kept}
+        return {name: spelled for name, spelled in self.in_cpp.items() if name in given}
 
     def new_backward(self, variant: Variant) -> Backward:
         return Backward(self, variant)
@@ -387,11 +398,31 @@ class Plan:
     @property
     def saved(self) -> list[str]:
         """What the context of autograd keeps, of all variants."""
-        found = {name for b in self.backwards for name in b.variant.saved}
-        # What is like the results, where several may have no gradient.
-        found |= {self.main} if self.statistics and len(self.differentiable) > 1 else set()
-        names = [*self.variants[0].tensors_and_statistics, OUTPUT]
+        found = {n for b in self.backwards for n in b.variant.saved if n != b.variant.says_dtype}
+        found |= {self.like_results} if self.makes_zeros else set()
+        names = [*self.variants[0].tensors_and_statistics, *(self.kept or [OUTPUT])]
         return [name for name in names if name in found]
+
+    @property
+    def makes_zeros(self) -> bool:
+        """Whether the backward makes the gradients of results that are not used.
+
+        Autograd would make those of statistics, too.
+        """
+        return bool(self.statistics) and len(self.differentiable) > 1
+
+    @property
+    def like_results(self) -> str:
+        """What the results are like: a result that is kept, or else a tensor."""
+        by_dtype = sorted(self.kept, key=lambda name: self.results[self.kept[name]].is_wide)
+        return by_dtype[0] if by_dtype else self.main
+
+    @property
+    def keeps_dtype(self) -> bool:
+        """Whether the backward needs the operator's dtype, which nothing has that it is given."""
+        k = self.kept.get(self.like_results)
+        is_wide = k is not None and self.results[k].is_wide
+        return (self.makes_zeros and is_wide) or any(b.variant.says_dtype for b in self.backwards)
 
     @property
     def keyword_only(self) -> list[Argument]:

@@ -159,19 +159,22 @@ class InWide:
         tensors: those that have the dtype of the operator.
         optional: those of them that may be None.
         rounded: whether a result is rounded to it, for each.
+        says_dtype: the one of them that is there for its dtype alone; "" where there is none.
     """
 
     tensors: Sequence[str]
     optional: Collection[str]
     rounded: Sequence[bool]
+    says_dtype: str = ""
 
     def lines(self, like: str) -> list[str]:
         """Those before anything is computed, of which `like` is one of the tensors."""
-        dtype = [f"dtype = {like}.dtype"] if any(self.rounded) else []
-        lines = [*dtype, f"{like} = {like}.to(sum_dtype({like}.dtype))"]
+        dtype = [f"dtype = {self.says_dtype or like}.dtype"] if any(self.rounded) else []
+        converted = [] if self.says_dtype else [f"{like} = {like}.to(sum_dtype({like}.dtype))"]
+        lines = [*dtype, *converted]
         for x in self.tensors:
             is_there = f"{x} if {x} is None else " if x in self.optional else ""
-            if x != like:
+            if x not in (like, self.says_dtype):
                 lines.append(f"{x} = {is_there}{x}.to({like}.dtype)")
         return lines
 

@@ -11,12 +11,11 @@ from naming import camel
 
 from .body import Body, Branch, Leaf, each, leaves
 from .cpp_text import lowered, lowered_names
-from .graph import WIDE, inputs_of
+from .graph import WIDE
 from .of_numbers import Formula, prepared
 from .plan import Backward, Plan, cases, returned
 from .rows_operations import summed_together
 from .rows_text import RowFunctor, Tensors
-from .saved import OUTPUT
 from .variant import Variant
 
 
@@ -44,8 +43,10 @@ def backward_functors(plan: Plan, backward: Backward) -> list[str]:
     columns = [name for name in variant.saved if name in variant.columns]
     members = [f"grad_{name}" for name in variant.computed]
     of_row = [f"grad_{name}" for name in variant.computed if name in variant.rows]
-    given = (backward.tensors, backward.elements, backward.rows, columns)
-    tensors = Tensors(*given, dtypes_of(variant, backward.tensors), variant.single)
+    read = [name for name in backward.tensors if name != variant.says_dtype]
+    given = (read, backward.elements, backward.rows, columns)
+    dtypes = {n: d for n, d in dtypes_of(variant, read).items() if n not in backward.elements}
+    tensors = Tensors(*given, dtypes, variant.single)
     wide = [*plan.statistics, *(f"grad_{name}" for name in (*variant.single, *variant.wide))]
     wide += [name for name in backward.tensors if variant.stored(name) == WIDE]
     return [
@@ -57,7 +58,7 @@ def backward_functors(plan: Plan, backward: Backward) -> list[str]:
 def dtypes_of(variant: Variant, tensors: Sequence[str]) -> dict[str, str]:
     """Those that a functor knows tensors by: WIDE of what has a value for each element alone."""
     of_row = {str(result.gradient) for result in variant.results if result.of_row}
-    of_row |= {OUTPUT} if variant.results[0].of_row else set()
+    of_row |= {name for name, k in variant.kept.items() if variant.results[k].of_row}
     others = {*variant.columns, *variant.rows, *of_row}
     dtypes = {name: variant.stored(name) for name in tensors}
     return {n: dtype for n, dtype in dtypes.items() if dtype and (dtype != WIDE or n not in others)}
@@ -76,10 +77,7 @@ def backward_body(backward: Backward) -> Body:
 
 def formula(plan: Plan, leaf: Leaf) -> Formula:
     names = lowered_names(plan.variants[0].names)
-    # Statistics have their names where they are given.
-    given = inputs_of(leaf)
-    in_cpp = {n: s for n, s in plan.in_cpp.items() if n in given or n not in plan.statistics}
-    return prepared(leaf, names, {}, plan.settings, in_cpp, taken=plan.words)
+    return prepared(leaf, names, {}, plan.settings, plan.names_in(leaf), taken=plan.words)
 
 
 def functor(
@@ -112,7 +110,15 @@ def backward_host(plan: Plan, backward: Backward) -> str:
     variant = backward.variant
     count = len(variant.computed)
     sums = len([name for name in variant.computed if name in variant.columns])
-    tensors = [as_given(plan, name, backward.rows) for name in backward.tensors]
+    elements = {*(backward.elements if variant.says_dtype else [])}
+    tensors = [
+        f"says_dtype({plan.in_cpp[name]})"
+        if name == variant.says_dtype
+        else plan.in_cpp[name]
+        if name in elements
+        else as_given(plan, name, backward.rows)
+        for name in backward.tensors
+    ]
 
     def call(suffix: str, leaf: Leaf) -> str:
         struct = backward.struct + suffix

@@ -437,6 +437,7 @@ class RowFunctor:
         spelling = dict(self.spelling)
         for k, name in enumerate(self.elements):
             spelling[name] = f"row.first({k})" if k else "row.first()"
+        spelling |= {name: f"row.first({self.spelling[name]})" for name in self.others}
         return Printer(Cpp(spelling), {}).expression(node)
 
     def bind(self, node: Node, text: str, name: str = "") -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from .graph import FLOAT8, GRADIENT, INTEGERS, Node, const, in_order, inputs_of, make, replaced
 
 OUTPUT = "output"
+
+# What results are made by that the backward may be given instead of what they are made of.
+SUMS = ("add", "sub")
+# What makes no more of how its operand was rounded than that was. An exponential of 100 does.
+STEADY = frozenset(
+    [
+        *("abs", "add", "col_sum", "detach", "div", "erf", "expand", "mean", "mul", "neg", "pow"),
+        *("reciprocal", "row_sum", "rsqrt", "sigmoid", "sqrt", "sub", "tanh", "vector_norm"),
+    ]
+)
 
 
 def on_output(output: Node, gradients: Sequence[Node]) -> tuple[Node, ...] | None:
@@ -30,7 +40,48 @@ def on_output(output: Node, gradients: Sequence[Node]) -> tuple[Node, ...] | Non
     return found if names <= {GRADIENT, OUTPUT} else None
 
 
+def on_results(
+    results: Mapping[str, Node],
+    gradients: Sequence[Node],
+    tensors: Collection[str],
+    wide: Collection[str],
+) -> tuple[Node, ...] | None:
+    """The gradients of results that are sums in place of the summands, where that is less to read.
+
+    Args:
+        results: that have a value for each element and may have a gradient, and what they are to be
+            called.
+        gradients: of the inputs.
+        tensors: those with a value for each element.
+        wide: the results that are as they were computed. Others are rounded where the tensors are
+            of half types.
+    """
+    read = inputs_of(gradients) & {*tensors}
+    for names in (results.keys(), results.keys() & {*wide}):
+        leaves = {n: make("tensor", value=n) for n in names if results[n].op in SUMS}
+        found = replaced(gradients, {results[n]: leaf for n, leaf in leaves.items()})
+        is_less = len(inputs_of(found) & {*tensors, *leaves}) < len(read)
+        if is_less and is_steady(found, [leaf for n, leaf in leaves.items() if n not in wide]):
+            return found
+    return None
+
+
+def is_steady(gradients: Sequence[Node], rounded: Collection[Node]) -> bool:
+    """Whether gradients are about as exact as what they are made of."""
+    made = {*rounded}
+    for node in in_order(gradients):
+        parts = [arg for arg in node.args if arg in made]
+        if not parts:
+            continue
+        # What is left of such, as of a number less the mean, may be nothing but rounding.
+        is_left = node.op in SUMS and len(parts) == 2 and not node.is_gradient
+        if is_left or node.op not in STEADY:
+            return False
+        made.add(node)
+    return True
+
+
 def saved_tensors(gradients: Sequence[Node], tensors: Sequence[str]) -> list[str]:
-    """The tensors, of the inputs in their order or the output, that the gradients are made of."""
+    """The tensors, of the inputs or results in their order, that the gradients are made of."""
     names = inputs_of(gradients)
-    return [name for name in (*tensors, OUTPUT) if name in names]
+    return [name for name in tensors if name in names]

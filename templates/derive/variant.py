@@ -89,6 +89,7 @@ class Variant:
         with_statistics: the gradients as the kernel computes them, from these.
         dtypes: of the tensors that have one of their own.
         wide: the tensors that are float32 beside half types.
+        kept: which of the results the gradients are made of, by what they are called there.
     """
 
     tensors: list[str]
@@ -104,6 +105,7 @@ class Variant:
     with_statistics: Body = ()
     dtypes: dict[str, str] = field(default_factory=dict)
     wide: list[str] = field(default_factory=list)
+    kept: dict[str, int] = field(default_factory=dict)
 
     @property
     def own(self) -> list[str]:
@@ -118,7 +120,7 @@ class Variant:
     def stored(self, name: str) -> str:
         """The dtype of what a kernel is given, as a line of shapes has it; "" for the own."""
         wide = {*self.wide, *(str(r.gradient) for r in self.results if r.is_wide)}
-        wide |= {OUTPUT} if self.results[0].is_wide else set()
+        wide |= {name for name, k in self.kept.items() if self.results[k].is_wide}
         return WIDE if name in wide else self.dtypes.get(name, "")
 
     @property
@@ -149,9 +151,8 @@ class Variant:
 
     @property
     def saved(self) -> list[str]:
-        """What the backward operator is given of the tensors, the statistics and the output."""
-        used = [*nodes_of(self.backward), *nodes_of(self.of_kernel)]
-        found = saved_tensors(used, self.tensors_and_statistics)
+        """What the backward operator is given of the tensors, the statistics and the results."""
+        found = self.read
         # Of results for each row it needs to know how long rows are.
         of_rows = all(result.of_row or result.is_wide for result in self.differentiated)
         others = {*self.columns, *self.rows, *self.statistics}
@@ -159,6 +160,22 @@ class Variant:
         if of_rows and self.computed and not {*found} - others:
             return [self.main, *found]
         return found
+
+    @property
+    def read(self) -> list[str]:
+        """What the gradients are made of, besides those of the results."""
+        used = [*nodes_of(self.backward), *nodes_of(self.of_kernel)]
+        return saved_tensors(used, [*self.tensors_and_statistics, *self.kept])
+
+    @property
+    def says_dtype(self) -> str:
+        """What the backward operator of rows is given for its dtype alone, which no other has; ""
+        where there is none such.
+        """
+        columns = {*self.columns, *self.single}
+        wide = [r for r in self.differentiated if r.is_wide and not r.of_row]
+        is_read = self.saved == self.read or columns & {*self.read, *self.computed}
+        return self.main if self.is_of_rows and wide and not is_read else ""
 
     @property
     def passed_on(self) -> dict[str, Gradient]:
@@ -173,13 +190,29 @@ class Variant:
 
     @property
     def computed(self) -> list[str]:
-        """The tensors whose gradients the backward operator computes: the rest have none.
+        """The tensors whose gradients the backward operator computes.
 
-        Sums of columns last.
+        Of the rest they are 0, or those of others. Sums of columns last.
         """
-        others = {*self.passed_on, *self.whose_gradient_is(const(0))}
+        others = {*self.passed_on, *self.shared, *self.whose_gradient_is(const(0))}
         found = [name for name in self.tensors if name not in others]
         return sorted(found, key=lambda name: name in self.columns)
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """The tensors of rows whose gradient is that of another, by which: as of summands."""
+        found: dict[str, str] = {}
+        if not self.is_of_rows:  # Else they may broadcast.
+            return found
+        others = {*self.passed_on, *self.single, *self.whose_gradient_is(const(0))}
+        first: dict[tuple[object, ...], str] = {}
+        for k, name in enumerate(self.tensors):
+            if name not in others:
+                like = (self.rows.get(name), name in self.columns, self.stored(name))
+                gradient = tuple(leaf[k] for leaf in leaves(self.gradients))
+                if (other := first.setdefault((like, gradient), name)) != name:
+                    found[name] = other
+        return found
 
     def whose_gradient_is(self, node: Node) -> list[str]:
         return [

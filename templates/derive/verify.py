@@ -26,9 +26,9 @@ from .definition import Definition, in_a_line
 from .graph import FLOAT8, INTEGERS, const, in_order, replaced, rounds
 from .python_text import function, scope
 from .refusal import NotDerived, line_of_definition
+from .results import keep_results
 from .row_integers import lengths, places
 from .rows_operations import summed_together
-from .saved import OUTPUT
 from .trace import MAKING_CONSTANTS, in_order_of_torch, in_place
 from .variant import Variant, another_shape
 
@@ -207,8 +207,8 @@ class Checked:
         self.called: set[str] = set()
         self.floating = [k for k, result in enumerate(variant.results) if not result.dtype]
         self.gradients = [str(variant.results[k].gradient) for k in self.floating]
-        self.names = [*variant.tensors, *self.numbers, *self.gradients, OUTPUT]
-        self.names += variant.statistics
+        self.names = [*variant.tensors, *self.numbers, *self.gradients]
+        self.names += [*variant.statistics, *variant.kept]
         # Results are expanded, statistics are not.
         of_rows = [*[None] * len(variant.results), *[""] * len(variant.statistics)]
         self.lowered_forward = self.compiled(lowered(variant.returned), True, of_rows)
@@ -258,8 +258,10 @@ class Checked:
         ) -> tuple[Tensor, ...]:
             named = dict.fromkeys(self.variant.statistics)
             named |= dict(zip(named, statistics, strict=False))
-            given = {**tensors, **self.numbers, **grads, **named}
-            found = one_tuple(names_called["f"](**given, output=values[0]))
+            if is_backward:
+                named |= {name: values[k] for name, k in self.variant.kept.items()}
+            given = dict.fromkeys(self.names) | {**tensors, **self.numbers, **grads, **named}
+            found = one_tuple(names_called["f"](**given))
             return self.summed(found, tensors) if is_backward else found
 
         return call
@@ -1202,6 +1204,9 @@ def verify(
         compared = compared_numbers(variants)
         own |= dict.fromkeys(compared, COMPARED)
         find_wide_results(definition, variants, every(own))
+        # Of parts of tensors results are no arguments.
+        if not definition.has_parts and keep_results(variants):
+            made.clear()
         # All are asked: of each the functions that it calls are kept.
         shapes = [each.broadcasts() for each in every(own)]
         functions = frozenset().union(*(each.called for each in every(own)))

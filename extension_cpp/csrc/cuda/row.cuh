@@ -111,6 +111,13 @@ class Row {
   // The first element of input k; 0 of a row that has none.
   __device__ A first(size_t k = 0) const { return first_[k]; }
 
+  // The same of a tensor of another type.
+  template <class U>
+  __device__ A first(const PerElement<U>& tensor) const {
+    const int64_t col = Shares ? 0 : span_.first_col;
+    return cols() > 0 ? static_cast<A>(*tensor.at(span_.row, col, span_.offset - span_.first_col + col)) : A(0);
+  }
+
   // The element of input k in a column of the whole row; NaN where it has no such column.
   __device__ A at(int64_t col, size_t k = 0) const {
     if (col < 0 || col >= cols_) {

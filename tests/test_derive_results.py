@@ -1,0 +1,151 @@
+"""templates/derive: gradients that are made of a result, or are those of several tensors."""
+
+import sys
+
+import derived_functions
+import derived_row_functions
+import derived_wide_functions
+import pytest
+import torch
+from scratch import ROOT
+
+sys.path.insert(0, str(ROOT / "templates"))
+
+from derive.assemble import planned, texts
+from derive.definition import read
+
+HEAD = """
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+"""
+
+
+def written(name):
+    modules = (derived_functions, derived_row_functions, derived_wide_functions)
+    (module,) = (m for m in modules if hasattr(m, name))
+    return texts(planned(read(f"{module.__file__}:{name}")))
+
+
+@pytest.fixture
+def backward(tmp_path):
+    """What the backward operator of a definition is given, its line of shapes, what is saved."""
+
+    def of(*lines, total="h"):
+        path = tmp_path / "definition.py"
+        lines = (f"{total} = x + y", *lines)
+        path.write_text(HEAD + "".join(f"    {line}\n" for line in lines))
+        plan = planned(read(f"{path}:f"))
+        (operator,) = plan.backwards
+        return operator.given, operator.line, plan.saved
+
+    return of
+
+
+def test_a_sum_that_is_a_result_is_read_in_place_of_the_summands():
+    files = written("residual_step")
+    cpp = files["residual_step.cpp"]
+    assert "residual_step_backward(Tensor grad_output0, Tensor grad_total, Tensor weight, " in cpp
+    assert "*rows n, *rows n, n, *rows n -> *rows n, n" in cpp
+    ops = files["ops.py"]
+    assert "    _, _, weight = inputs\n    _, total = output\n" in ops
+    assert "ctx.save_for_backward(weight, total)" in ops
+
+
+def test_tensors_with_one_gradient_have_it_computed_once():
+    ops = written("residual_step")["ops.py"]
+    assert "return grad_x, grad_x, grad_weight\n" in ops
+    cpp = written("layer_norm_of_sum")["layer_norm_of_sum.cpp"]
+    assert "T* grad_x;" in cpp
+    assert "grad_residual" not in cpp
+    assert "grad_shift" not in cpp
+    assert (
+        "return grad_x, grad_x, grad_x, grad_weight, grad_bias"
+        in (written("layer_norm_of_sum")["ops.py"])
+    )
+
+
+def test_where_tensors_broadcast_each_has_a_sum_of_its_own(backward):
+    given, line, saved = backward("return torch.tanh(h) * h, h")
+    assert given == ["grad_output0", "grad_h", "h", "x", "y"]
+    assert line == "..., ..., ..., ..., ... -> =x, =y"
+    assert saved == ["h"]
+    ops = written("silu_of_sum")["ops.py"]
+    assert "x = stand_in(grad_output0, ctx.shapes[0])" in ops
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        # What is left of a number less the mean is rounding, perhaps; an exponential of 100, or an
+        # extreme of what was rounded, is another.
+        ["return (h - h.mean(-1, keepdim=True)).square() * 2, h"],
+        ["return F.layer_norm(h, h.shape[-1:]), h"],
+        ["return torch.softmax(h, -1), h"],
+        ["return torch.exp(h), h"],
+        ["return torch.relu(h - 1), h"],
+        ["return h / h.amax(-1, keepdim=True), h"],
+    ],
+)
+def test_what_rounding_may_change_is_computed_of_the_summands(lines, backward):
+    given, _, _ = backward(*lines)
+    assert {"x", "y"} <= {*given} or not {"x", "y", "h"} & {*given}
+    assert "h" not in given
+
+
+def test_nothing_is_kept_that_is_no_less_to_read(backward):
+    # Both summands are wanted.
+    given, _, _ = backward("return torch.tanh(h) * x * y, h")
+    assert given == ["grad_output0", "grad_h", "x", "y"]
+
+
+def test_a_result_whose_name_an_argument_may_not_have(backward):
+    given, _, saved = backward(
+        "return sum * torch.rsqrt(sum.square().mean(-1, keepdim=True) + 0.1), sum", total="sum"
+    )
+    assert given == ["grad_output0", "grad_sum", "output1"]
+    assert saved == ["output1"]
+
+
+def test_results_in_float32_are_as_they_were_computed():
+    files = written("norm_and_total")
+    cpp, ops = files["norm_and_total.cpp"], files["ops.py"]
+    assert "*rows n:sum, *rows n:sum, *rows n, *rows:sum, *rows:sum, *rows n:sum -> " in cpp
+    assert "says_dtype(x)" in cpp
+    assert "PerElement" not in cpp[cpp.index("struct NormAndTotalBackward") :]
+    # The first of a row is that of both.
+    assert "row.first() + row.first(residual)" in cpp
+    assert "ctx.save_for_backward(mean, row_rsqrt, total)\n    ctx.dtype = x.dtype\n" in ops
+    assert "grad_total = torch.zeros_like(total) if grad_total is None else grad_total" in ops
+    assert "x = stand_in(grad_output0, grad_output0.shape, ctx.dtype)" in ops
+
+
+def test_what_is_there_for_its_dtype_is_not_kept():
+    ops = written("softmax_left_in_float32")["ops.py"]
+    assert "ctx.save_for_backward(output)\n    ctx.dtype = x.dtype\n" in ops
+    scope = {"torch": torch}
+    source = ops[ops.index("def _backward_in_torch") : ops.index("registration.register_fake")]
+    exec(source, scope)
+    output = torch.softmax(torch.randn(3, 8), -1)
+    x = torch.empty((), dtype=torch.bfloat16).expand(3, 8)
+    assert scope["_backward_in_torch"](torch.randn(3, 8), x, output).dtype == torch.bfloat16
+
+
+def test_the_gradient_of_a_result_that_is_not_used_has_its_dtype(tmp_path):
+    path = tmp_path / "definition.py"
+    path.write_text(
+        "from typing import Annotated\n\nimport torch\nfrom torch import Tensor\n\n\n"
+        "def f(x: Tensor, r: Annotated[Tensor, torch.float32]) -> tuple[Tensor, Tensor]:\n"
+        "    h = x + r\n"
+        "    centered = h - h.mean(-1, keepdim=True)\n"
+        "    rstd = torch.rsqrt(centered.square().mean(-1, keepdim=True) + 0.1)\n"
+        "    return (centered * rstd).to(x.dtype), h\n"
+    )
+    ops = texts(planned(read(f"{path}:f")))["ops.py"]
+    assert "grad_output0 = torch.zeros_like(h, dtype=ctx.dtype) if grad_output0 is None" in ops
+    assert "grad_h = torch.zeros_like(h) if grad_h is None" in ops
+    assert "ctx.dtype = x.dtype" in ops
+    assert "x, " not in ops[ops.index("save_for_backward") :].partition("\n")[0]
