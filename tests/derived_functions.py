@@ -804,6 +804,10 @@ def counted_signs(x: Tensor, y: Tensor) -> Tensor:
     return ((x > 0).int() + (y > 0).long()) * x
 
 
+def residual_relu(x: Tensor, y: Tensor, shift: float = 0.1) -> Tensor:
+    return F.relu(x + y + shift)
+
+
 def silu_of_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     total = x + y
     return F.silu(total), total

@@ -100,7 +100,7 @@ SHARE = [
     *("residual_in_float32", "softmax_left_in_float32", "tempered", "state_first"),
     "norm_and_total",
     # Whose gradients are made of a result, or are those of several tensors.
-    *("silu_of_sum", "residual_step", "layer_norm_of_sum", "hard_choice"),
+    *("silu_of_sum", "residual_relu", "residual_step", "layer_norm_of_sum", "hard_choice"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"
 # Of those that differ most, too: several results, rows with an optional tensor, a kernel by hand.

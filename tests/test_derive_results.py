@@ -75,6 +75,20 @@ def test_where_tensors_broadcast_each_has_a_sum_of_its_own(backward):
     assert saved == ["h"]
     ops = written("silu_of_sum")["ops.py"]
     assert "x = stand_in(grad_output0, ctx.shapes[0])" in ops
+    # But those of one shape.
+    y = "stand_in(grad_output0, ctx.shapes[1])"
+    assert f"y = None if same_shape(ctx.shapes[1], ctx.shapes[0]) else {y}" in ops
+    assert "return grad_x, grad_x if y is None else grad_y" in ops
+    assert "sum_to_size(x.shape), None if y is None else " in ops
+    cpp = written("silu_of_sum")["silu_of_sum.cpp"]
+    assert "Tensor total, Tensor x, Tensor? y) -> (Tensor, " in cpp
+    assert "elementwise_with_sums<SiluOfSumBackward, 1>(" in cpp
+
+
+def test_what_is_read_has_a_gradient_of_its_own(backward):
+    given, line, _ = backward("return torch.exp(h), h")
+    assert given == ["grad_output0", "grad_h", "x", "y"]
+    assert line == "..., ..., ..., ... -> =x, =y"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ def ops_file(plan: Plan) -> str:
         imports.append("from extension_cpp.batching import with_columns")
     if helpers := [name for name in ("stand_in", "to_sum") if f"{name}(" in text]:
         imports.append(f"from extension_cpp.broadcasting import {', '.join(helpers)}")
+    if "same_shape(" in text:
+        imports.append("from extension_cpp.layout import same_shape")
     if "sum_dtype(" in text:
         imports.append("from extension_cpp.shapes import sum_dtype")
     (first, *_) = plan.summary.splitlines()
@@ -430,12 +432,15 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     gradients = all_free({name: f"grad_{name}" for name in operator.results}, others)
     of_rows = {name: summed_over_rows(operator, name, g) for name, g in gradients.items()}
     for name, gradient in of_rows.items():
+        if name in variant.shared:
+            results[name] = results[variant.shared[name]]
         if name in results:
             results[name] = f"{results[name]} if {name} is None else {gradient}"
         else:
             condition = conditions[name]
             results[name] = f"{gradient} if {condition} else None" if condition else gradient
-    results |= {name: results[other] for name, other in variant.shared.items()}
+    for name, other in variant.shared.items():
+        results.setdefault(name, results[other])
     is_tuple = len(gradients) > 1
     targets = unpacked([*gradients.values()]) if is_tuple else gradients[operator.results[0]]
     values = [results.get(name, "None") for name in names]
@@ -468,7 +473,11 @@ def of_shape(plan: Plan, operator: Backward, name: str) -> str:
     function = "to_sum" if name in operator.variant.passed_on else "stand_in"
     k = plan.tensors.index(name)
     dtype = f", ctx.dtypes[{k}]" if plan.has_wide else ""
-    return f"{name} = {function}({operator.gradients[0]}, ctx.shapes[{k}]{dtype})"
+    made = f"{function}({operator.gradients[0]}, ctx.shapes[{k}]{dtype})"
+    if (other := operator.variant.shared.get(name)) is not None:
+        j = plan.tensors.index(other)
+        made = f"None if same_shape(ctx.shapes[{k}], ctx.shapes[{j}]) else {made}"
+    return f"{name} = {made}"
 
 
 def given_where(plan: Plan, variant: Variant, name: str) -> str:
@@ -571,7 +580,7 @@ def backward_in_torch(plan: Plan, backward: Backward) -> str:
         ],
         of_rows=variant.shapes_of_rows(backward.results),
         is_backward=True,
-        summed_to={n: n in variant.passed_on for n in backward.results} if backward.sums else None,
+        summed_to={n: backward.may_lack(n) for n in backward.results} if backward.sums else None,
     )
     return f"{FOUND_AGAIN}\n{text}" if variant.statistics else text
 

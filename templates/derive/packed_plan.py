@@ -171,4 +171,5 @@ def of_wholes(definition: InParts, variant: Variant) -> Variant:
         variant.forward,
         each(lambda leaf: tuple(gradient(leaf, name) for name in tensors), variant.gradients),
         dtypes={n: d for n, d in definition.whole.dtypes.items() if n in tensors},
+        is_of_parts=True,
     )

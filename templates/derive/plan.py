@@ -108,7 +108,7 @@ class Backward(Declared):
         struct: its functor.
         sums: whether it sums gradients to the shapes of their tensors, which broadcast.
         results: the tensors whose gradients it returns: where it sums, also, and last, those that
-            are not read and whose gradient is that of the output otherwise.
+            are not read and whose gradient is that of the output, or of another tensor, otherwise.
         body: their formulas.
         gradients: those of the results that it is made of.
         tensors: its arguments that are tensors and are read, the gradients first.
@@ -123,8 +123,8 @@ class Backward(Declared):
         saved = variant.saved
         self.struct = functor_name(name, plan.taken)
         self.sums = plan.broadcasts and len(variant.tensors) > 1
-        passed_on = [n for n in variant.passed_on if self.sums and n not in saved]
-        self.results = [*variant.computed, *passed_on]
+        others = [*variant.passed_on, *variant.shared] if self.sums else []
+        self.results = [*variant.computed, *(name for name in others if name not in saved)]
         self.body = variant.gradients_of(self.results)
         self.differentiated = variant.results_for(self.body)
         used = variant.uses(self.body)
@@ -139,8 +139,12 @@ class Backward(Declared):
         super().__init__(name, schema, self.rows_line if variant.is_of_rows else self.elements_line)
 
     def type_of(self, tensor: str) -> str:
-        passed_on = tensor in self.unread and tensor in self.variant.passed_on
-        return "Tensor?" if passed_on or tensor in self.variant.otherwise else "Tensor"
+        is_optional = self.may_lack(tensor) or tensor in self.variant.otherwise
+        return "Tensor?" if is_optional else "Tensor"
+
+    def may_lack(self, tensor: str) -> bool:
+        """Whether it is None where its gradient is another."""
+        return tensor in self.unread and tensor not in self.variant.computed
 
     @property
     def elements_line(self) -> str:

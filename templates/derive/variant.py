@@ -90,6 +90,8 @@ class Variant:
         dtypes: of the tensors that have one of their own.
         wide: the tensors that are float32 beside half types.
         kept: which of the results the gradients are made of, by what they are called there.
+        is_of_parts: whether the gradients are no more than whether there are such, of tensors whose
+            parts have them.
     """
 
     tensors: list[str]
@@ -106,6 +108,7 @@ class Variant:
     dtypes: dict[str, str] = field(default_factory=dict)
     wide: list[str] = field(default_factory=list)
     kept: dict[str, int] = field(default_factory=dict)
+    is_of_parts: bool = False
 
     @property
     def own(self) -> list[str]:
@@ -200,11 +203,16 @@ class Variant:
 
     @property
     def shared(self) -> dict[str, str]:
-        """The tensors of rows whose gradient is that of another, by which: as of summands."""
+        """The tensors whose gradient is that of another, by which: as of summands.
+
+        Of elements they may broadcast, and have it where they are of one shape, which what is not
+        read may be left out to say.
+        """
         found: dict[str, str] = {}
-        if not self.is_of_rows:  # Else they may broadcast.
+        if self.is_of_parts:
             return found
         others = {*self.passed_on, *self.single, *self.whose_gradient_is(const(0))}
+        others |= set() if self.is_of_rows else self.uses(self.gradients)
         first: dict[tuple[object, ...], str] = {}
         for k, name in enumerate(self.tensors):
             if name not in others:
