@@ -225,3 +225,16 @@ CASES = [*KINDS, *LONG_NAMES, *SCHEMAS, *NAMES, *OTHER_SHAPES, *TYPED]
 
 def name(case: list[str]) -> str:
     return case[0].partition("(")[0]
+
+
+# Of which CI builds others that see nearly the same: a functor, a kernel of rows, one that writes
+# to its arguments.
+_REPEATED = {
+    *("own_elementwise", "own_reduction", "own_kernel", "own_multi_output", "own_inplace_kernel"),
+    *("other_reduction", "other_kernel", "other_multi_output", "other_inplace_kernel"),
+    *("t", "by_keyword"),
+}
+
+
+def without_repeated(cases: list[list[str]]) -> list[list[str]]:
+    return [case for case in cases if name(case) not in _REPEATED]

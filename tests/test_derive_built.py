@@ -41,12 +41,12 @@ PLACES = {
 # What .ci/run builds: numbers, tensors that broadcast, of float32 beside half types; a switch and
 # an optional tensor, of parts as another is; several dtypes, rows, and sums over columns; both of
 # several dtypes, float8 among them; values for rows, and one number; labels, with sums over
-# columns.
+# columns; rows of float32 beside half types, and gradients of a result.
 FEW = ["moving_average", "biased_gate", "kept_scores", "kept_codes", "norm_and_codes"]
-FEW += ["scaled_rms_norm", "adjusted_loss"]
+FEW += ["scaled_rms_norm", "adjusted_loss", "norm_and_total"]
 # What takes longest and sees a formula's values no better, of those that differ most.
 COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
-THOROUGH = ["biased_gate", "kept_codes"]
+THOROUGH = ["kept_codes"]
 # One of each kind at least.
 SHARE = [
     *(
