@@ -37,7 +37,7 @@ TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 NOT_RUN_BY_A_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What the functions of an ops.py use by these names.
 TAKEN = {"torch", "checks", "registration", "ctx", "self", "keyword_only_inputs"}
-TAKEN |= {"stand_in", "to_sum", "sum_dtype"}
+TAKEN |= {"stand_in", "to_sum", "sum_dtype", "same_shape"}
 # The results without names, and their gradients.
 RESULT = re.compile(rf"(?:{GRADIENT}|{OUTPUT})\d*")
 
