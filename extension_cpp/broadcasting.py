@@ -9,7 +9,10 @@ from extension_cpp.layout import is_one, same_shape
 
 
 def to_sum(
-    grad_output: Tensor, shape: Sequence[int], dtype: torch.dtype | None = None
+    grad_output: Tensor,
+    shape: Sequence[int],
+    dtype: torch.dtype | None = None,
+    unless: Sequence[int] | None = None,
 ) -> Tensor | None:
     """What a backward operator takes that sums `grad_output` to a shape, and to which.
 
@@ -17,11 +20,14 @@ def to_sum(
         grad_output: the gradient of the output.
         shape: of an input, which broadcasts to that of `grad_output`.
         dtype: of the input, where it is another.
+        unless: the shape of an input with the same gradient, which serves both where they have one
+            shape. Without it, that of `grad_output`, whose sum it is.
 
     Returns:
         A tensor of the shape, without memory of its own; None where nothing is to be summed.
     """
-    return None if same_shape(shape, grad_output.shape) else stand_in(grad_output, shape, dtype)
+    unless = grad_output.shape if unless is None else unless
+    return None if same_shape(shape, unless) else stand_in(grad_output, shape, dtype)
 
 
 def reduced_to(tensor: Tensor, shape: Sequence[int]) -> Tensor:

@@ -808,6 +808,10 @@ def residual_relu(x: Tensor, y: Tensor, shift: float = 0.1) -> Tensor:
     return F.relu(x + y + shift)
 
 
+def shared_by_switch(x: Tensor, y: Tensor, w: Tensor, flag: bool = True) -> Tensor:
+    return (x + y) * 2 + w if flag else w + (x + y).detach()
+
+
 def silu_of_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     total = x + y
     return F.silu(total), total

@@ -206,6 +206,19 @@ def layer_norm_of_sum(
     return F.layer_norm(h, h.shape[-1:], weight, bias, eps=0.1), h
 
 
+def norm_with_two_shifts(
+    x: Tensor,
+    a: Annotated[Tensor | None, "n"] = None,
+    b: Annotated[Tensor | None, "n"] = None,
+) -> Tensor:
+    y = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 0.1)
+    if a is not None:
+        y = y + a
+    if b is not None:
+        y = y + b
+    return y
+
+
 def softmax_of_sum(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     h = x + y
     return torch.softmax(h, -1), h

@@ -81,6 +81,11 @@ def norm_and_total(x: Tensor, residual: Wide, eps: float = 0.1) -> tuple[Tensor,
     return (total - mean) * torch.rsqrt(variance + eps), total
 
 
+def norms_of_wide(x: Tensor, state: Wide) -> tuple[Tensor, Tensor]:
+    normed = F.layer_norm(state, state.shape[-1:], eps=0.1)
+    return normed + 2 * x, normed * 3
+
+
 def tempered(
     x: Tensor,
     temperature: Annotated[Tensor, torch.float32, "*rows 1"],

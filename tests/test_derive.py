@@ -2030,8 +2030,9 @@ REFUSED = {
         "value that is always the same in the function, a choice of two as a bool, and each number",
     ),
     "no result": (
-        "def f(x: Tensor) -> None:\n    x.relu_()",
-        "the function returns nothing; return the new values; an operator that writes in place is",
+        "def f(x: Tensor):\n    x.relu()",
+        "the definition returns NoneType; what is derived returns a tensor or a tuple of tensors; "
+        "return the new values, or annotate it with -> None",
     ),
     "written to": (
         "def f(x: Tensor):\n    x.relu_()",
@@ -3255,8 +3256,8 @@ spec = OpSpec(name="soft", reference=soft)
     ("kind", "source", "message"),
     [
         ("multi_output", GRAM, "what the template returns besides its result no definition says"),
-        ("inplace", GRAM, "no definition says what is written to; start from the schema"),
-        ("inplace_kernel", GRAM, "no definition says what is written to; start from the schema"),
+        ("inplace", GRAM, "the function writes to no argument; start from the schema"),
+        ("inplace_kernel", GRAM, "the function writes to no argument; start from the schema"),
         (
             "kernel",
             "def gram(x: Tensor) -> tuple[Tensor, Tensor]:\n    return x, x",

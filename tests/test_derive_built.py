@@ -28,6 +28,7 @@ LISTS = [
     Path(__file__).with_name(f"{name}.py")
     for name in (
         "derived_functions",
+        "derived_in_place_functions",
         "derived_packed_functions",
         "derived_row_functions",
         "derived_wide_functions",
@@ -100,6 +101,9 @@ SHARE = [
     *("residual_in_float32", "softmax_left_in_float32", "tempered", "state_first"),
     "norm_and_total",
     # Whose gradients are made of a result, or are those of several tensors.
+    *("shared_by_switch", "norm_with_two_shifts", "norms_of_wide"),
+    # Of those that write to their arguments.
+    *("ema_", "sgd_step", "adamw_step", "accumulate_"),
     *("silu_of_sum", "residual_relu", "residual_step", "layer_norm_of_sum", "hard_choice"),
 ]
 VALUES = f"(forward or backward or double_backward) and {FLOAT32} or gradcheck or signature"

@@ -9,7 +9,9 @@ In the order in which a definition goes through them; each imports of those abov
     work.py            how many instructions a formula takes
     vocabulary.py      functions of torch as expressions
     rows_vocabulary.py those over the last dimension
+    rounding.py        what rounding an operand makes of an expression
     saved.py           what the backward keeps of the forward
+    in_place.py        a function that writes to its arguments
     definition.py      the function: its file, its signature, its source
     trace.py           what it computes, as an expression
     packed.py          the same of tensors that hold several

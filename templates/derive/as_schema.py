@@ -36,9 +36,14 @@ def with_template(definition: Definition, kind: str, options: Options) -> dict[s
         NotDerived: the template is one of results that no definition has, or of none.
         Refusal: the template does not take the schema.
     """
+    if definition.written:
+        raise NotDerived(
+            f"--from with --template {kind}: the function writes to its arguments; leave it out, "
+            f'or start from the schema, "{definition.head} -> ()"'
+        )
     if KINDS[kind].schema.mutates:
         raise NotDerived(
-            f"--from with --template {kind}: no definition says what is written to; start from the "
+            f"--from with --template {kind}: the function writes to no argument; start from the "
             "schema, Tensor(a!)"
         )
     if definition.said_shapes and options.shapes is None:

@@ -10,6 +10,7 @@ from .cpp_file import cpp_file
 from .definition import COLUMNS, ELEMENTS, ROWS, SINGLE, Definition
 from .derived import derive
 from .ops_file import listed, ops_file
+from .packed import Packs
 from .packed_plan import PackedPlan
 from .packed_words import said_of_shapes
 from .parts import InParts, taken_apart
@@ -44,7 +45,15 @@ def assemble(definition: Definition) -> Assembled:
 
 def planned(definition: Definition) -> Plan:
     """What is to be printed, once it agrees with the definition."""
-    return taken_apart(definition, planned_as_it_is)
+    if not definition.written:
+        return taken_apart(definition, planned_as_it_is)
+    try:
+        return planned_as_it_is(definition)
+    except Packs:
+        raise NotDerived(
+            f"{definition.place}: it writes to its arguments, and takes parts of tensors; pass the "
+            "parts, which are views, as tensors of their own"
+        ) from None
 
 
 def planned_as_it_is(definition: Definition) -> Plan:
@@ -99,7 +108,7 @@ def dtypes_in_words(plan: Plan) -> str:
         for k, result in enumerate(plan.results)
         if result.is_wide
     ]
-    if not results:
+    if not results or plan.written:
         return ""
     is_said = f"{' and '.join(results)} {'are' if results[1:] else 'is'} float32 of half types"
     return f"{is_said}, as the definition has it; .to({plan.main}.dtype) would round."

@@ -75,7 +75,34 @@ def given(variant: Variant, tensors: Sequence[str]) -> dict[str, str]:
     return {name: variant.stored(name) for name in tensors}
 
 
+def host_in_place(plan: Plan) -> str:
+    """The host function of an operator that writes to its arguments."""
+    parameters = ", ".join(
+        f"{'Tensor&' if a.name in plan.written else a.info.cpp} {plan.in_cpp[a.name]}"
+        for a in plan.arguments
+    )
+    names = [plan.in_cpp[name] for name in plan.written]
+    made, target = [], names[0]
+    if len(names) > 1:
+        made, target = [f"std::array<Tensor, {len(names)}> {OUTPUT}{{{', '.join(names)}}};"], OUTPUT
+    *conditional, last = plan.variants
+    lines = [
+        f"void {plan.host}({parameters}) {{",
+        f"{plan.own.constant}.check({', '.join(plan.in_cpp[name] for name in plan.tensors)});",
+        *made,
+        *(
+            f"if ({are_given(plan, variant)}) {{ {into_output(plan, variant, target)} return; }}"
+            for variant in conditional
+        ),
+        into_output(plan, last, target),
+        "}",
+    ]
+    return "\n".join(lines)
+
+
 def forward_host(plan: Plan) -> str:
+    if plan.written:
+        return host_in_place(plan)
     parameters = ", ".join(f"{a.info.cpp} {plan.in_cpp[a.name]}" for a in plan.arguments)
     head = f"{returned('cpp', len(plan.results))} {plan.host}({parameters}) {{"
     if len(plan.variants) == 1:
@@ -112,12 +139,12 @@ def are_given(plan: Plan, variant: Variant) -> str:
     return " && ".join(f"{plan.in_cpp[name]}.has_value()" for name in given)
 
 
-def into_output(plan: Plan, variant: Variant) -> str:
+def into_output(plan: Plan, variant: Variant, target: str = OUTPUT) -> str:
     tensors = [
         f"{'*' if name in plan.optional else ''}{plan.in_cpp[name]}" for name in variant.tensors
     ]
     of = formula(plan, variant, variant.forward)
-    arguments = ", ".join([OUTPUT, *tensors, *of.arguments])
+    arguments = ", ".join([target, *tensors, *of.arguments])
     return " ".join([*of.statements, f"elementwise_into<{plan.struct(variant)}>({arguments});"])
 
 

@@ -26,18 +26,18 @@ from schema import Schema, parse
 from torch import Tensor
 
 from .graph import GRADIENT, INTEGERS, OTHER_DTYPES, WIDE
-from .refusal import NotDerived, taken
+from .in_place import returning, written_by
+from .refusal import NotDerived, in_a_line, taken
 from .saved import OUTPUT
 
 IN_PLACE = (
-    "return the new values; an operator that writes in place is made of a schema, "
-    '"name(Tensor(a!) x) -> ()"'
+    "return the new values, or annotate it with -> None, as one that writes them to its arguments"
 )
 TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 NOT_RUN_BY_A_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What the functions of an ops.py use by these names.
 TAKEN = {"torch", "checks", "registration", "ctx", "self", "keyword_only_inputs"}
-TAKEN |= {"stand_in", "to_sum", "sum_dtype", "same_shape"}
+TAKEN |= {"stand_in", "to_sum", "sum_dtype"}
 # The results without names, and their gradients.
 RESULT = re.compile(rf"(?:{GRADIENT}|{OUTPUT})\d*")
 
@@ -62,6 +62,8 @@ class Definition:
         result_dtypes: the same of the results, "" where it says none.
         said_shapes: of some tensors, by the annotation.
         shapes: of the tensors, as --shapes says them; None where it says nothing.
+        written: the tensors that it writes to, where it does. `function` and `carried` return what
+            it would write then, and write to none.
     """
 
     place: str
@@ -75,6 +77,7 @@ class Definition:
     result_dtypes: Sequence[str]
     said_shapes: Mapping[str, str]
     shapes: str | None = None
+    written: Sequence[str] = ()
     has_parts: ClassVar[bool] = False  # that parts.py takes apart
 
     @property
@@ -84,6 +87,14 @@ class Definition:
     def named(self, *types: str) -> list[str]:
         """The arguments that are of one of these types."""
         return [a.name for a in self.schema.arguments if a.type in types]
+
+    @property
+    def head(self) -> str:
+        """The operator's schema, but for what it returns."""
+        head = self.schema.text.rpartition("->")[0].rstrip()
+        for k, name in enumerate(self.written):
+            head = re.sub(rf"\bTensor {name}\b", f"Tensor({chr(ord('a') + k)}!) {name}", head)
+        return head
 
     def tensors(self, given: Container[str]) -> tuple[list[str], list[str]]:
         """Those that are there, and those that are not, of the optional ones."""
@@ -199,8 +210,15 @@ def read(place: str, shapes: str | None = None) -> Definition:
     source = source_of(function, file)
     copy = carried(source, name, file)
     said = shapes_of(function, [a.name for a in schema.tensors])
+    written: list[str] = []
+    if typing.get_type_hints(function).get("return") is type(None):
+        written = written_by(copy, schema, found, place)
+        schema = parse(schema_text(function, place, len(written)))
+        function, copy = (returning(f, written) for f in (function, copy))
+        result_dtypes = [found.get(name, "") for name in written]
     return Definition(
-        *(place, file, function, schema, source, copy, dtypes, wide, result_dtypes, said), shapes
+        *(place, file, function, schema, source, copy, dtypes, wide, result_dtypes, said),
+        *(shapes, written),
     )
 
 
@@ -222,10 +240,6 @@ def run(file: Path) -> types.ModuleType:
     finally:
         sys.path.remove(str(file.parent))
     return module
-
-
-def in_a_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def check_function(function: Any, place: str) -> None:
@@ -261,8 +275,8 @@ def check_function(function: Any, place: str) -> None:
         )
 
 
-def schema_text(function: Callable[..., Any], place: str) -> str:
-    """The schema that a function's signature says."""
+def schema_text(function: Callable[..., Any], place: str, written: int = 1) -> str:
+    """The schema that a function's signature says; of one that returns nothing so many results."""
     name = function.__name__
     try:
         hints = typing.get_type_hints(function)
@@ -280,7 +294,8 @@ def schema_text(function: Callable[..., Any], place: str) -> str:
         if parameter.kind == parameter.KEYWORD_ONLY and "*" not in arguments:
             arguments.append("*")
         arguments.append(argument_text(parameter, hints, place))
-    return f"{name}({', '.join(arguments)}) -> {result_text(hints.get('return', Tensor), place)}"
+    result = result_text(hints.get("return", Tensor), place, written)
+    return f"{name}({', '.join(arguments)}) -> {result}"
 
 
 # Of torch's own names for tensors of a dtype: torch.BoolTensor and the like.
@@ -354,11 +369,11 @@ def shapes_of(function: Callable[..., Any], tensors: Sequence[str]) -> dict[str,
     return found
 
 
-def result_text(hint: Any, place: str) -> str:
+def result_text(hint: Any, place: str, written: int) -> str:
+    if hint is type(None):
+        hint = tuple[(Tensor,) * written] if written > 1 else Tensor  # type: ignore[misc]
     if is_tensor(hint):
         return "Tensor"
-    if hint is type(None):
-        raise NotDerived(f"--from {place}: the function returns nothing; {IN_PLACE}")
     results = typing.get_args(hint)
     if typing.get_origin(hint) is not tuple or len(results) < 2 or not all(map(is_tensor, results)):
         raise NotDerived(

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
-from .definition import COLUMNS, IN_PLACE, RESULT, SINGLE, Definition, in_a_line
+from .definition import COLUMNS, IN_PLACE, RESULT, SINGLE, Definition
 from .differentiate import gradients
 from .graph import ELEMENT, FLOAT8, ROW, WIDE, Node, add, is_const, make, plus
 from .operations import UNDERIVED
 from .packed import PartsRecorder, check_counts
-from .refusal import NotDerived, line_of, line_of_error, taken
+from .refusal import NotDerived, in_a_line, line_of, line_of_error, taken
 from .rows_operations import as_found, with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
@@ -59,6 +59,11 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     given, _ = cases_of(definition)
     is_row_wise = is_of_rows(definition, given, switches)
     shapes = other_shapes(definition, is_row_wise)
+    if is_row_wise and definition.written:
+        raise NotDerived(
+            f"{definition.place}: it looks at whole rows, and writes to "
+            f"{' and '.join(map(repr, definition.written))}; return the new values"
+        )
     for name in optional if is_row_wise else ():
         if shapes.get(name) != COLUMNS:
             raise no_parameter(definition, name)
@@ -72,7 +77,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
         check_rows(definition, variants)
         keep_statistics(definition, variants[0])
         variants = filled(definition, variants, switches)
-    used = set().union(*(v.uses(v.forward) for v in variants))
+    used = {*definition.written}.union(*(v.uses(v.forward) for v in variants))
     for name in definition.unused(used):
         raise NotDerived(
             f"{definition.place}: the result does not depend on the argument '{name}'; leave it out"
@@ -190,7 +195,12 @@ def derive_variant(
     if called_as is not None:
         pairs = zip(results, called_as, strict=True)
         results = [dataclasses.replace(own, name=other.name) for own, other in pairs]
-    floating = [k for k, result in enumerate(results) if not result.dtype]
+    if definition.written:
+        results = [
+            dataclasses.replace(result, name=name, is_written=True)
+            for result, name in zip(results, definition.written, strict=True)
+        ]
+    floating = [k for k, result in enumerate(results) if result.is_differentiable]
     given_gradients = [results[k].leaf for k in floating]
     dtypes = {n: dtype for n, dtype in definition.dtypes.items() if n in tensors}
     arguments = [argument_of(n, shapes.get(n, ""), dtypes.get(n, "")) for n in tensors]
@@ -218,7 +228,7 @@ def derive_variant(
         dtypes=dtypes,
         wide=[name for name in definition.wide if name in tensors],
     )
-    if not isinstance(forward, Branch) and len(forward) == 1:
+    if not isinstance(forward, Branch) and len(forward) == 1 and floating:
         assert not isinstance(found, Branch)
         if (gradients_on_output := on_output(forward[0], found)) is not None:
             variant.gradients, variant.kept = gradients_on_output, {OUTPUT: 0}

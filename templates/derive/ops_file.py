@@ -10,7 +10,7 @@ from schema import Argument
 
 from . import packed_file, packed_words, python_text
 from .body import Body, Branch
-from .graph import is_const
+from .graph import WIDE, is_const
 from .packed_plan import PackedBackward, PackedPlan
 from .plan import Backward, Plan
 from .refusal import taken
@@ -42,8 +42,6 @@ def ops_file(plan: Plan) -> str:
         imports.append("from extension_cpp.batching import with_columns")
     if helpers := [name for name in ("stand_in", "to_sum") if f"{name}(" in text]:
         imports.append(f"from extension_cpp.broadcasting import {', '.join(helpers)}")
-    if "same_shape(" in text:
-        imports.append("from extension_cpp.layout import same_shape")
     if "sum_dtype(" in text:
         imports.append("from extension_cpp.shapes import sum_dtype")
     (first, *_) = plan.summary.splitlines()
@@ -84,6 +82,8 @@ def public(plan: Plan) -> str:
     arguments = ", ".join(f"{a.name}={a.name}" if a.kwarg_only else a.name for a in plan.arguments)
     count = len(plan.results)
     result = "Tensor" if count == 1 else f"tuple[{', '.join(['Tensor'] * count)}]"
+    result = "None" if plan.written else result
+    call = f"_ops.{plan.name}({arguments}){results_of(plan)}"
     lines = [
         f"def {plan.name}({', '.join(parameters)}) -> {result}:",
         *textwrap.indent(python_text.docstring(docstring(plan) + "\n"), "    ").splitlines(),
@@ -91,7 +91,7 @@ def public(plan: Plan) -> str:
             f'    checks.check_number("{plan.name}", "{name}", {name})'
             for name in plan.differentiated_numbers
         ),
-        f"    return _ops.{plan.name}({arguments}){results_of(plan)}",
+        f"    {'' if plan.written else 'return '}{call}",
         "",
     ]
     return "\n".join(lines)
@@ -108,17 +108,28 @@ def docstring(plan: Plan) -> str:
     several = len(plan.tensors) > 1
     arguments = [wrapped(f"{a.name}: {description(plan, a)}", "    ") for a in plan.arguments]
     raised = "a dtype, device or shape other than the above." if several else "another dtype."
+    if plan.written:
+        raised = f"{raised[:-1]}, or memory that is shared with another argument in part."
     lines = [
         *(plan.summary, "", "Half types are computed in float32 and rounded once.", ""),
         *([*said_of_statistics(plan), ""] if plan.statistics else []),
         *("Args:", *arguments, ""),
-        *("Returns:", wrapped(returned_tensors(plan)), ""),
-        *("Raises:", f"    RuntimeError: {raised}"),
+        *(SAID_OF_WRITES if plan.written else ["Returns:", wrapped(returned_tensors(plan)), ""]),
+        *("Raises:", wrapped(f"RuntimeError: {raised}", "    ")),
     ]
     if numbers := plan.differentiated_numbers:
         named = " or ".join(f"`{name}`" for name in numbers)
         lines.append(wrapped(f"TypeError: a tensor for {named} whose derivative would be lost."))
     return "\n".join(lines)
+
+
+SAID_OF_WRITES = (
+    "Not differentiable: a derivative through what it wrote raises an error.",
+    "",
+    "Under `torch.compile` and `torch.export`, which see no memory, arguments may share it in",
+    "part: these compute on copies where a write could reach another tensor.",
+    "",
+)
 
 
 def said_of_statistics(plan: Plan) -> list[str]:
@@ -157,7 +168,7 @@ def returned_tensors(plan: Plan) -> str:
         text += "in float32 (float64 for float64)."
     first = plan.variants[0]
     summed = [*first.columns, *first.single]
-    if columns := [name for name in summed if name in first.computed]:
+    if columns := [name for name in summed if name in {*first.computed, *first.shared}]:
         named = " and ".join(f"`{name}`" for name in columns)
         text += f" The gradient{'s' if len(columns) > 1 else ''} of {named} "
         text += "are deterministic sums" if len(columns) > 1 else "is a deterministic sum"
@@ -277,6 +288,8 @@ def description(plan: Plan, a: Argument) -> str:
             "int": "an integer; not differentiable.",
             "bool": "a switch.",
         }[a.type]
+    if a.name in plan.written:
+        text = f"{text.rstrip('.')}; written to: no two of its elements may share memory."
     own = plan.described.get(a.name)
     return f"{own.rstrip('.')}; {text}" if own else text
 
@@ -391,7 +404,7 @@ def materialised(plan: Plan, gradients: Sequence[str]) -> list[str]:
     for result, name in pairs if len(gradients) > 1 else []:
         shape = f"{like}.shape[:-1]" if result.is_squeezed else f"(*{like}.shape[:-1], 1)"
         dtype = f", dtype=sum_dtype({like}.dtype)" if result.is_wide else ""
-        if plan.keeps_dtype:
+        if plan.variants[0].stored(like) == WIDE:
             dtype = "" if result.is_wide else ", dtype=ctx.dtype"
         zeros = f"torch.zeros_like({like}{dtype})"
         if result.of_row:
@@ -416,7 +429,8 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     function = f"_ops.{operator.name}"
     given = [*operator.given, *(context(plan, a.name) for a in operator.numbers)]
     call = f"{function}({', '.join(given)})"
-    conditions = {name: given_where(plan, variant, name) for name in variant.computed}
+    own = [*variant.computed, *variant.shared]
+    conditions = {name: given_where(plan, variant, name) for name in own}
     shaped = [of_shape(plan, operator, name) for name in operator.unread]
     if name := variant.says_dtype:
         like = operator.like
@@ -428,19 +442,19 @@ def returned(plan: Plan, variant: Variant) -> list[str]:
     ):
         nones = "".join(", None" for _ in names[len(operator.results) :])
         return [*shaped, f"return {call}{nones}"]
-    others = [*plan.tensors, *(str(result.gradient) for result in plan.results)]
+    others = [*plan.tensors, *plan.kept, *(str(result.gradient) for result in plan.results)]
     gradients = all_free({name: f"grad_{name}" for name in operator.results}, others)
     of_rows = {name: summed_over_rows(operator, name, g) for name, g in gradients.items()}
+    results |= {name: of_rows[other] for name, other in variant.shared.items()}
     for name, gradient in of_rows.items():
-        if name in variant.shared:
-            results[name] = results[variant.shared[name]]
-        if name in results:
-            results[name] = f"{results[name]} if {name} is None else {gradient}"
-        else:
-            condition = conditions[name]
-            results[name] = f"{gradient} if {condition} else None" if condition else gradient
-    for name, other in variant.shared.items():
-        results.setdefault(name, results[other])
+        if operator.may_lack(name):
+            gradient = f"{results[name]} if {name} is None else {gradient}"
+        results[name] = gradient
+    for name, condition in conditions.items():
+        if condition:
+            gradient = results[name]
+            gradient = f"({gradient})" if " if " in gradient else gradient
+            results[name] = f"{gradient} if {condition} else None"
     is_tuple = len(gradients) > 1
     targets = unpacked([*gradients.values()]) if is_tuple else gradients[operator.results[0]]
     values = [results.get(name, "None") for name in names]
@@ -470,14 +484,13 @@ def needs_shapes(plan: Plan) -> bool:
 
 def of_shape(plan: Plan, operator: Backward, name: str) -> str:
     """The line that makes what the backward operator takes for a tensor's shape."""
-    function = "to_sum" if name in operator.variant.passed_on else "stand_in"
     k = plan.tensors.index(name)
     dtype = f", ctx.dtypes[{k}]" if plan.has_wide else ""
-    made = f"{function}({operator.gradients[0]}, ctx.shapes[{k}]{dtype})"
+    unless = ""
     if (other := operator.variant.shared.get(name)) is not None:
-        j = plan.tensors.index(other)
-        made = f"None if same_shape(ctx.shapes[{k}], ctx.shapes[{j}]) else {made}"
-    return f"{name} = {made}"
+        unless = f", unless=ctx.shapes[{plan.tensors.index(other)}]"
+    function = "to_sum" if operator.may_lack(name) else "stand_in"
+    return f"{name} = {function}({operator.gradients[0]}, ctx.shapes[{k}]{dtype}{unless})"
 
 
 def given_where(plan: Plan, variant: Variant, name: str) -> str:
@@ -603,6 +616,8 @@ def registrations(plan: Plan) -> str:
         if plan.has_columns(name)
     }
     plain = [name for name in names if name not in columns]
+    if plan.written:
+        return "\n".join(register(what, plan.name) for what in ("fake", "mutation", "vmap"))
     lines = [
         register("fake", *names),
         register("autograd", plan.name, rest=", _backward, setup_context=_setup_context")

@@ -227,6 +227,7 @@ class Plan:
         main: the first of the others.
         has_wide: whether tensors or results are float32 beside half types.
         differentiable: which of the results may have gradients.
+        written: the tensors that the results are written to, where they are.
         results: what there is to say of them besides their formulas.
         statistics: the names of those that are returned besides.
         kept: those of several results that the backward is given, by what they are called there.
@@ -261,7 +262,8 @@ class Plan:
         self.tensors, self.results = variants[0].tensors, variants[0].results
         self.dtypes, self.main = variants[0].dtypes, variants[0].main
         self.has_wide = bool(variants[0].wide) or any(r.is_wide for r in self.results)
-        self.differentiable = [result for result in self.results if not result.dtype]
+        self.differentiable = [result for result in self.results if result.is_differentiable]
+        self.written = definition.written
         self.statistics = [*variants[0].statistics]
         self.kept = {n: k for v in variants for n, k in v.kept.items() if len(self.results) > 1}
         self.returns = len(self.results) + len(self.statistics)
@@ -271,9 +273,8 @@ class Plan:
         self.taken = {"m", "A", "T"}.union(*map(declared, headers))
         self.is_of_rows = variants[0].is_of_rows
         self.backwards = [self.new_backward(v) for v in self.variants if v.computed]
-        (head, _, _) = definition.schema.text.rpartition("->")
-        schema = f"{head}-> {returned('schema', self.returns)}"
-        self.own = Declared(self.name, schema, self.line)
+        result = "()" if self.written else returned("schema", self.returns)
+        self.own = Declared(self.name, f"{definition.head} -> {result}", self.line)
         names = [a.name for a in self.arguments]
         own = [OUTPUT, *self.members, *(str(result.gradient) for result in self.results)]
         own += self.statistic_members
@@ -316,6 +317,8 @@ class Plan:
             given = [shape_in_rows(first, name) for name in self.tensors]
             results = [of_dtype(result.shape, result.stored) for result in self.results]
             results += [STATISTIC] * len(self.statistics)
+        if self.written:
+            return f"{', '.join(given)} ->"
         return f"{', '.join(given)} -> {', '.join(results)}"
 
     def has_columns(self, name: str) -> bool:
@@ -337,7 +340,7 @@ class Plan:
         """The policy: of several floating tensors, which a model has in two dtypes then."""
         # Beside those that are float32 all would promote, always.
         first = self.variants[0]
-        return "promote" if len(first.own) > 1 and not first.wide else ""
+        return "promote" if len(first.own) > 1 and not (first.wide or self.written) else ""
 
     def of_result(self, values: Sequence[Of], k: int) -> Sequence[Of]:
         """Of what there is for each result of a formula that of one of the operator's."""
@@ -417,15 +420,19 @@ class Plan:
 
     @property
     def like_results(self) -> str:
-        """What the results are like: a result that is kept, or else a tensor."""
-        by_dtype = sorted(self.kept, key=lambda name: self.results[self.kept[name]].is_wide)
-        return by_dtype[0] if by_dtype else self.main
+        """What the results are like: of what is kept for each element one of their dtype, one that
+        is wider, or else the first tensor.
+        """
+        first = self.variants[0]
+        others = {*first.columns, *first.rows, *first.statistics, first.says_dtype}
+        kept = [n for n in first.saved if n not in others and first.stored(n) in ("", WIDE)]
+        kept.sort(key=lambda name: first.stored(name) == WIDE)
+        return kept[0] if kept else self.main
 
     @property
     def keeps_dtype(self) -> bool:
         """Whether the backward needs the operator's dtype, which nothing has that it is given."""
-        k = self.kept.get(self.like_results)
-        is_wide = k is not None and self.results[k].is_wide
+        is_wide = self.variants[0].stored(self.like_results) == WIDE
         return (self.makes_zeros and is_wide) or any(b.variant.says_dtype for b in self.backwards)
 
     @property

@@ -53,3 +53,7 @@ def line_of_error(error: BaseException, file: str) -> str:
 
 def line_of(file: str, line: int) -> str:
     return f"{file}:{line}: '{linecache.getline(file, line).strip()}': "
+
+
+def in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -29,10 +29,13 @@ def keep_results_of(variant: Variant) -> bool:
     in_kernel = variant.with_statistics or found
     if isinstance(forward, Branch) or isinstance(found, Branch) or isinstance(in_kernel, Branch):
         return False
+    # Nor as what gradients are called.
     named = {
-        result.name if is_for_arguments(result.name) else f"{OUTPUT}{k}": k
+        result.name
+        if is_for_arguments(result.name) and not result.name.startswith("grad_")
+        else f"{OUTPUT}{k}": k
         for k, result in enumerate(variant.results)
-        if len(variant.results) > 1 and not (result.dtype or result.of_row)
+        if len(variant.results) > 1 and result.is_differentiable and not result.of_row
     }
     both = on_results(
         {name: forward[k] for name, k in named.items()},

@@ -5,18 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from .graph import FLOAT8, GRADIENT, INTEGERS, Node, const, in_order, inputs_of, make, replaced
+from .rounding import are_steady
 
 OUTPUT = "output"
 
 # What results are made by that the backward may be given instead of what they are made of.
 SUMS = ("add", "sub")
-# What makes no more of how its operand was rounded than that was. An exponential of 100 does.
-STEADY = frozenset(
-    [
-        *("abs", "add", "col_sum", "detach", "div", "erf", "expand", "mean", "mul", "neg", "pow"),
-        *("reciprocal", "row_sum", "rsqrt", "sigmoid", "sqrt", "sub", "tanh", "vector_norm"),
-    ]
-)
 
 
 def on_output(output: Node, gradients: Sequence[Node]) -> tuple[Node, ...] | None:
@@ -57,28 +51,15 @@ def on_results(
             of half types.
     """
     read = inputs_of(gradients) & {*tensors}
-    for names in (results.keys(), results.keys() & {*wide}):
+    exact = [name for name in results if name in wide]
+    # Of those that are equal one that is exact.
+    for names in ([*(n for n in results if n not in wide), *exact], exact):
         leaves = {n: make("tensor", value=n) for n in names if results[n].op in SUMS}
         found = replaced(gradients, {results[n]: leaf for n, leaf in leaves.items()})
         is_less = len(inputs_of(found) & {*tensors, *leaves}) < len(read)
-        if is_less and is_steady(found, [leaf for n, leaf in leaves.items() if n not in wide]):
+        if is_less and are_steady(found, [leaf for n, leaf in leaves.items() if n not in wide]):
             return found
     return None
-
-
-def is_steady(gradients: Sequence[Node], rounded: Collection[Node]) -> bool:
-    """Whether gradients are about as exact as what they are made of."""
-    made = {*rounded}
-    for node in in_order(gradients):
-        parts = [arg for arg in node.args if arg in made]
-        if not parts:
-            continue
-        # What is left of such, as of a number less the mean, may be nothing but rounding.
-        is_left = node.op in SUMS and len(parts) == 2 and not node.is_gradient
-        if is_left or node.op not in STEADY:
-            return False
-        made.add(node)
-    return True
 
 
 def saved_tensors(gradients: Sequence[Node], tensors: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from naming import all_free
 from . import packed_words
 from .definition import meanings
 from .graph import INTEGERS
-from .ops_file import in_torch
+from .ops_file import function, in_torch
 from .packed_plan import PackedPlan
 from .plan import Plan, shape_in_rows
 from .python_text import MODULES, called
@@ -58,16 +58,17 @@ def spec_file(plan: Plan) -> str:
         samples = f"{sample_function(plan)}\n\n"
     reference, formulas = plan.name, ""
     used = {*plan.verified.functions, *re.findall(r"\bno_grad\b", plan.definition.source)}
+    used -= {"no_grad"} if plan.written else set()  # which has no derivatives
     if found := [name for name in UNLIKE if name in used]:
         reference, given = "composed", f"{given}, counterpart={plan.name}"
         formulas = f"# Of primitive operations: {UNLIKE[found[0]]}.\n"
-        formulas += f"{in_torch(plan, reference, parameters(plan))}\n\n"
+        formulas += composed(plan, reference)
     if plan.statistics:
         given += ", op_reference=op_reference"
         formulas += "# What it returns besides is for the backward.\n"
         function = in_torch(plan, "op_reference", parameters(plan), has_statistics=True)
         formulas += f"{function}\n\n"
-    if plan.stops_gradients:
+    if plan.stops_gradients and plan.differentiable:
         given += ", stops_gradients=True"
     if rounded := sorted({plan.results[k].dtype for k in plan.converted}):
         # Of float64 rounding may decide otherwise.
@@ -84,6 +85,20 @@ def spec_file(plan: Plan) -> str:
     text += f"import torch\nfrom extension_cpp.testing import {imported}\n"
     text += f"{plan.definition.source}\n\n{formulas}{samples}{last}"
     return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
+
+
+def composed(plan: Plan, name: str) -> str:
+    """The reference made of the formula."""
+    if not plan.written:
+        return f"{in_torch(plan, name, parameters(plan))}\n\n"
+    arguments = ", ".join(f"{a.name}={a.name}" if a.kwarg_only else a.name for a in plan.arguments)
+    values = f"new_values({arguments})"
+    values = values if len(plan.written) > 1 else f"[{values}]"
+    lines = [f"tensors = [{', '.join(plan.written)}]"]
+    lines.append(f"for tensor, value in zip(tensors, {values}, strict=True):")
+    lines.append("    tensor.copy_(value)")
+    made = function(name, parameters(plan), lines)
+    return f"{in_torch(plan, 'new_values', parameters(plan))}\n\n{made}\n\n"
 
 
 def check_names(plan: Plan, source: str) -> None:

@@ -565,7 +565,9 @@ class Recorder(TorchFunctionMode):
             return detached(args[0])
         args, kwargs = in_order_of_torch(in_place(name)[0], args, kwargs)
         result = self.called(function, name, args, kwargs)
-        return result if torch.is_grad_enabled() else detached(result)
+        # What it writes to is what the next call writes to, too.
+        is_written = in_place(name)[1] and result is args[0]
+        return result if torch.is_grad_enabled() or is_written else detached(result)
 
     def called(self, function: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         given = (*args, *kwargs.values())
@@ -759,8 +761,8 @@ class Recorder(TorchFunctionMode):
         if not tensor.is_own:
             raise refuse(
                 "this writes to an argument",
-                instead="give the result a name of its own and return it; what writes in place "
-                "starts from a schema, Tensor(a!)",
+                instead="give the result a name of its own and return it; what writes to its "
+                "arguments returns nothing, and says so, -> None",
             )
         return tensor
 

@@ -38,6 +38,7 @@ class Result:
         is_squeezed: whether it has no dimension for the columns then.
         dtype: its own, "bool" or of integers, where it has one. It has no gradient then.
         is_wide: whether it is float32 where the tensors are of a half type.
+        is_written: whether it goes to the tensor of its name. It has no gradient then.
     """
 
     name: str = OUTPUT
@@ -45,6 +46,11 @@ class Result:
     is_squeezed: bool = False
     dtype: str = ""
     is_wide: bool = False
+    is_written: bool = False
+
+    @property
+    def is_differentiable(self) -> bool:
+        return not (self.dtype or self.is_written)
 
     @property
     def gradient(self) -> Gradient:
@@ -186,7 +192,7 @@ class Variant:
         return {
             name: result.gradient
             for result in self.results
-            for name in ([] if result.dtype else self.whose_gradient_is(result.leaf))
+            for name in (self.whose_gradient_is(result.leaf) if result.is_differentiable else [])
             if not result.of_row or self.rows.get(name) == result.shape
             if result.is_wide == (name in self.wide)
         }

@@ -205,7 +205,7 @@ class Checked:
         self.nan_is_infinite = nan_is_infinite
         self.numbers = {**numbers, **switches}
         self.called: set[str] = set()
-        self.floating = [k for k, result in enumerate(variant.results) if not result.dtype]
+        self.floating = [k for k, r in enumerate(variant.results) if r.is_differentiable]
         self.gradients = [str(variant.results[k].gradient) for k in self.floating]
         self.names = [*variant.tensors, *self.numbers, *self.gradients]
         self.names += [*variant.statistics, *variant.kept]

@@ -406,6 +406,21 @@ def _masked_fill(x: Any, condition: Any, value: Any) -> Node:
     return where(bools(condition), of_its_dtype(value), of_its_dtype(x))
 
 
+@says("copy")
+def _copy(x: Any, source: Any, non_blocking: bool = False) -> Node:
+    return lift(source)
+
+
+@says("fill")
+def _fill(x: Any, value: Any) -> Node:
+    return lift(value)
+
+
+@says("zero")
+def _zero(x: Any) -> Node:
+    return lift(0)
+
+
 def clamped_integers(x: Node, low: Any, high: Any) -> Node:
     for op, bound in (("lt", low), ("gt", high)):
         if bound is not None:
@@ -843,14 +858,14 @@ KINDS: list[tuple[str, str, str]] = [
         "leave it out",
     ),
     (
-        "copy_ fill_ zero_ set_ requires_grad_ grad backward",
+        "set_ requires_grad_ grad backward",
         "{} changes a tensor",
         "assign the new value to a name",
     ),
     (
         "__setitem__",
         "{} writes to some elements",
-        "say it with torch.where",
+        "say it with torch.where, and x.copy_(y) for all of them",
     ),
     (
         "data detach_",

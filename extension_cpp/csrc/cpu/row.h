@@ -138,7 +138,7 @@ class Row {
   // The same of a tensor of another type.
   template <class U>
   CPU_INLINE A first(const PerElement<U>& tensor) const {
-    return cols_ > 0 ? static_cast<A>(*tensor.at(index_, offset_ - index_ * row_cols_, offset_)) : A(0);
+    return cols_ > 0 ? static_cast<A>(*tensor.at(index_, first_col_, offset_)) : A(0);
   }
 
   // The element of input k in a column of the whole row; NaN where it has no such column.
