@@ -71,8 +71,22 @@ def test_nothing_is_returned_and_nothing_differentiated():
     assert 'registration.register_mutation("extension_cpp::sgd_step")' in ops
     assert "register_autograd" not in ops
     assert "autocast" not in ops
-    assert "reference=sgd_step, samples=samples, differentiable=False)" in files["spec.py"]
+    assert "reference=sgd_step, samples=samples, differentiable=False" in files["spec.py"]
     assert "velocity.mul_(momentum).add_(grad)" in files["spec.py"]
+
+
+def test_what_is_read_and_written_counts_twice():
+    spec = written("sgd_step")["spec.py"]
+    assert "# param and velocity are read and written." in spec
+    assert "(*given, sample.args[0], sample.args[2])), 0)" in spec
+    assert "traffic=traffic)" in spec
+    spec = written("clamp_and_clear_")["spec.py"]
+    assert "(*given, sample.args[0], sample.args[1])), 0)" in spec
+
+
+def test_what_is_written_alone_counts_once(define):
+    plan = planned(define("def f(x: Tensor, y: Tensor) -> None:\n    x.copy_(y * y)"))
+    assert "traffic" not in texts(plan)["spec.py"]
 
 
 def test_a_reference_that_computes_float64_in_float32_is_composed():

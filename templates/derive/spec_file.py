@@ -76,6 +76,9 @@ def spec_file(plan: Plan) -> str:
         given += f", tolerances={{{limits}}}"
     if not plan.differentiable:
         given += ", differentiable=False"
+    if twice := [name for name in plan.written if is_read(plan, name)]:
+        imported, given = f"{imported}, Traffic", f"{given}, traffic=traffic"
+        samples += f"{traffic(plan, twice)}\n\n"
     if plan.autocast:
         given += f', autocast="{plan.autocast}"'
     last = f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
@@ -85,6 +88,21 @@ def spec_file(plan: Plan) -> str:
     text += f"import torch\nfrom extension_cpp.testing import {imported}\n"
     text += f"{plan.definition.source}\n\n{formulas}{samples}{last}"
     return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
+
+
+def is_read(plan: Plan, name: str) -> bool:
+    return any(name in variant.uses(variant.forward) for variant in plan.variants)
+
+
+def traffic(plan: Plan, twice: Sequence[str]) -> str:
+    """The function of an operator that reads what it writes to."""
+    places = [f"sample.args[{k}]" for k, a in enumerate(plan.arguments) if a.name in twice]
+    lines = [
+        "given = [t for t in sample.args if isinstance(t, torch.Tensor)]",
+        f"return Traffic(sum(t.nbytes for t in (*given, {', '.join(places)})), 0)",
+    ]
+    comment = f"# {' and '.join(twice)} {'are' if twice[1:] else 'is'} read and written."
+    return f"{comment}\n{function('traffic', ['sample'], lines)}"
 
 
 def composed(plan: Plan, name: str) -> str:
