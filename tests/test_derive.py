@@ -2201,7 +2201,7 @@ REFUSED = {
             "z = y.detach()\n    y += 1",
             "y = y.sum(-1, keepdim=True)\n    z = y.squeeze(-1)\n    y *= x.amax(-1, keepdim=True)\n"
             "    y = y.squeeze(-1)",
-            "z = x\n    with torch.no_grad():\n        y += 1",
+            "z = x\n    with torch.no_grad():\n        y *= 2",
         )
     },
     "writes elements to rows": (
