@@ -117,6 +117,14 @@ def test_what_is_written_is_computed(body, formula, define):
     assert formula in text
 
 
+def test_every_choice_is_asked(define):
+    lines = "x.add_(y)\n    if a and not b:\n        y.zero_()"
+    plan = planned(
+        define(f"def f(x: Tensor, y: Tensor, a: bool = True, b: bool = True) -> None:\n    {lines}")
+    )
+    assert plan.written == ["x", "y"]
+
+
 def test_writes_to_both(define):
     plan = planned(define("def f(x: Tensor, y: Tensor) -> None:\n    y.add_(x)\n    x.mul_(y)"))
     assert plan.own.schema == "f(Tensor(a!) x, Tensor(b!) y) -> ()"
@@ -132,6 +140,25 @@ def test_writes_to_both(define):
             "def f(x: Tensor) -> None:\n    x + 1",
             "the function returns nothing, and writes to no argument; return the new values, or "
             "write them, as x.copy_(y) does",
+        ),
+        (
+            "def f(x: Tensor, y: Tensor) -> None:\n    x.add_(y)\n    return x * y",
+            "its annotation says that it returns nothing, and it returns Tensor; return nothing",
+        ),
+        # Beside float32 what is the tensor itself there, and a copy in half types.
+        (
+            "def f(x: Tensor, m: Annotated[Tensor, torch.float32]) -> None:\n"
+            "    old = m.to(x.dtype)\n    m.add_(x)\n    x.copy_(old)",
+            "in bfloat16 it writes something else than in float32; what x.to(y.dtype) makes there",
+        ),
+        (
+            "def f(x: Tensor, g: Tensor, m: Annotated[Tensor, torch.float32]) -> None:\n"
+            "    g = g.to(m.dtype)\n    g.add_(x)\n    m.lerp_(g, 0.1)\n    x.sub_(m)",
+            "in bfloat16 it writes something else than in float32",
+        ),
+        (
+            'def f(x: Tensor, a: Annotated[Tensor, "()"]) -> None:\n    x.mul_(a)',
+            "what writes to its arguments takes tensors of one shape; make a number, a float",
         ),
         (
             "def f(x: Tensor, y: Tensor | None = None) -> None:\n    y.mul_(x)",

@@ -139,6 +139,11 @@ def other_shapes(definition: Definition, is_row_wise: bool) -> dict[str, str]:
         if "columns" in (a.name for a in definition.schema.arguments):
             raise taken("the argument's name 'columns'")
         return shapes
+    if definition.written and (definition.shapes is not None or definition.said_shapes):
+        raise NotDerived(
+            f"{definition.place}: what writes to its arguments takes tensors of one shape; make a "
+            "number, a float, of one that is a single one"
+        )
     is_said = "--shapes" if definition.shapes is not None else "a shape in an annotation"
     if definition.shapes is not None or definition.said_shapes:
         raise NotDerived(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from .refusal import NotDerived, in_a_line
 
 # Values of the arguments for which it is asked what a function writes to.
 NUMBERS = {"float": 0.5, "int": 1}
+MOST_CALLS = 64
 
 
 def written_by(
@@ -28,19 +30,34 @@ def written_by(
         place: what it is called in a refusal.
 
     Raises:
-        NotDerived: it writes to none, or to one that an operator does not write to here.
+        NotDerived: it writes to none, or to one that an operator does not write to here; or in half
+            types it writes something else.
     """
     found: set[str] = set()
-    for is_on in (False, True):
-        arguments = {a.name: value_of(a, is_on, dtypes.get(a.name, "")) for a in schema.arguments}
-        before = {a.name: arguments[a.name]._version for a in schema.tensors}
+    choices = [a.name for a in schema.arguments if a.type in ("bool", "Tensor?")]
+    for values in itertools.islice(
+        itertools.product((True, False), repeat=len(choices)), MOST_CALLS
+    ):
+        chosen = dict(zip(choices, values, strict=True))
+        arguments = {a.name: value_of(a, chosen, dtypes.get(a.name, "")) for a in schema.arguments}
+        tensors = {n: t for n, t in arguments.items() if isinstance(t, torch.Tensor)}
+        before = {name: tensor._version for name, tensor in tensors.items()}
         try:
-            function(**arguments)
+            result = function(**arguments)
         except Exception as error:
+            if None in arguments.values():  # of which the trace tells, with the line
+                continue
             raise NotDerived(
-                f"--from {place}: the definition does not run: {in_a_line(error)}"
+                f"--from {place}: the definition does not run: {in_a_line(error)} (called with "
+                "tensors of the shape (2, 3), to see what it writes to)"
             ) from None
-        found |= {name for name, version in before.items() if arguments[name]._version != version}
+        if result is not None:
+            raise NotDerived(
+                f"--from {place}: its annotation says that it returns nothing, and it returns "
+                f"{type(result).__name__}; return nothing, or all new values and write none"
+            )
+        found |= {name for name, tensor in tensors.items() if before[name] != tensor._version}
+        check_half(function, schema, dtypes, chosen, place)
     written = [a for a in schema.tensors if a.name in found]
     if not written:
         raise NotDerived(
@@ -61,13 +78,52 @@ def written_by(
     return [a.name for a in written]
 
 
-def value_of(argument: Argument, is_on: bool, dtype: str) -> Any:
+def value_of(
+    argument: Argument,
+    chosen: Mapping[str, bool],
+    dtype: str,
+    own: str = "float32",
+    value: float = 0.5,
+) -> Any:
     if argument.type == "bool":
-        return is_on
+        return chosen[argument.name]
     if not argument.is_tensor:
         return NUMBERS[argument.type]
-    kind = "float32" if dtype in ("", WIDE) else dtype
-    return torch.full((2, 3), 0.5).to(getattr(torch, kind))
+    if not chosen.get(argument.name, True):
+        return None
+    kind = {"": own, WIDE: "float32"}.get(dtype, dtype)
+    return torch.full((2, 3), value).to(getattr(torch, kind))
+
+
+def check_half(
+    function: Callable[..., Any],
+    schema: Schema,
+    dtypes: Mapping[str, str],
+    chosen: Mapping[str, bool],
+    place: str,
+) -> None:
+    """Refuses what is a copy in half types, and else the tensor itself, to which it writes.
+
+    No trace sees the difference. Each tensor has a value of its own.
+    """
+    values = []
+    for own in ("float32", "bfloat16"):
+        arguments = {
+            a.name: value_of(a, chosen, dtypes.get(a.name, ""), own, 0.75 + k / 8)
+            for k, a in enumerate(schema.arguments)
+        }
+        try:
+            function(**arguments)
+        except Exception:
+            return  # as CPUs have no kernel for some half types
+        values.append([t for t in arguments.values() if isinstance(t, torch.Tensor)])
+    for whole, half in zip(*values, strict=True):
+        if not torch.allclose(whole.double(), half.double(), rtol=0.05, atol=0.05, equal_nan=True):
+            raise NotDerived(
+                f"--from {place}: in bfloat16 it writes something else than in float32; what "
+                "x.to(y.dtype) makes there is a copy, which no write reaches and which keeps its "
+                "value: give what it makes a name of its own, by operations, not by writes"
+            )
 
 
 def returning(function: Callable[..., Any], written: Sequence[str]) -> Callable[..., Any]:

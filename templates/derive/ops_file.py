@@ -126,6 +126,8 @@ def docstring(plan: Plan) -> str:
 SAID_OF_WRITES = (
     "Not differentiable: a derivative through what it wrote raises an error.",
     "",
+    "All is read before anything is written, an argument that is another one, too.",
+    "",
     "Under `torch.compile` and `torch.export`, which see no memory, arguments may share it in",
     "part: these compute on copies where a write could reach another tensor.",
     "",
