@@ -30,9 +30,6 @@ from .in_place import returning, written_by
 from .refusal import NotDerived, in_a_line, taken
 from .saved import OUTPUT
 
-IN_PLACE = (
-    "return the new values, or annotate it with -> None, as one that writes them to its arguments"
-)
 TYPES = {Tensor: "Tensor", float: "float", int: "int", bool: "bool"}
 NOT_RUN_BY_A_CALL = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 # What the functions of an ops.py use by these names.

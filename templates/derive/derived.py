@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
-from .definition import COLUMNS, IN_PLACE, RESULT, SINGLE, Definition
+from .definition import COLUMNS, RESULT, SINGLE, Definition
 from .differentiate import gradients
 from .graph import ELEMENT, FLOAT8, ROW, WIDE, Node, add, is_const, make, plus
 from .operations import UNDERIVED
@@ -449,7 +449,10 @@ def check_results(definition: Definition, results: Sequence[Any]) -> None:
         if isinstance(result, Index):
             raise result.refusal
         if not isinstance(result, Traced):
-            in_place = f"; {IN_PLACE}" if result is None else ""
+            in_place = ""
+            if result is None:
+                in_place = "; return the new values, or annotate it with -> None, as one that "
+                in_place += "writes them to its arguments"
             raise NotDerived(
                 f"{definition.place}: the definition returns {type(result).__name__}; what is "
                 f"derived returns a tensor or a tuple of tensors{in_place}"

@@ -13,7 +13,7 @@ from schema import Argument, Schema
 from .graph import WIDE
 from .refusal import NotDerived, in_a_line
 
-# Values of the arguments for which it is asked what a function writes to.
+# Values of the numbers for which it is asked what a function writes to.
 NUMBERS = {"float": 0.5, "int": 1}
 MOST_CALLS = 64
 
@@ -39,7 +39,7 @@ def written_by(
         itertools.product((True, False), repeat=len(choices)), MOST_CALLS
     ):
         chosen = dict(zip(choices, values, strict=True))
-        arguments = {a.name: value_of(a, chosen, dtypes.get(a.name, "")) for a in schema.arguments}
+        arguments = arguments_of(schema, chosen, dtypes)
         tensors = {n: t for n, t in arguments.items() if isinstance(t, torch.Tensor)}
         before = {name: tensor._version for name, tensor in tensors.items()}
         try:
@@ -57,7 +57,7 @@ def written_by(
                 f"{type(result).__name__}; return nothing, or all new values and write none"
             )
         found |= {name for name, tensor in tensors.items() if before[name] != tensor._version}
-        check_half(function, schema, dtypes, chosen, place)
+        check_half(function, arguments_of(schema, chosen, dtypes, "bfloat16"), tensors, place)
     written = [a for a in schema.tensors if a.name in found]
     if not written:
         raise NotDerived(
@@ -78,46 +78,54 @@ def written_by(
     return [a.name for a in written]
 
 
-def value_of(
-    argument: Argument,
-    chosen: Mapping[str, bool],
-    dtype: str,
-    own: str = "float32",
-    value: float = 0.5,
-) -> Any:
-    if argument.type == "bool":
-        return chosen[argument.name]
-    if not argument.is_tensor:
-        return NUMBERS[argument.type]
-    if not chosen.get(argument.name, True):
-        return None
-    kind = {"": own, WIDE: "float32"}.get(dtype, dtype)
-    return torch.full((2, 3), value).to(getattr(torch, kind))
+def arguments_of(
+    schema: Schema, chosen: Mapping[str, bool], dtypes: Mapping[str, str], own: str = "float32"
+) -> dict[str, Any]:
+    """Those of a call, in which each tensor has a value of its own.
+
+    Args:
+        schema: of the function.
+        chosen: the switches, and which of the tensors that may be None are there.
+        dtypes: of the tensors that have one of their own.
+        own: that of the others.
+    """
+
+    def value(a: Argument, number: float) -> Any:
+        if a.type == "bool":
+            return chosen[a.name]
+        if not a.is_tensor:
+            return NUMBERS[a.type]
+        if not chosen.get(a.name, True):
+            return None
+        dtype = dtypes.get(a.name, "")
+        dtype = {"": own, WIDE: "float32"}.get(dtype, dtype)
+        return torch.full((2, 3), number).to(getattr(torch, dtype))
+
+    return {a.name: value(a, 0.75 + k / 8) for k, a in enumerate(schema.arguments)}
 
 
 def check_half(
     function: Callable[..., Any],
-    schema: Schema,
-    dtypes: Mapping[str, str],
-    chosen: Mapping[str, bool],
+    arguments: Mapping[str, Any],
+    expected: Mapping[str, torch.Tensor],
     place: str,
 ) -> None:
     """Refuses what is a copy in half types, and else the tensor itself, to which it writes.
 
-    No trace sees the difference. Each tensor has a value of its own.
+    No trace sees the difference.
+
+    Args:
+        function: which writes.
+        arguments: of a call in a half type.
+        expected: the tensors of the same call in float32, after it.
+        place: what it is called in a refusal.
     """
-    values = []
-    for own in ("float32", "bfloat16"):
-        arguments = {
-            a.name: value_of(a, chosen, dtypes.get(a.name, ""), own, 0.75 + k / 8)
-            for k, a in enumerate(schema.arguments)
-        }
-        try:
-            function(**arguments)
-        except Exception:
-            return  # as CPUs have no kernel for some half types
-        values.append([t for t in arguments.values() if isinstance(t, torch.Tensor)])
-    for whole, half in zip(*values, strict=True):
+    try:
+        function(**arguments)
+    except Exception:
+        return  # as CPUs have no kernel for some half types
+    for name, whole in expected.items():
+        half = arguments[name]
         if not torch.allclose(whole.double(), half.double(), rtol=0.05, atol=0.05, equal_nan=True):
             raise NotDerived(
                 f"--from {place}: in bfloat16 it writes something else than in float32; what "

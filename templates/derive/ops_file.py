@@ -79,11 +79,10 @@ def public(plan: Plan) -> str:
     parameters = [a.python_parameter for a in plan.arguments]
     if plan.keyword_only:
         parameters.insert(-len(plan.keyword_only), "*")
-    arguments = ", ".join(f"{a.name}={a.name}" if a.kwarg_only else a.name for a in plan.arguments)
     count = len(plan.results)
     result = "Tensor" if count == 1 else f"tuple[{', '.join(['Tensor'] * count)}]"
     result = "None" if plan.written else result
-    call = f"_ops.{plan.name}({arguments}){results_of(plan)}"
+    call = f"_ops.{plan.name}({plan.passed}){results_of(plan)}"
     lines = [
         f"def {plan.name}({', '.join(parameters)}) -> {result}:",
         *textwrap.indent(python_text.docstring(docstring(plan) + "\n"), "    ").splitlines(),

@@ -440,6 +440,11 @@ class Plan:
         return [a for a in self.arguments if a.kwarg_only]
 
     @property
+    def passed(self) -> str:
+        """The arguments as Python passes them on."""
+        return ", ".join(f"{a.name}={a.name}" if a.kwarg_only else a.name for a in self.arguments)
+
+    @property
     def differentiated_numbers(self) -> list[str]:
         """The arguments that take a number, which a tensor might be given for."""
         return [a.name for a in self.settings if a.type in ("float", "int")]

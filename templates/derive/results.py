@@ -8,7 +8,7 @@ from .body import Branch
 from .graph import inputs_of
 from .saved import OUTPUT, on_results
 from .statistics import is_for_arguments
-from .variant import Variant
+from .variant import Result, Variant
 
 
 def keep_results(variants: Sequence[Variant]) -> bool:
@@ -29,11 +29,8 @@ def keep_results_of(variant: Variant) -> bool:
     in_kernel = variant.with_statistics or found
     if isinstance(forward, Branch) or isinstance(found, Branch) or isinstance(in_kernel, Branch):
         return False
-    # Nor as what gradients are called.
     named = {
-        result.name
-        if is_for_arguments(result.name) and not result.name.startswith("grad_")
-        else f"{OUTPUT}{k}": k
+        name_of(result, k): k
         for k, result in enumerate(variant.results)
         if len(variant.results) > 1 and result.is_differentiable and not result.of_row
     }
@@ -50,3 +47,9 @@ def keep_results_of(variant: Variant) -> bool:
     names = inputs_of(both)
     variant.kept = {name: k for name, k in named.items() if name in names}
     return True
+
+
+def name_of(result: Result, k: int) -> str:
+    """What the backward calls it: as nothing else there, gradients among it."""
+    is_free = is_for_arguments(result.name) and not result.name.startswith("grad_")
+    return result.name if is_free else f"{OUTPUT}{k}"

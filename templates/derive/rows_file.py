@@ -110,13 +110,10 @@ def backward_host(plan: Plan, backward: Backward) -> str:
     variant = backward.variant
     count = len(variant.computed)
     sums = len([name for name in variant.computed if name in variant.columns])
-    elements = {*(backward.elements if variant.says_dtype else [])}
     tensors = [
         f"says_dtype({plan.in_cpp[name]})"
         if name == variant.says_dtype
-        else plan.in_cpp[name]
-        if name in elements
-        else as_given(plan, name, backward.rows)
+        else as_given(plan, name, backward.rows, backward.elements)
         for name in backward.tensors
     ]
 
@@ -130,9 +127,11 @@ def backward_host(plan: Plan, backward: Backward) -> str:
     return backward.host_in_cpp(chosen_call(plan, backward_body(backward), call))
 
 
-def as_given(plan: Plan, name: str, rows: Collection[str]) -> str:
-    """A tensor as an argument of rowwise()."""
+def as_given(plan: Plan, name: str, rows: Collection[str], elements: Collection[str] = ()) -> str:
+    """A tensor as an argument of rowwise(), of which it is known what the elements of a row are."""
     first = plan.variants[0]
+    if name in elements:
+        return plan.in_cpp[name]
     if name in first.columns:
         # What it counts as where it is None, which is 0 unless that is said.
         otherwise = ", 1" if first.otherwise.get(name) == 1 else ""

@@ -66,8 +66,8 @@ def spec_file(plan: Plan) -> str:
     if plan.statistics:
         given += ", op_reference=op_reference"
         formulas += "# What it returns besides is for the backward.\n"
-        function = in_torch(plan, "op_reference", parameters(plan), has_statistics=True)
-        formulas += f"{function}\n\n"
+        whole = in_torch(plan, "op_reference", parameters(plan), has_statistics=True)
+        formulas += f"{whole}\n\n"
     if plan.stops_gradients and plan.differentiable:
         given += ", stops_gradients=True"
     if rounded := sorted({plan.results[k].dtype for k in plan.converted}):
@@ -109,8 +109,7 @@ def composed(plan: Plan, name: str) -> str:
     """The reference made of the formula."""
     if not plan.written:
         return f"{in_torch(plan, name, parameters(plan))}\n\n"
-    arguments = ", ".join(f"{a.name}={a.name}" if a.kwarg_only else a.name for a in plan.arguments)
-    values = f"new_values({arguments})"
+    values = f"new_values({plan.passed})"
     values = values if len(plan.written) > 1 else f"[{values}]"
     lines = [f"tensors = [{', '.join(plan.written)}]"]
     lines.append(f"for tensor, value in zip(tensors, {values}, strict=True):")

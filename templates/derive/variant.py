@@ -161,14 +161,19 @@ class Variant:
     @property
     def saved(self) -> list[str]:
         """What the backward operator is given of the tensors, the statistics and the results."""
-        found = self.read
-        # Of results for each row it needs to know how long rows are.
+        return [self.main, *self.read] if self.lacks_main else self.read
+
+    @property
+    def lacks_main(self) -> bool:
+        """Whether nothing that the gradients are made of has the operator's dtype for each element.
+
+        Of results for each row the backward needs to know, too, how long rows are.
+        """
         of_rows = all(result.of_row or result.is_wide for result in self.differentiated)
+        found = self.read
         others = {*self.columns, *self.rows, *self.statistics}
         others |= {name for name in found if self.stored(name)}
-        if of_rows and self.computed and not {*found} - others:
-            return [self.main, *found]
-        return found
+        return of_rows and bool(self.computed) and not {*found} - others
 
     @property
     def read(self) -> list[str]:
@@ -181,10 +186,10 @@ class Variant:
         """What the backward operator of rows is given for its dtype alone, which no other has; ""
         where there is none such.
         """
-        columns = {*self.columns, *self.single}
-        wide = [r for r in self.differentiated if r.is_wide and not r.of_row]
-        is_read = self.saved == self.read or columns & {*self.read, *self.computed}
-        return self.main if self.is_of_rows and wide and not is_read else ""
+        has_wide = any(r.is_wide and not r.of_row for r in self.differentiated)
+        columns = {*self.columns, *self.single} & {*self.read, *self.computed}
+        is_it = self.is_of_rows and self.lacks_main and has_wide and not columns
+        return self.main if is_it else ""
 
     @property
     def passed_on(self) -> dict[str, Gradient]:

@@ -22,10 +22,10 @@ from torch.overrides import TorchFunctionMode
 
 from .body import Body, each, nodes_of
 from .cpp_text import lowered, lowered_names
-from .definition import Definition, in_a_line
+from .definition import Definition
 from .graph import FLOAT8, INTEGERS, const, in_order, replaced, rounds
 from .python_text import function, scope
-from .refusal import NotDerived, line_of_definition
+from .refusal import NotDerived, in_a_line, line_of_definition
 from .results import keep_results
 from .row_integers import lengths, places
 from .rows_operations import summed_together
