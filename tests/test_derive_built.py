@@ -1,10 +1,10 @@
 """templates/derive: operators of many definitions are built, and pass as they were made."""
 
-import re
 import sys
 from pathlib import Path
 
 import pytest
+from definitions import PLACES
 from scratch import ROOT, copy_repository, git, quickly, under_git
 from test_templates_built import (
     EVERY,
@@ -13,6 +13,7 @@ from test_templates_built import (
     battery,
     build,
     check_types,
+    keep_operators,
     select,
     succeed,
     tool,
@@ -24,21 +25,6 @@ import derived
 
 pytestmark = pytest.mark.slow
 
-LISTS = [
-    Path(__file__).with_name(f"{name}.py")
-    for name in (
-        "derived_functions",
-        "derived_in_place_functions",
-        "derived_packed_functions",
-        "derived_row_functions",
-        "derived_wide_functions",
-    )
-]
-PLACES = {
-    name: f"{file}:{name}"
-    for file in LISTS
-    for name in re.findall(r"^def (\w+)\(", file.read_text(), re.M)
-}
 # What .ci/run builds: numbers, tensors that broadcast, of float32 beside half types; a switch and
 # an optional tensor, of parts as another is; several dtypes, rows, and sums over columns; both of
 # several dtypes, float8 among them; values for rows, and one number; labels, with sums over
@@ -138,9 +124,7 @@ def neighbours(input: Tensor, other: Tensor, *, alpha: float = 1.0) -> Tensor:
 def make(folder: Path, names: list[str]) -> Path:
     """A copy of the repository with operators of some definitions, and of NEIGHBOURS, built."""
     root = under_git(copy_repository(folder))
-    folders = (root / "extension_cpp" / "operators").iterdir()
-    unwanted = {path.name for path in folders if path.is_dir()} - {"fused_op", "__pycache__"}
-    tool(root, *(["--remove", name] for name in unwanted))
+    keep_operators(root, {"fused_op"})
     git(root, "add", "--all")
     tool(root, *(["--from", PLACES[name]] for name in names))
     (folder / "neighbours.py").write_text(NEIGHBOURS)

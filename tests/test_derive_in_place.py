@@ -1,28 +1,12 @@
 """templates/derive: definitions that write to their arguments."""
 
-import sys
-
-import derived_in_place_functions
 import pytest
-from scratch import ROOT
-
-sys.path.insert(0, str(ROOT / "templates"))
-
+from definitions import HEAD, PLACES, written
 from derive.as_schema import with_template
 from derive.assemble import assemble, planned, texts
 from derive.definition import read
 from derive.refusal import NotDerived
 from kinds import Options
-
-HEAD = """
-from typing import Annotated
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-
-"""
 
 
 @pytest.fixture
@@ -33,10 +17,6 @@ def define(tmp_path):
         return read(f"{path}:f")
 
     return write
-
-
-def written(name):
-    return texts(planned(read(f"{derived_in_place_functions.__file__}:{name}")))
 
 
 def test_the_schema_says_what_is_written_to():
@@ -206,5 +186,4 @@ def test_a_template_has_its_schema_said(define):
 
 
 def test_what_its_dtypes_are_needs_no_words():
-    place = f"{derived_in_place_functions.__file__}:accumulate_"
-    assert not any("Dtypes" in line for line in assemble(read(place)).taken_for)
+    assert not any("Dtypes" in line for line in assemble(read(PLACES["accumulate_"])).taken_for)

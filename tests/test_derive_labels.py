@@ -1,14 +1,9 @@
 """templates/derive: labels, lengths, and masks with a value for each row or each column."""
 
 import re
-import sys
 
-import derived_row_functions
 import pytest
-from scratch import ROOT
-
-sys.path.insert(0, str(ROOT / "templates"))
-
+from definitions import written
 from derive import operations
 from derive.assemble import planned, texts
 from derive.definition import read
@@ -16,6 +11,7 @@ from derive.derived import derive
 from derive.graph import GRADIENT, col, const, make, row_sum
 from derive.refusal import NotDerived
 from derive.verify import verify
+from scratch import ROOT
 
 HEAD = """
 from typing import Annotated
@@ -38,10 +34,6 @@ def define(tmp_path):
         return read(f"{path}:f", shapes)
 
     return write
-
-
-def written(name):
-    return texts(planned(read(f"{derived_row_functions.__file__}:{name}")))
 
 
 def functors(cpp):

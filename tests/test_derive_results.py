@@ -1,16 +1,8 @@
 """templates/derive: gradients that are made of a result, or are those of several tensors."""
 
-import sys
-
-import derived_functions
-import derived_row_functions
-import derived_wide_functions
 import pytest
 import torch
-from scratch import ROOT
-
-sys.path.insert(0, str(ROOT / "templates"))
-
+from definitions import written
 from derive.assemble import planned, texts
 from derive.definition import read
 
@@ -22,12 +14,6 @@ from torch import Tensor
 
 def f(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 """
-
-
-def written(name):
-    modules = (derived_functions, derived_row_functions, derived_wide_functions)
-    (module,) = (m for m in modules if hasattr(m, name))
-    return texts(planned(read(f"{module.__file__}:{name}")))
 
 
 @pytest.fixture

@@ -1,27 +1,12 @@
 """templates/derive: tensors and results that are float32 beside half types."""
 
-import sys
-
 import derived_wide_functions
 import pytest
 import torch
-from scratch import ROOT
-
-sys.path.insert(0, str(ROOT / "templates"))
-
-from derive.assemble import assemble, planned, texts
+from definitions import HEAD, PLACES, written
+from derive.assemble import assemble, planned
 from derive.definition import read
 from derive.refusal import NotDerived
-
-FUNCTIONS = derived_wide_functions.__file__
-HEAD = """
-from typing import Annotated
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor
-
-"""
 
 
 @pytest.fixture
@@ -32,10 +17,6 @@ def define(tmp_path):
         return f"{path}:f"
 
     return write
-
-
-def written(name):
-    return texts(planned(read(f"{FUNCTIONS}:{name}")))
 
 
 def lines(place):
@@ -70,15 +51,15 @@ def test_what_meets_integers_or_counts_that_are_float32_is_too(define):
 
 
 def test_gradients_have_the_dtypes_of_their_tensors():
-    assert lines(f"{FUNCTIONS}:moving_average") == [
+    assert lines(PLACES["moving_average"]) == [
         "..., ...:sum -> ...:sum",
         "...:sum, ..., ...:sum -> =x, =state:sum",
     ]
-    assert lines(f"{FUNCTIONS}:norm_of_float32_weight") == [
+    assert lines(PLACES["norm_of_float32_weight"]) == [
         "*rows n, n:sum -> *rows n",
         "*rows n, *rows n, n:sum -> *rows n, n:sum",
     ]
-    assert lines(f"{FUNCTIONS}:tempered")[1] == (
+    assert lines(PLACES["tempered"])[1] == (
         "*rows n, *rows n, *rows 1:sum, 1:sum, *rows:sum, *rows:sum"
         " -> *rows n, *rows 1:sum, *rows:sum"
     )
