@@ -60,6 +60,21 @@ def by_example(op: str) -> Callable[..., tuple[Any, Any]]:
     return rule
 
 
+def one_by_one(op: str) -> Callable[..., tuple[Any, Any]]:
+    """The batching rule of an operator that reduces over everything, for `register_vmap`.
+
+    It is called once for each example, whose shape is no part of one that the line of shapes says.
+
+    Args:
+        op: `"namespace::name"`.
+    """
+
+    def rule(info: Any, in_dims: Sequence[Any], *args: Any, **keyword_only: Any) -> tuple[Any, Any]:
+        return operator(op).call_each(info, in_dims, *args, **keyword_only)
+
+    return rule
+
+
 def with_columns(op: str, in_torch: Callable[..., Any]) -> Callable[..., tuple[Any, Any]]:
     """The batching rule of an operator with parameters, or sums, for columns, for `register_vmap`.
 

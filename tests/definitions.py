@@ -18,6 +18,7 @@ LISTS = [
         "derived_in_place_functions",
         "derived_packed_functions",
         "derived_row_functions",
+        "derived_total_functions",
         "derived_wide_functions",
     )
 ]

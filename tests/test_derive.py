@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "templates"))
 import derived_functions
 import derived_packed_functions
 import derived_row_functions
+import derived_total_functions
 import derived_wide_functions
 import new_op
 import repository
@@ -46,6 +47,7 @@ MODULES = (
     derived_functions,
     derived_packed_functions,
     derived_row_functions,
+    derived_total_functions,
     derived_wide_functions,
 )
 DEFINITIONS = [
@@ -1138,7 +1140,7 @@ def test_tracing_leaves_nothing_behind(define):
     read_and_derived = derive(read(define("def f(x: Tensor) -> Tensor:\n    return x * 2")))
     assert len(read_and_derived) == 1
     with pytest.raises(NotDerived):
-        derive(read(define("def f(x: Tensor) -> Tensor:\n    return x.sum()")))
+        derive(read(define("def f(x: Tensor) -> Tensor:\n    return x.amax()")))
     assert (math.sqrt, sys.gettrace(), torch.is_grad_enabled()) == before
 
 
@@ -1990,7 +1992,7 @@ def test_what_is_infinite_otherwise_disagrees(monkeypatch, define):
 
 TENSOR = "def f(x: Tensor) -> Tensor:\n    return "
 REFUSED = {
-    "over everything": (TENSOR + "x - x.mean()", "mean over all dimensions is not row-wise"),
+    "over everything": (TENSOR + "x - x.amax()", "amax over everything is not derived, as sums"),
     "another dimension": (TENSOR + "torch.softmax(x, 0)", "softmax over dim=0 is not known to be"),
     "two dimensions": (TENSOR + "x.sum((-1, -2))", "sum over dim=(-1, -2) is not known"),
     "arithmetic in float8": (
@@ -2544,8 +2546,8 @@ REFUSED = {
         )
     },
     "reduction": (
-        "def f(x: Tensor, y: Tensor) -> Tensor:\n    return F.mse_loss(x, y)",
-        'reduction="mean" is a reduction',
+        "def f(x: Tensor, y: Tensor) -> Tensor:\n    return F.kl_div(x, y, reduction='batchmean')",
+        'reduction="batchmean" is a reduction; say "mean" or "sum", or "none" and reduce what it',
     ),
     "does not run": (
         TENSOR + "x * undefined",

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.slow
 # several dtypes, float8 among them; values for rows, and one number; labels, with sums over
 # columns; rows of float32 beside half types, and gradients of a result.
 FEW = ["moving_average", "biased_gate", "kept_scores", "kept_codes", "norm_and_codes"]
-FEW += ["scaled_rms_norm", "adjusted_loss", "norm_and_total"]
+FEW += ["scaled_rms_norm", "adjusted_loss", "norm_and_total", "clipped"]
 # What takes longest and sees a formula's values no better, of those that differ most.
 COSTLY = f"{TRACED} or saved_tensors or properties or determinism"
 THOROUGH = ["kept_codes"]
@@ -78,6 +78,9 @@ SHARE = [
     *("pinball", "scale_norm", "contrastive"),
     *("smoothed_loss", "ignoring_loss", "weighted_by_class", "margin_of_one_hot", "norm_up_to"),
     *("masked_by_length", "column_masked", "weighted_columns"),
+    # Over everything.
+    *("dice_loss", "masked_mse", "mse_in_float32", "standardized", "squares_or_not", "shadowed"),
+    *("weighted_mean", "limited", "sum_and_squares", "straight_scale"),
     # Of tensors that hold several.
     *("packed_swiglu", "three_gates", "gate_and_residual", "gate_codes", "of_packed_codes"),
     *("halves_of_halves", "rotary_embedding", "rotary_of_constants", "rotary_of_both"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from definitions import PLACES
 from scratch import EVERY, ROOT, copy_repository, git, python, quickly, run, under_git
 from template_cases import (
     CASES,
@@ -350,8 +351,9 @@ def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
     source.write_text("__global__ void scale(float* x, float a) { x[threadIdx.x] *= a; }\n")
     own = ["own_kernel(Tensor x, float a) -> Tensor", "--cuda", str(source), "--no-grad"]
     tool(root, own, *(case for case in CASES if name(case) in wanted))
+    tool(root, ["--from", PLACES["masked_mse"]])
     source.unlink()
-    keep_operators(root, {*wanted, "own_kernel"})
+    keep_operators(root, {*wanted, "own_kernel", "masked_mse"})
     # What operators share is the worked ones' as well, which `make test` compiles.
     for shared in (root / "extension_cpp" / "csrc" / "cuda").glob("*.cu"):
         shared.unlink()

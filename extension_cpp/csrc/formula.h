@@ -10,6 +10,8 @@
 // The host functions that take a formula are given an operator's arguments as they come: tensors, whose elements are
 // the arguments of the call, and numbers, which are the members of F in their order.
 //
+// A number may be one that a kernel before has found: a member InMemory<A>, which is given as in_memory(tensor).
+//
 // Its derivative may stand beside it, with the same numbers, as a member `backward` of its own arguments and results:
 // Backward<FusedOp>::Formula is the formula that this is.
 //
@@ -32,6 +34,34 @@
 #include <utility>
 
 namespace extension_cpp {
+
+// A number in memory, of the arithmetic: what kernels are given is where it is.
+template <class A>
+class InMemory {
+ public:
+  explicit InMemory(const A* at)
+#ifdef __CUDACC__
+      : at_(at){}
+#else
+      : value_(*at) {
+  }
+#endif
+
+        HOST_DEVICE operator A() const {
+#ifdef __CUDACC__
+    return *at_;
+#else
+    return value_;
+#endif
+  }
+
+ private:
+#ifdef __CUDACC__
+  const A* at_;
+#else
+  A value_;  // which loops over vectors need not look for again
+#endif
+};
 
 namespace detail {
 
@@ -79,6 +109,16 @@ struct Number {
   }
 };
 
+// One in memory, which becomes an InMemory<A>.
+struct NumberInMemory {
+  Tensor tensor;
+
+  template <class A>
+  operator InMemory<A>() const {
+    return InMemory<A>(tensor.const_data_ptr<A>());
+  }
+};
+
 template <class Argument>
 auto tensor_in(const Argument& argument) {
   if constexpr (is_tensor<Argument>) {
@@ -96,6 +136,8 @@ auto number_in(const Argument& argument) {
     return std::tuple(Number<Argument>{argument});
   }
 }
+
+inline auto number_in(const NumberInMemory& argument) { return std::tuple(argument); }
 
 template <class... Arguments>
 auto tensors_in(const Arguments&... arguments) {
@@ -137,5 +179,8 @@ auto as_result(std::array<Tensor, N>& tensors) {
 }
 
 }  // namespace detail
+
+// For a member InMemory<A>: a tensor of one number in the type of the arithmetic, on the device of the others.
+inline detail::NumberInMemory in_memory(const Tensor& tensor) { return {tensor}; }
 
 }  // namespace extension_cpp

@@ -120,6 +120,8 @@ def shapes_in_words(plan: Plan) -> str:
         return said_of_shapes(plan)
     if len(plan.tensors) == 1:
         return ""
+    if plan.of_all:
+        return f"{listed(plan.tensors)} have one shape, and everything is reduced that is."
     if not plan.is_of_rows:
         return f"{listed(plan.tensors)} {'broadcast' if plan.broadcasts else 'have one shape'}."
     given = [shape_in_rows(plan.variants[0], name) for name in plan.tensors]

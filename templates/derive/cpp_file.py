@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from . import packed_file, rows_file
+from . import packed_file, rows_file, totals_file
 from .cpp_text import comment
 from .elements_text import formula, functor
 from .packed_plan import PackedPlan
@@ -17,7 +17,10 @@ def cpp_file(plan: Plan) -> str:
     declarations = [
         f'const Operator {op.constant}{{"{op.schema}", "{op.line}"}};' for op in plan.declared
     ]
-    if plan.is_of_rows:
+    if plan.of_all:
+        headers = ["elementwise.h", "totals.h"]
+        functors, hosts = totals_file.functors_and_hosts(plan)
+    elif plan.is_of_rows:
         headers, functors, hosts = ["rows.h"], rows_file.functors(plan), rows_file.hosts(plan)
     elif isinstance(plan, PackedPlan):
         headers = ["packed.h", *(["sums.h"] if any(b.sums for b in plan.backwards) else [])]

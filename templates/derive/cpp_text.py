@@ -17,7 +17,7 @@ from .printing import Language
 
 class Cpp(Language):
     reserved = CPP_KEYWORDS | {"A", "Values", "Results", "Divisor", "math", "std", "kWork"}
-    reserved |= {"Outputs", "WithSums"}
+    reserved |= {"InMemory", "Outputs", "WithSums"}
     reserved |= {*IN_CPP_TYPES.values()}
     branches = True
 

@@ -61,6 +61,7 @@ class Definition:
         shapes: of the tensors, as --shapes says them; None where it says nothing.
         written: the tensors that it writes to, where it does. `function` and `carried` return what
             it would write then, and write to none.
+        of_all: whether what it reduces is reduced over everything: of tensors of one shape.
     """
 
     place: str
@@ -75,6 +76,7 @@ class Definition:
     said_shapes: Mapping[str, str]
     shapes: str | None = None
     written: Sequence[str] = ()
+    of_all: bool = False
     has_parts: ClassVar[bool] = False  # that parts.py takes apart
 
     @property
@@ -133,10 +135,17 @@ class Definition:
         return found | said
 
     @property
+    def says_shapes(self) -> bool:
+        """Whether something is said of them that is for functions of rows alone."""
+        return self.shapes is not None or bool({*self.said_shapes.values()} - {ELEMENTS})
+
+    @property
     def other_shapes(self) -> dict[str, str]:
         """Of the tensors that have not the rows' shape, where the function is row-wise."""
         tensors = self.named("Tensor", "Tensor?")
         first = self.main
+        if self.of_all:
+            return {}
         if self.shapes is None:
             found = {name: COLUMNS for name in tensors if name in PARAMETERS}
             found |= self.said_shapes

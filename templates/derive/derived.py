@@ -15,10 +15,22 @@ import torch
 from .body import Branch, Leaf, branched, each, leaves, nodes_of
 from .definition import COLUMNS, RESULT, SINGLE, Definition
 from .differentiate import gradients
-from .graph import ELEMENT, FLOAT8, ROW, WIDE, Node, add, is_const, make, plus
-from .operations import UNDERIVED
+from .graph import (
+    ELEMENT,
+    FLOAT8,
+    INTEGERS,
+    ROW,
+    WIDE,
+    Node,
+    add,
+    in_order,
+    is_const,
+    make,
+    plus,
+)
+from .operations import UNDERIVED, lower
 from .packed import PartsRecorder, check_counts
-from .refusal import NotDerived, in_a_line, line_of, line_of_error, taken
+from .refusal import NotDerived, OverEverything, in_a_line, line_of, line_of_error, taken
 from .rows_operations import as_found, with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
@@ -48,6 +60,20 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     Raises:
         NotDerived: it cannot be derived.
     """
+    try:
+        return derived(definition, factored)
+    except OverEverything as error:
+        if definition.has_parts or definition.says_shapes:
+            raise
+        of_all = dataclasses.replace(definition, of_all=True)
+        given, switches = cases_of(of_all)
+        if not is_of_rows(of_all, given, switches):
+            raise error from None
+    return derived(of_all, factored)
+
+
+def derived(definition: Definition, factored: bool) -> list[Variant]:
+    """The same, of which it is known whether it reduces over everything."""
     check_identities(definition)
     UNDERIVED.clear()
     optional, switches = definition.named("Tensor?"), definition.named("bool")
@@ -61,7 +87,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     shapes = other_shapes(definition, is_row_wise)
     if is_row_wise and definition.written:
         raise NotDerived(
-            f"{definition.place}: it looks at whole rows, and writes to "
+            f"{definition.place}: it {looks_at(definition)}, and writes to "
             f"{' and '.join(map(repr, definition.written))}; return the new values"
         )
     for name in optional if is_row_wise else ():
@@ -76,6 +102,8 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
     if is_row_wise:
         check_rows(definition, variants)
         keep_statistics(definition, variants[0])
+        if definition.of_all:
+            check_sums(definition, variants[0])
         variants = filled(definition, variants, switches)
     used = {*definition.written}.union(*(v.uses(v.forward) for v in variants))
     for name in definition.unused(used):
@@ -187,7 +215,10 @@ def derive_variant(
         names.update({n: name for n, name in found.items() if n not in names})
         cases.append(
             [
-                Result(found.get(t.node, ""), t.node.extent == ROW, t.is_squeezed, t.node.dtype)
+                Result(
+                    *(found.get(t.node, ""), t.node.extent == ROW, t.is_squeezed, t.node.dtype),
+                    of_all=definition.of_all,
+                )
                 for t in traces
             ]
         )
@@ -232,6 +263,7 @@ def derive_variant(
         *(tensors, absent, results, forward, found, names, columns, rows),
         dtypes=dtypes,
         wide=[name for name in definition.wide if name in tensors],
+        of_all=definition.of_all,
     )
     if not isinstance(forward, Branch) and len(forward) == 1 and floating:
         assert not isinstance(found, Branch)
@@ -280,7 +312,32 @@ def check_rows(definition: Definition, variants: Sequence[Variant]) -> None:
         )
 
 
+def check_sums(definition: Definition, variant: Variant) -> None:
+    """Refuses what is found of everything and is no sum."""
+    done: dict[Node, Node] = {}
+    used = [*nodes_of(variant.returned), *nodes_of(variant.of_kernel)]
+    if any(node.op == "row_max" for node in in_order([lower(node, done) for node in used])):
+        raise NotDerived(
+            f"{definition.place}: the largest or smallest of everything is not derived, and what "
+            "is made of it; compute it outside and pass it as an argument"
+        )
+    if any(result.of_row and result.dtype in INTEGERS for result in variant.results):
+        raise NotDerived(
+            f"{definition.place}: a sum over everything is a number of the arithmetic, which holds "
+            "no integers beyond 2**24 in float32; return it as it is"
+        )
+
+
+def looks_at(definition: Definition) -> str:
+    return "reduces over everything" if definition.of_all else "looks at whole rows"
+
+
 def no_parameter(definition: Definition, name: str) -> NotDerived:
+    if definition.of_all:
+        return NotDerived(
+            f"{definition.place}: it reduces over everything, of tensors of which none may be None "
+            f"as '{name}' may; write a function for each case"
+        )
     return NotDerived(
         f"{definition.place}: of row-wise functions an optional tensor is a parameter for each "
         f"column that counts as 1 or 0 where it is None, which '{name}' is not; write a function "
@@ -410,7 +467,7 @@ def traced(
     file = inspect.unwrap(function).__code__.co_filename
     try:
         given = (tensors, numbers, constants, dtype, file, shapes, definition.dtypes)
-        result, names = trace(function, *given, recorder=PartsRecorder)
+        result, names = trace(function, *given, recorder=PartsRecorder, of_all=definition.of_all)
     except NotDerived:
         raise
     except Exception as error:

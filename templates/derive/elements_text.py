@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from .body import Body, Branch, leaves, nodes_of
 from .cpp_text import Cpp, lowered, lowered_names, words_of
@@ -32,7 +33,11 @@ def formula(plan: Plan, variant: Variant, body: Body) -> Formula:
 
 
 def functor(
-    struct: str, tensors: Mapping[str, str], formula: Formula, wide: Sequence[bool] = ()
+    struct: str,
+    tensors: Mapping[str, str],
+    formula: Formula,
+    wide: Sequence[bool] = (),
+    bound: Mapping[Node, str] = MappingProxyType({}),
 ) -> str:
     """A functor for elementwise().
 
@@ -41,6 +46,7 @@ def functor(
         tensors: the parameters of its call, with the dtypes that they have of their own.
         formula: what it returns.
         wide: whether a result has the type of the arithmetic in memory, for each; without, none.
+        bound: how some of what it is made of is written.
     """
     body, spelling = formula.body, formula.spelling
     used = inputs_of(nodes_of(body))
@@ -63,7 +69,7 @@ def functor(
         node: f"A({spelling[str(node.value)]})"
         for node in in_order(nodes_of(body))
         if node.op == "tensor" and tensors[str(node.value)] == WIDE
-    }
+    } | dict(bound)
     lines = statements(body, formula.names, formula.words, spelling, numbers)
     call = f"{head} {lines[0]} }}" if len(lines) == 1 else ""
     if not call or len(call) > WIDTH:

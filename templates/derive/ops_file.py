@@ -38,6 +38,8 @@ def ops_file(plan: Plan) -> str:
         imports.append("import torch.nn.functional as F")
     ours = ["checks", *(["real_math"] if "real_math" in called else []), "registration"]
     imports.append(f"from extension_cpp import {', '.join(ours)}")
+    if plan.of_all:
+        imports.append("from extension_cpp.batching import one_by_one")
     if any(map(plan.has_columns, [op.name for op in plan.declared])):
         imports.append("from extension_cpp.batching import with_columns")
     if helpers := [name for name in ("stand_in", "to_sum") if f"{name}(" in text]:
@@ -134,9 +136,11 @@ SAID_OF_WRITES = (
 
 
 def said_of_statistics(plan: Plan) -> list[str]:
-    text = f"`torch.ops.extension_cpp.{plan.name}` returns {listed(plan.statistics)} of each row "
-    text += f"besides, for the backward: constants of the shape `{plan.main}.shape[:-1]`, "
-    text += "in float32 (float64 for float64)."
+    of, shape = " of each row", f"of the shape `{plan.main}.shape[:-1]`"
+    if plan.of_all:
+        of, shape = "", "without dimensions"
+    text = f"`torch.ops.extension_cpp.{plan.name}` returns {listed(plan.statistics)}{of} besides, "
+    text += f"for the backward: constants {shape}, in float32 (float64 for float64)."
     return textwrap.wrap(text, WIDTH, break_on_hyphens=False)
 
 
@@ -224,8 +228,32 @@ def returned_elements(plan: Plan) -> str:
     return f"{what} {text}."
 
 
+def returned_totals(plan: Plan) -> str:
+    """Of what is reduced over everything."""
+    alike = "shape" if any(result.stored for result in plan.results) else "shape and dtype"
+    others = ", in its layout where the dense inputs agree on it, else contiguous"
+    of_elements = f"the {alike} of `{plan.main}`{others}"
+    if not any(result.of_row for result in plan.results):
+        count = len(plan.results)
+        return (
+            f"{'A tensor' if count == 1 else f'{counted(count)} tensors, each'} with {of_elements}."
+        )
+    has = {True: f"no dimensions{'' if alike == 'shape' else f' and the dtype of `{plan.main}`'}"}
+    has[False] = of_elements
+    if len(plan.results) == 1:
+        return f"A tensor with {has[True]}."
+    if all(result.of_row for result in plan.results):
+        return (
+            f"{counted(len(plan.results))} tensors{names_of(plan.results)}, each with {has[True]}."
+        )
+    shapes = [f"`{result.name}` with {has[result.of_row]}" for result in plan.results]
+    return f"{counted(len(plan.results))} tensors: {'; '.join(shapes)}."
+
+
 def returned_rows(plan: Plan) -> str:
     main = plan.main
+    if plan.of_all:
+        return returned_totals(plan)
     if len(plan.results) == 1:
         return f"A contiguous tensor with {shape_of_rows(plan.results[0], main)}."
     shapes = [shape_of_rows(result, main) for result in plan.results]
@@ -266,7 +294,7 @@ def description(plan: Plan, a: Argument) -> str:
             text = f"{text.rstrip('.')}; NaN comes of one that is not in [0, columns)."
     elif isinstance(plan, PackedPlan) and a.is_tensor:
         text = packed_words.described(plan, a.name)
-    elif plan.is_of_rows and a.name == main:
+    elif plan.is_of_rows and a.name == main and not plan.of_all:
         text = "`(..., columns)`, of any layout, float64, float32, float16 or bfloat16, on CPU or "
         text += "CUDA."
     elif a.name == main:
@@ -404,6 +432,7 @@ def materialised(plan: Plan, gradients: Sequence[str]) -> list[str]:
     pairs = zip(plan.differentiable, gradients, strict=True)
     for result, name in pairs if len(gradients) > 1 else []:
         shape = f"{like}.shape[:-1]" if result.is_squeezed else f"(*{like}.shape[:-1], 1)"
+        shape = "()" if plan.of_all else shape
         dtype = f", dtype=sum_dtype({like}.dtype)" if result.is_wide else ""
         if plan.variants[0].stored(like) == WIDE:
             dtype = "" if result.is_wide else ", dtype=ctx.dtype"
@@ -556,9 +585,10 @@ def in_torch(plan: Plan, name: str, parameters: Sequence[str], has_statistics: b
         unsqueezed=variant.squeezed,
         otherwise=variant.otherwise,
         of_rows=[
-            *(".squeeze(-1)" if r.is_squeezed else "" for r in plan.results),
+            *(".squeeze(-1)" if r.is_squeezed or r.of_all else "" for r in plan.results),
             *([".squeeze(-1).detach()"] * len(plan.statistics) if has_statistics else []),
         ],
+        flattened=plan.tensors if plan.of_all else (),
     )
 
 
@@ -590,10 +620,12 @@ def backward_in_torch(plan: Plan, backward: Backward) -> str:
         otherwise={n: k for n, k in variant.otherwise.items() if n in backward.tensors},
         unsqueezed=[
             *(r.gradient for r in backward.differentiated if r.is_squeezed),
+            *(r.gradient for r in backward.differentiated if r.of_all and r.of_row),
             *(name for name in variant.squeezed if name in backward.tensors),
         ],
         of_rows=variant.shapes_of_rows(backward.results),
         is_backward=True,
+        flattened=[n for n in backward.tensors if n not in backward.rows] if plan.of_all else (),
         summed_to={n: backward.may_lack(n) for n in backward.results} if backward.sums else None,
     )
     return f"{FOUND_AGAIN}\n{text}" if variant.statistics else text
@@ -617,6 +649,8 @@ def registrations(plan: Plan) -> str:
         if plan.has_columns(name)
     }
     plain = [name for name in names if name not in columns]
+    if plan.of_all:  # whose line has no place for a batch
+        plain, columns = [], {name: f', one_by_one("extension_cpp::{name}")' for name in names}
     if plan.written:
         return "\n".join(register(what, plan.name) for what in ("fake", "mutation", "vmap"))
     lines = [

@@ -25,6 +25,12 @@ from .verify import Verified
 IN_CPP = words(
     "CheckedInputs Tensor elementwise elementwise_into elementwise_with_sums inputs int64_t unread"
 )
+IN_TOTALS = words(
+    """
+    elements filled first_element in_memory new_sum numbers numbers2 numbers3 numbers4 numel sums
+    sums2 sums3 sums4 totals_into
+    """
+)
 IN_ROWS = words(
     """
     Known PerElement Row RowColumns RowElements RowValues T acc_t backend known of_row one_number
@@ -46,6 +52,9 @@ STATISTIC = "*rows:sum"
 
 
 def shape_in_rows(variant: Variant, name: str) -> str:
+    if variant.of_all:
+        shape = "()" if name in variant.statistics else "*shape"
+        return of_dtype(shape, WIDE if name in variant.statistics else variant.stored(name))
     if name in variant.statistics:
         return STATISTIC
     shape = "n" if name in variant.columns else variant.rows.get(name, "*rows n")
@@ -234,7 +243,8 @@ class Plan:
         returns: how many tensors the operator returns.
         settings: the arguments that are no tensors.
         broadcasts: whether the tensors may have different shapes.
-        is_of_rows: whether it is row-wise.
+        is_of_rows: whether it is row-wise, or reduces over everything.
+        of_all: whether it reduces over everything.
         backwards: one for each variant that has gradients to compute.
         own: the operator itself.
         taken: what the headers declare.
@@ -271,7 +281,7 @@ class Plan:
         headers = [path.read_text() for path in (PACKAGE / "csrc").rglob("*.*h")]
         # Besides, m is the library in the blocks that register, and functors are of a type.
         self.taken = {"m", "A", "T"}.union(*map(declared, headers))
-        self.is_of_rows = variants[0].is_of_rows
+        self.is_of_rows, self.of_all = variants[0].is_of_rows, variants[0].of_all
         self.backwards = [self.new_backward(v) for v in self.variants if v.computed]
         result = "()" if self.written else returned("schema", self.returns)
         self.own = Declared(self.name, f"{definition.head} -> {result}", self.line)
@@ -281,7 +291,9 @@ class Plan:
         declared_in_cpp = [*self.functors, *(op.constant for op in self.declared)]
         check_unique(declared_in_cpp, definition.place)
         self.words = {*IN_CPP, *self.in_hosts, *declared_in_cpp}
-        if self.is_of_rows:
+        if self.of_all:
+            self.words |= {*IN_TOTALS}
+        elif self.is_of_rows:
             self.words |= {*IN_ROWS, *(f"grad_{name}" for name in self.tensors)}
         others = [*self.statistics, *self.part_names, *self.kept]
         spelled = cpp_text.spelled([*names, *others], taken=[*own, *self.words])
@@ -316,7 +328,7 @@ class Plan:
         if self.is_of_rows:
             given = [shape_in_rows(first, name) for name in self.tensors]
             results = [of_dtype(result.shape, result.stored) for result in self.results]
-            results += [STATISTIC] * len(self.statistics)
+            results += [shape_in_rows(first, name) for name in self.statistics]
         if self.written:
             return f"{', '.join(given)} ->"
         return f"{', '.join(given)} -> {', '.join(results)}"
@@ -373,7 +385,8 @@ class Plan:
         returned = re.fullmatch(r"return (.{1,60})", last.strip())
         has_locals = function.__code__.co_nlocals > len(self.arguments)
         if returned is None or has_locals:
-            return f"{self.name} of each {'row' if self.is_of_rows else 'element'}"
+            of = "each element" if not self.is_of_rows else "each row"
+            return f"{self.name} of {'all elements' if self.of_all else of}"
         return f"`{re.sub(r'(torch.nn.functional|torch|F|math)[.]', '', returned[1])}`"
 
     @property
@@ -397,7 +410,9 @@ class Plan:
         bodies += [(b.struct, b.variant.backward) for b in self.backwards]
         if not self.is_of_rows:
             return [struct for struct, _ in bodies]
-        return [struct + suffix for struct, body in bodies for suffix, _ in cases(body)]
+        own = [struct + suffix for struct, body in bodies for suffix, _ in cases(body)]
+        ends = ("", "Numbers", "Sums") if self.of_all else ("",)
+        return [struct + end for struct in own for end in ends]
 
     def backward_of(self, variant: Variant) -> Backward | None:
         return next((b for b in self.backwards if b.variant is variant), None)

@@ -15,7 +15,18 @@ from kinds import defined_in
 from schema import words
 
 from .body import Body, Branch, each, nodes_of
-from .graph import ELEMENT, ROW, TO_INTEGERS, Node, col, cols, in_order, is_const, whole_cols
+from .graph import (
+    COLUMN,
+    ELEMENT,
+    ROW,
+    TO_INTEGERS,
+    Node,
+    col,
+    cols,
+    in_order,
+    is_const,
+    whole_cols,
+)
 from .operations import CHOICE, OPERATIONS, OR, PRODUCT, SIGN, WHOLE, Form, composed
 from .printing import Language, Printer
 from .refusal import NotDerived, taken
@@ -212,6 +223,7 @@ def function(
     first: Sequence[str] = (),
     counts: Sequence[int] = (),
     in_wide: InWide | None = None,
+    flattened: Sequence[str] = (),
 ) -> str:
     """A function of tensors and numbers.
 
@@ -232,6 +244,8 @@ def function(
         first: lines before all others.
         counts: of how many results each tensor is put together that is returned.
         in_wide: what is converted, where that is to be.
+        flattened: the tensors that become one row, where everything is reduced; results for each
+            element get their shape back.
 
     Raises:
         NotDerived: an argument is called as what the function calls.
@@ -239,6 +253,12 @@ def function(
     body = each(composed, body)
     names = dict(zip(composed([*names]), names.values(), strict=True))
     lines = [*first, *(f"{x} = {x}.unsqueeze(-1)" for x in unsqueezed)]
+    if flattened:
+        if "shape" in parameters:
+            raise taken("the argument's name 'shape'")
+        if any(node.extent & COLUMN for node in nodes_of(body)) or is_backward:
+            lines.append(f"shape = {flattened[0]}.shape")
+        lines += [f"{x} = {x}.flatten()" for x in flattened]
     if in_wide is not None:
         if "dtype" in parameters:
             raise taken("the argument's name 'dtype'")
@@ -256,6 +276,7 @@ def function(
         divides_by_zero=bool(of_rows) and not is_backward,
         counts=counts,
         in_wide=in_wide,
+        shape="shape" if flattened else None,
     )
     text = "\n".join(
         [f"def {name}({', '.join(parameters)}):", *(f"    {line}" for line in lines), ""]
@@ -276,15 +297,19 @@ def statements(
     divides_by_zero: bool,
     counts: Sequence[int],
     in_wide: InWide | None,
+    shape: str | None,
 ) -> list[str]:
     if isinstance(body, Branch):
-        rest = (names, spelling, like, taken, of_rows, summed_to, divides_by_zero, counts, in_wide)
+        rest = (
+            *(names, spelling, like, taken, of_rows, summed_to, divides_by_zero, counts),
+            *(in_wide, shape),
+        )
         return [
             f"if {spelling[body.switch]}:",
             *(f"    {line}" for line in statements(body.yes, *rest)),
             *statements(body.no, *rest),
         ]
-    printer = Printer(Python(spelling, like), names, taken)
+    printer = Printer(Python(spelling, like), names, [*taken, *([shape] if shape else [])])
     lines = []
     if any(node.op == "cols" for node in in_order(body)):
         printer.taken.add("max")
@@ -301,11 +326,16 @@ def statements(
     printer.bound[whole_cols()] = f"{like}.shape[-1]"
     text = printer.text(body)
     lines += [f"{name} = {expression}" for _, name, expression in text.statements]
-    shapes = of_rows or [None] * len(body)
+    each_of_rows = of_rows or [None] * len(body)
     results = [
-        whole(node, result, like, shape)
-        for node, result, shape in zip(body, text.results, shapes, strict=True)
+        whole(node, result, like, of_row)
+        for node, result, of_row in zip(body, text.results, each_of_rows, strict=True)
     ]
+    if shape:
+        results = [
+            result if node.extent == ROW and of_row is not None else in_shape(result, shape)
+            for node, result, of_row in zip(body, results, each_of_rows, strict=True)
+        ]
     if counts:
         results = put_together(results, counts)
     for k, tensor in enumerate(summed_to):
@@ -333,6 +363,11 @@ def parenthesised(expression: str) -> str:
     """With a method to be called of it."""
     is_call = re.fullmatch(r"\w+(\.\w+\(\w+\.shape\))?", expression)
     return expression if is_call else f"({expression})"
+
+
+def in_shape(result: str, shape: str) -> str:
+    is_held = isinstance(ast.parse(result, mode="eval").body, (ast.Name, ast.Call))
+    return f"{result if is_held else f'({result})'}.reshape({shape})"
 
 
 def whole(node: Node, result: str, like: str, of_rows: str | None) -> str:

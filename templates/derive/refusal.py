@@ -15,6 +15,10 @@ class NotDerived(Refusal):
     """A definition that no operator is derived of; nothing was written."""
 
 
+class OverEverything(NotDerived):
+    """The same, unless all that it reduces is reduced over everything."""
+
+
 def refuse(reason: str, instead: str = BY_HAND) -> NotDerived:
     """An exception that names the line of the definition which is being run, where there is one."""
     place = line_of_definition()

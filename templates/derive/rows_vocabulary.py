@@ -6,13 +6,14 @@ for each element, or for each row.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import rows_operations  # noqa: F401  (defines the operations that are named here)
 from .graph import ELEMENT, ROW, Node, const, make
-from .refusal import refuse
+from .refusal import OverEverything, refuse
 from .vocabulary import CONVERT, mask, of_float8, real, unknown
 
 # Functions of a row: the expression, and whether a dimension is lost.
@@ -34,10 +35,7 @@ def last(dim: Any, what: str) -> None:
     if isinstance(dim, (tuple, list)) and len(dim) == 1:
         (dim,) = dim
     if dim is None:
-        raise refuse(
-            f"{what} over all dimensions is not row-wise",
-            instead=f"give it dim=-1, or {OTHER}",
-        )
+        raise over_all_dimensions(what)
     if hasattr(dim, "node"):
         raise refuse(
             f"{what} over a dimension that is an argument is not known to be over the last one",
@@ -48,6 +46,15 @@ def last(dim: Any, what: str) -> None:
             f"{what} over dim={dim} is not known to be over the last dimension",
             instead=f"say dim=-1, or {OTHER}",
         )
+
+
+def over_all_dimensions(what: str) -> OverEverything:
+    return OverEverything(
+        refuse(
+            f"{what} over all dimensions is not row-wise",
+            instead="give it dim=-1, or return what each row has, and reduce that outside",
+        )
+    )
 
 
 def element(x: Any, what: str) -> Node:
@@ -77,6 +84,42 @@ def no(**unsupported: Any) -> None:
 
 
 # ----- reductions
+
+
+def over_everything(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """What is given to a reduction over all dimensions, as given to that of a row.
+
+    Raises:
+        NotDerived: it is over some of them, or is none that may be over all.
+        TypeError: there is no such call.
+    """
+    given = inspect.signature(ROWS[name]).bind(*args, **kwargs).arguments
+    dim = given.get("dim")
+    if name in OVER_EVERYTHING and isinstance(dim, bool):  # of var, whether it is unbiased
+        given["unbiased"], dim = dim, None
+    if dim not in (None, (), []):
+        raise refuse(
+            f"{name} over dim={dim} is beside a reduction over all dimensions",
+            instead="return what each row has, and reduce that outside",
+        )
+    if name not in OVER_EVERYTHING:
+        raise refuse(
+            f"{name} over everything is not derived, as sums, means, variances and norms are",
+            instead="compute it outside, and pass it as an argument",
+        )
+    if given.get("keepdim"):
+        raise refuse(
+            "with keepdim the number of dimensions would be the tensor's",
+            instead="leave it out: a number meets tensors of any shape",
+        )
+    return given | {"dim": -1}
+
+
+# Reductions that may be over all dimensions.
+OVER_EVERYTHING = (
+    *("sum", "mean", "var", "std"),
+    *("norm", "vector_norm", "linalg_norm", "linalg_vector_norm"),
+)
 
 
 def reduction(name: str, op: str) -> None:
@@ -127,9 +170,7 @@ def spread(name: str) -> None:
         correction: Any = None,
     ) -> tuple[Node, bool]:
         if isinstance(dim, bool):
-            raise refuse(
-                f"{name} over all dimensions is not row-wise", instead=f"give it dim=-1, or {OTHER}"
-            )
+            raise over_all_dimensions(name)
         last(dim, name)
         if correction is None:
             correction = 1 if unbiased is None else int(unbiased)

@@ -83,8 +83,9 @@ def spec_file(plan: Plan) -> str:
         given += f', autocast="{plan.autocast}"'
     last = f'spec = OpSpec(name="{plan.name}", reference={reference}{given})\n'
     check_names(plan, f"{formulas}{samples}{last}")
-    text = "".join(line for name, line in IMPORTS.items() if re.search(rf"\b{name}\.", formulas))
-    text += OF_WIDE if "sum_dtype(" in f"{formulas}{samples}" else ""
+    ours = f"{formulas}{samples}"
+    text = "".join(line for name, line in IMPORTS.items() if re.search(rf"\b{name}\.", ours))
+    text += OF_WIDE if "sum_dtype(" in ours else ""
     text += f"import torch\nfrom extension_cpp.testing import {imported}\n"
     text += f"{plan.definition.source}\n\n{formulas}{samples}{last}"
     return FUTURE + text.replace(FUTURE, "") if FUTURE in text else text
@@ -186,6 +187,11 @@ def sample_function(plan: Plan) -> str:
     elif columns_needed:
         comment = "# Of rows of one column nothing is left but rounding."
     condition = f"shape and shape[-1] >= {columns_needed}" if columns_needed else ""
+    if plan.of_all and columns_needed:
+        comment = "# Of tensors that have elements."
+        if columns_needed > 1:
+            comment = "# Of one element nothing is left but rounding."
+        condition = f"math.prod(shape) >= {columns_needed}"
     if of_columns(plan):
         condition = condition or "shape"
     if of_many := plan.verified.columns_of_many:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import networkx
 from schema import Refusal, check_name
@@ -30,7 +30,10 @@ def keep_statistics(definition: Definition, variant: Variant) -> None:
     whole = rewritten(variant.gradients, made_of_statistics)
     # In the order in which they may be computed.
     found = sorted(fewest(variant.forward, whole), key=lambda node: len([*in_order([node])]))
-    named = dict(zip(names(definition, variant, found), found, strict=True))
+    others = [result.name for result in variant.results]
+    others += [a.name for a in definition.schema.arguments]
+    of = "total" if definition.of_all else "row"
+    named = dict(zip(names(of, variant.names, found, others), found, strict=True))
     leaves = {node: make("row", value=name) for name, node in named.items()}
     less = replaced(whole, leaves)
     # The operator takes what its kernel reads, and its derivatives are made of tensors alone.
@@ -117,16 +120,24 @@ def fewest(forward: Sequence[Node], results: Sequence[Node]) -> list[Node]:
     return [n for n in nodes if n in known and (n, "used") in above and (n, "made") not in above]
 
 
-def names(definition: Definition, variant: Variant, statistics: Collection[Node]) -> Iterator[str]:
-    """Those that the definition has for them, or what they are, of a row."""
-    taken = {a.name for a in definition.schema.arguments}
-    taken |= {result.name for result in variant.results}
+def names(
+    of: str, own_names: Mapping[Node, str], found: Iterable[Node], others: Iterable[str]
+) -> Iterator[str]:
+    """Those that the definition has for them, or what they are, after a word for of what.
+
+    Args:
+        of: the word.
+        own_names: that the definition has.
+        found: what is called something.
+        others: names that are taken.
+    """
+    taken = {*others}
     taken |= {f"grad_{name}" for name in taken}
-    for node in statistics:
-        own = variant.names.get(node, "")
+    for node in found:
+        own = own_names.get(node, "")
         while node.op == "detach":
             (node,) = node.args
-        word = f"row_{OPERATIONS[node.op].word}"
+        word = f"{of}_{OPERATIONS[node.op].word}"
         numbered = (f"{word}_{k}" for k in itertools.count(2))
         wanted = itertools.chain([own] if is_for_arguments(own) else [], [word], numbered)
         name = next(n for n in wanted if not {n, f"grad_{n}"} & taken)

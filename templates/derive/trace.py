@@ -23,6 +23,7 @@ from .definition import COLUMNS
 from .graph import (
     COLUMN,
     COMPARISONS,
+    ELEMENT,
     FLOAT8,
     INTEGERS,
     NUMBER,
@@ -38,9 +39,9 @@ from .graph import (
     whole,
 )
 from .operations import UNDERIVED, is_constant
-from .refusal import BY_HAND, NotDerived, refuse, traced_file
+from .refusal import BY_HAND, NotDerived, OverEverything, refuse, traced_file
 from .rows_operations import is_index, not_shared
-from .rows_vocabulary import ROWS, last, picked
+from .rows_vocabulary import ROWS, last, over_all_dimensions, over_everything, picked
 from .vocabulary import (
     CONVERT,
     OF_BITS,
@@ -541,12 +542,28 @@ def no_such_call(name: str, kwargs: dict[str, Any]) -> NotDerived:
     )
 
 
-class Recorder(TorchFunctionMode):
-    """Records calls of torch's functions, on tensors of a nominal dtype."""
+# What makes a vector of all elements.
+FLATTENING = {"flatten": ((),), "ravel": ((),), "reshape": ((-1,), ((-1,),)), "view": ((-1,),)}
+# Those of the vocabulary that reduce unless they are told not to.
+LOSSES = {
+    name: inspect.signature(function)
+    for name, function in VOCABULARY.items()
+    if "reduction" in inspect.signature(function).parameters
+}
+REDUCED = ("mean", "sum")
 
-    def __init__(self, dtype: torch.dtype) -> None:
+
+class Recorder(TorchFunctionMode):
+    """Records calls of torch's functions, on tensors of a nominal dtype.
+
+    Args:
+        dtype: the nominal one.
+        of_all: whether reductions are over everything, as if that were one row.
+    """
+
+    def __init__(self, dtype: torch.dtype, of_all: bool = False) -> None:
         super().__init__()
-        self.dtype = dtype
+        self.dtype, self.of_all = dtype, of_all
 
     def __torch_function__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
@@ -601,6 +618,8 @@ class Recorder(TorchFunctionMode):
             if not (len(given) == 2 and isinstance(given[1], Tensor)):
                 return self.extreme(name, args, kwargs)
             name = OF_TWO[name]
+        if name in FLATTENING or name in ("numel", "nelement"):
+            return self.flattened(name, *args, **kwargs)
         if name in ("unsqueeze", "squeeze", "__getitem__", "size"):
             return self.reshaped(name, *args, **kwargs)
         if name in ROWS:
@@ -616,6 +635,8 @@ class Recorder(TorchFunctionMode):
         name, writes = in_place(name)
         if name not in VOCABULARY:
             raise unknown(name)
+        if name in LOSSES:
+            return self.loss(name, args, kwargs)
         if name in CLAMPS:
             check_bounds(*given)
         written = self.writable(args[0]) if kwargs.pop("inplace", False) or writes else None
@@ -645,7 +666,8 @@ class Recorder(TorchFunctionMode):
         if any(isinstance(a, Traced) and a.is_squeezed for a in (*args, *kwargs.values())):
             raise refuse(
                 f"{name} is of what has a value for each row alone",
-                instead="reduce tensors that have the rows' shape",
+                instead="reduce tensors that have the rows' shape, or return what each row has and "
+                "reduce it outside",
             )
 
         def operand(a: Any) -> Any:
@@ -658,12 +680,43 @@ class Recorder(TorchFunctionMode):
             del kwargs["out"]
 
         try:
+            if self.of_all:
+                args, kwargs = [], over_everything(name, args, kwargs)
             node, is_squeezed = ROWS[name](
                 *map(operand, args), **{k: operand(v) for k, v in kwargs.items()}
             )
         except TypeError:
             raise no_such_call(name, kwargs) from None
-        return Traced.of(node, is_squeezed=is_squeezed)
+        # What there is one of for all meets tensors as it is.
+        return Traced.of(node, is_squeezed=is_squeezed and not self.of_all)
+
+    def loss(self, name: str, args: Any, kwargs: dict[str, Any]) -> Traced:
+        """That of each element, or its mean or sum."""
+        try:
+            given = LOSSES[name].bind(*args, **kwargs)
+        except TypeError:
+            raise no_such_call(name, kwargs) from None
+        given.apply_defaults()
+        reduction = given.arguments["reduction"]
+        if reduction in REDUCED:
+            given.arguments["reduction"] = "none"
+        tensors = [a for a in given.arguments.values() if isinstance(a, Traced)]
+        node = self.computed(name, given.args, given.kwargs)
+        loss = Traced.of(node, True, common_squeeze(tensors), extent_of(tensors))
+        if reduction == "none":
+            return loss
+        if not self.of_all:
+            raise over_all_dimensions(f'{name} with reduction="{reduction}"')
+        return self.of_rows(reduction, [loss], {})
+
+    def flattened(self, name: str, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        """A vector of all elements, or their number: of what is reduced over everything."""
+        is_whole = isinstance(tensor, Traced) and tensor.extent == ELEMENT
+        if not is_whole or kwargs or args not in FLATTENING.get(name, ((),)):
+            raise unknown(name)
+        if not self.of_all:
+            raise OverEverything(unknown(name))
+        return tensor if name in FLATTENING else Sizes(self.dtype).last
 
     def extreme(self, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
         values = self.of_rows(name, args, kwargs)
@@ -713,6 +766,8 @@ class Recorder(TorchFunctionMode):
     def reshaped(self, name: str, tensor: Traced, *args: Any, **kwargs: Any) -> Any:
         """The dimension for the columns of a value for each row, put in or left out."""
         given = (*args, *kwargs.values())
+        if self.of_all:
+            raise unknown(name)
         if name == "size":
             return Sizes(self.dtype)[given[0]] if given else Sizes(self.dtype)
         if tensor.extent == ROW:
@@ -772,6 +827,11 @@ class Recorder(TorchFunctionMode):
         if name == "device":
             # Another one in each of two traces.
             return torch.device("cpu" if self.dtype == torch.float64 else "meta")
+        if name == "shape" and self.of_all:
+            raise refuse(
+                "what is reduced over everything has a number of elements, and no sizes",
+                instead="say x.numel(), or make it an argument, a number",
+            )
         if name == "shape" and isinstance(tensor, Traced) and tensor.extent & COLUMN:
             sizes = Sizes(self.dtype)
             return (sizes.last,) if tensor.extent == COLUMN else sizes
@@ -957,7 +1017,8 @@ def trace(
     file: str,
     shapes: Mapping[str, str] = {},
     dtypes: Mapping[str, str] = {},
-    recorder: Callable[[torch.dtype], Recorder] = Recorder,
+    recorder: Callable[[torch.dtype, bool], Recorder] = Recorder,
+    of_all: bool = False,
 ) -> tuple[Any, dict[Node, str]]:
     """What a definition returns, and the names that it gives to parts of it.
 
@@ -971,6 +1032,7 @@ def trace(
         shapes: of the tensors that have not the rows' shape.
         dtypes: of the tensors that have one of their own.
         recorder: what follows the calls of torch's functions.
+        of_all: whether what it reduces is reduced over everything.
     """
     arguments: dict[str, Any] = dict(constants)
     for name in tensors:
@@ -989,7 +1051,7 @@ def trace(
         module = sys.modules[function.__module__]
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(recorder(dtype))
+            stack.enter_context(recorder(dtype, of_all))
             stack.enter_context(math_of_numbers(module))
             names = stack.enter_context(Names(file))
             result = function(**arguments)

@@ -39,6 +39,7 @@ class Result:
         dtype: its own, "bool" or of integers, where it has one. It has no gradient then.
         is_wide: whether it is float32 where the tensors are of a half type.
         is_written: whether it goes to the tensor of its name. It has no gradient then.
+        of_all: whether what rows are is everything, one row.
     """
 
     name: str = OUTPUT
@@ -47,6 +48,7 @@ class Result:
     dtype: str = ""
     is_wide: bool = False
     is_written: bool = False
+    of_all: bool = False
 
     @property
     def is_differentiable(self) -> bool:
@@ -69,7 +71,9 @@ class Result:
 
     @property
     def shape(self) -> str:
-        """Of a row-wise definition, as csrc/notation.h has it."""
+        """Of a definition that reduces, as csrc/notation.h has it."""
+        if self.of_all:
+            return "()" if self.of_row else "*shape"
         if not self.of_row:
             return "*rows n"
         return "*rows" if self.is_squeezed else "*rows 1"
@@ -98,6 +102,7 @@ class Variant:
         kept: which of the results the gradients are made of, by what they are called there.
         is_of_parts: whether the gradients are no more than whether there are such, of tensors whose
             parts have them.
+        of_all: whether what it reduces is reduced over everything: what rows are is one then.
     """
 
     tensors: list[str]
@@ -115,6 +120,7 @@ class Variant:
     wide: list[str] = field(default_factory=list)
     kept: dict[str, int] = field(default_factory=dict)
     is_of_parts: bool = False
+    of_all: bool = False
 
     @property
     def own(self) -> list[str]:

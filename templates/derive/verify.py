@@ -107,6 +107,10 @@ def no_slope(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return lambda x, **kwargs: function(x.detach(), **kwargs)
 
 
+def reduced(loss: Tensor, reduction: str) -> Tensor:
+    return loss if reduction == "none" else getattr(loss, reduction)()
+
+
 def norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The greatest magnitude by amax: of NaN PyTorch's has the derivative 0."""
 
@@ -128,7 +132,7 @@ INSTEAD: dict[str, Callable[..., Tensor]] = {
     "heaviside": lambda x, values: torch.where(x == 0, values, (x > 0).to(x.dtype)),
     "celu": lambda x, alpha=1.0, inplace=False: torch.ops.aten.elu(x, alpha, 1, 1 / alpha),
     "hardsigmoid": lambda x, inplace=False: F.relu6(x + 3) / 6,
-    "soft_margin_loss": lambda x, y, **_: F.softplus(-y * x),
+    "soft_margin_loss": lambda x, y, reduction="mean", **_: reduced(F.softplus(-y * x), reduction),
 }
 
 
@@ -288,6 +292,10 @@ class Checked:
             raise Undefined(
                 f"{self.definition.place}: the definition does not run: {in_a_line(error)}"
             ) from None
+
+    def define_as_one(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """The same of tensors whose shape is that of one call."""
+        return self.define(tensors)
 
     def accepted(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
         """Those of some elements, or rows, that the definition takes: of others it may raise."""
@@ -585,12 +593,12 @@ class Checked:
         Of halves they may be of another, as `.float()` makes them, or none: a number may be too
         large.
         """
-        for value, shape in zip(self.define(tensors), wanted, strict=True):
+        for value, shape in zip(self.define_as_one(tensors), wanted, strict=True):
             if value.shape != shape:
                 raise self.fail(f"of shape {tuple(value.shape)}, not {tuple(shape)}")
         for dtype in (torch.float64, *HALF):
             try:
-                values = self.define(self.converted(tensors, dtype))
+                values = self.define_as_one(self.converted(tensors, dtype))
             except Undefined:
                 self.called.add(NO_HALF)
                 continue
@@ -1155,6 +1163,41 @@ class CheckedRows(Checked):
             )
 
 
+class CheckedTotals(CheckedRows):
+    """The same of one that reduces over everything: each row is a call of the definition."""
+
+    def define_as_one(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        return Checked.define(self, tensors)
+
+    def define(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        *outer, columns = tensors[self.variant.main].shape
+        rows = {name: tensor.reshape(-1, columns) for name, tensor in tensors.items()}
+        if not (count := math.prod(outer)):  # one, of which nothing is taken
+            rows = {name: tensor.new_zeros(1, columns) for name, tensor in tensors.items()}
+        calls = [
+            self.define_as_one({name: row[k] for name, row in rows.items()})
+            for k in range(max(1, count))
+        ]
+        pairs = zip(zip(*calls, strict=True), self.variant.results, strict=True)
+        return tuple(
+            torch.stack(values)[:count].reshape(*outer, 1 if result.of_row else columns)
+            for values, result in pairs
+        )
+
+    def broadcasts(self) -> bool:
+        for shape in ((2, 3, 4), (5,), ()):
+            tensors = self.filled([shape] * len(self.variant.tensors))
+            wanted = [() if r.of_row else shape for r in self.variant.results]
+            self.check_results(tensors, wanted)
+        return False
+
+    def fewest_columns_of_many_rows(self) -> int:
+        return 0
+
+    def is_accurate_within(self, ranges: Sequence[Range]) -> bool:
+        return self.is_accurate(MANY_COLUMNS, MANY_ROWS // 100, ranges)
+
+
 # Rows of one column and of several, of primes, in more than two dimensions.
 ROWS = ((3, 1), (4, 2), (7, 13), (2, 3, 5), (3, 257))
 
@@ -1167,6 +1210,7 @@ def checked(
     nan_is_infinite: bool = False,
 ) -> Checked:
     kind = CheckedRows if variant.is_of_rows else Checked
+    kind = CheckedTotals if variant.of_all else kind
     return kind(definition, variant, switches, numbers, nan_is_infinite)
 
 

@@ -603,7 +603,7 @@ def unreduced(reduction: str, **unsupported: Any) -> None:
     if reduction != "none":
         raise refuse(
             f'reduction="{reduction}" is a reduction',
-            instead='say reduction="none", and .mean(-1) where it is a loss for each row',
+            instead='say "mean" or "sum", or "none" and reduce what it gives',
         )
     for name, value in unsupported.items():
         if value is not None:

@@ -186,7 +186,7 @@ struct MixedRowLoopOf<
 
 #endif
 
- private:
+ protected:
   template <class Element>
   using Stored = extension_cpp::detail::stored_as<T, Element>;
 
@@ -201,6 +201,7 @@ struct MixedRowLoopOf<
   template <class Element>
   using Room = std::array<Loaded<Element>, kElements>;
 
+ private:
   template <class Isa>
   CPU_INLINE static void run_by(const void* formula, const RowOperands& operands) {
     const F f = *static_cast<const F*>(formula);
@@ -227,6 +228,7 @@ struct MixedRowLoopOf<
     }
   }
 
+ protected:
   template <class Element>
   CPU_INLINE static auto argument(const Loaded<Element>& value) {
     if constexpr (std::is_same_v<Element, extension_cpp::detail::Own>) {
@@ -260,6 +262,7 @@ struct MixedRowLoopOf<
     }
   }
 
+ private:
   template <class Element>
   CPU_INLINE static Loaded<Element>* result_place(Stored<Element>* to, Room<Element>& room) {
     if constexpr (kIsConverted<Element>) {
