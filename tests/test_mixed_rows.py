@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from called import copies_in
-from scratch import load_library
+from scratch import EVERY, load_library
 from test_mixed_dtypes import DTYPES, comparable, operand, sum_dtype
 from torch import Tensor
 
@@ -197,8 +197,11 @@ def compare_copies(rows: Any) -> None:
             torch.testing.assert_close(call(), wanted, equal_nan=True)
 
 
-# Also as for other processors than x86.
-@pytest.fixture(scope="module", params=[True, False], ids=["blocks", "elements"])
+BLOCKS = [True, False] if EVERY else [True]
+
+
+# By `make test-all` also as for other processors than x86, as test_mixed_dtypes.py always.
+@pytest.fixture(scope="module", params=BLOCKS, ids=["blocks", "elements"][: len(BLOCKS)])
 def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load_library(
         "mixed_rows", tmp_path_factory.mktemp("mixed_rows"), has_blocks=request.param

@@ -101,28 +101,23 @@ def test_nothing_of_the_template_is_left(case):
                 assert not re.search(rf"(?<![-\w.]){word}(?!\w)", code), (file, word)
 
 
-@pytest.mark.parametrize("case", CASES, ids=name)
-def test_generated_code_is_in_form(case, checkout):
-    new_op.main(case, checkout)
-    try:
-        sources = [str(p) for p in (checkout / "extension_cpp/operators" / name(case)).iterdir()]
-        native = [s for s in sources if not s.endswith(".py")]
-        edited = [str(checkout / "extension_cpp" / "ops.py")]
-        bin = Path(sys.executable).parent
-        ruff = shutil.which("ruff", path=f"{bin}{os.pathsep}{os.environ['PATH']}")
-        clang_format = shutil.which("clang-format", path=f"{bin}{os.pathsep}{os.environ['PATH']}")
-        for command in (
-            [ruff, "check", "--quiet", "--no-cache", *edited, str(Path(sources[0]).parent)],
-            [ruff, "format", "--check", "--quiet", "--no-cache", str(Path(sources[0]).parent)],
-            [clang_format, "--dry-run", "--Werror", *native],
-        ):
-            result = subprocess.run(
-                command, cwd=checkout, capture_output=True, text=True, check=False
-            )
-            assert result.returncode == 0, result.stdout + result.stderr
-    finally:
-        new_op.main(["--remove", name(case)], checkout)
-    assert git(checkout, "status", "--porcelain") == ""
+def test_generated_code_is_in_form(tmp_path):
+    """Of all cases at once, as each program takes longer to start than to read."""
+    root = checkout_of(tmp_path)
+    for case in CASES:
+        new_op.main(case, root)
+    made = [root / "extension_cpp" / "operators" / name(case) for case in CASES]
+    native = [str(p) for folder in made for p in folder.iterdir() if p.suffix != ".py"]
+    python = [*map(str, made), str(root / "extension_cpp" / "ops.py")]
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for command in (
+        ["ruff", "check", "--quiet", "--no-cache", *python],
+        ["ruff", "format", "--check", "--quiet", "--no-cache", *python],
+        ["clang-format", "--dry-run", "--Werror", *native],
+    ):
+        command[0] = shutil.which(command[0], path=path)
+        result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
 
 
 def signatures(*case):
