@@ -44,7 +44,8 @@ def by_example(op: str) -> Callable[..., tuple[Any, Any]]:
 
     It is what follows from the line where that is possible. Else the operator is called once for
     each example: where a tensor is batched that has no dimensions for it in the line, where no
-    tensor has, or where results have different ones. What is written to has to be batched.
+    tensor has, as those that are summed over everything (`*all`), or where results have different
+    ones. What is written to has to be batched.
 
     Args:
         op: `"namespace::name"`.
@@ -55,21 +56,6 @@ def by_example(op: str) -> Callable[..., tuple[Any, Any]]:
             return batching_rule(op)(info, in_dims, *args, **keyword_only)
         except NotImplementedError:
             pass
-        return operator(op).call_each(info, in_dims, *args, **keyword_only)
-
-    return rule
-
-
-def one_by_one(op: str) -> Callable[..., tuple[Any, Any]]:
-    """The batching rule of an operator that reduces over everything, for `register_vmap`.
-
-    It is called once for each example, whose shape is no part of one that the line of shapes says.
-
-    Args:
-        op: `"namespace::name"`.
-    """
-
-    def rule(info: Any, in_dims: Sequence[Any], *args: Any, **keyword_only: Any) -> tuple[Any, Any]:
         return operator(op).call_each(info, in_dims, *args, **keyword_only)
 
     return rule

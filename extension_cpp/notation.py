@@ -27,6 +27,8 @@ DTYPES = {
         *(torch.complex64, torch.complex128, torch.float8_e4m3fn, torch.float8_e5m2),
     )
 }
+# Dimensions that no batch joins: of which nothing is said, or that the operator takes as a whole.
+NO_BATCH = {"*_", "*all"}
 # What may stand after a colon besides those and arguments' names.
 RULES = ("sum", "wide", "any")
 
@@ -153,7 +155,7 @@ class Notation:
     def joins_batches(self) -> bool:
         """Whether a batch of any tensor can be joined to dimensions that all of them have."""
         stars = {shape.star_symbol for shape in (*self.inputs, *self.results)}
-        return len(stars) == 1 and not stars & {None, "*_"}
+        return len(stars) == 1 and not stars & {None, *NO_BATCH}
 
     def dtype_source(self, shape: Shape) -> Shape:
         """The shape that says a tensor's dtype, which may be that of another argument."""

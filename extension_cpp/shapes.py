@@ -20,7 +20,7 @@ from torch import Tensor
 
 from extension_cpp import _loader, checks
 from extension_cpp.layout import new_elementwise, same_shape
-from extension_cpp.notation import Dim, DtypeRule, Notation, Shape, parse_notation
+from extension_cpp.notation import NO_BATCH, Dim, DtypeRule, Notation, Shape, parse_notation
 
 Sizes = tuple[int, ...]
 # A call: positional and keyword arguments.
@@ -459,7 +459,7 @@ class Operator:
         shapes = self.notation.results or [self.notation.inputs[k] for k in self.written]
         what = "a result" if self.notation.outputs else "what is written"
         stars = {shape.star_symbol for shape in shapes}
-        if stars & {None, "*_"}:
+        if stars & {None, *NO_BATCH}:
             return f"{what} has no *name or ... to which a batch could be joined", None
         if len(stars) != 1:
             return f"the results have different ones: {', '.join(sorted(map(str, stars)))}", None

@@ -105,3 +105,29 @@ def limited(x: Tensor, most: float) -> Tensor:
 def sum_and_squares(x: Tensor, y: Tensor) -> Tensor:
     """One gradient is a number, the other is not."""
     return x.sum() + y.square().sum()
+
+
+def moved_by_mean(x: Tensor, y: Tensor) -> Tensor:
+    """A gradient that is a sum, one number for all elements."""
+    return x + y.mean()
+
+
+def masks_alone(x: Tensor, mask: torch.BoolTensor) -> tuple[Tensor, Tensor]:
+    """A pass that reads nothing of the operator's dtype, and a sum that is a result."""
+    others = (~mask).sum().to(x.dtype)
+    count = mask.sum().to(x.dtype)
+    return x / (others + 1), count
+
+
+def where_positive(x: Tensor, mask: torch.BoolTensor) -> tuple[Tensor, Tensor]:
+    """Elements of bools alone, and a number."""
+    new = x.sum()
+    return mask & (new > 0), new
+
+
+def weighted_or_not(x: Tensor, target: Tensor, weight: Tensor, weighted: bool = False) -> Tensor:
+    """Without a switch one has no gradient."""
+    loss = (x - target).square()
+    if weighted:
+        loss = loss * weight
+    return loss.mean()

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from extension_cpp import ops
-from extension_cpp.batching import by_example, one_by_one
+from extension_cpp.batching import by_example
 
 f32, i32, f64 = torch.float32, torch.int32, torch.float64
 operators = torch.ops.extension_cpp
@@ -113,27 +112,6 @@ def test_by_example_where_no_rule_follows_from_the_shapes():
         torch.testing.assert_close(output.movedim(out_dims[0], 0), expected)
     (output, *_), out_dims = rule(info, (1, None, None, None), batched, None, None, 1e-5)
     assert (output.shape, out_dims[0]) == ((2, 3, 4), 1)
-
-
-class Calls(TorchDispatchMode):
-    """The operators that are called."""
-
-    def __init__(self):
-        super().__init__()
-        self.called = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.called.append(func)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize(("make", "times"), [(by_example, 1), (one_by_one, 3)])
-def test_one_by_one_whatever_follows_from_the_shapes(make, times):
-    x = torch.randn(2, 3, 4)
-    with Calls() as calls:
-        output, dim = make("extension_cpp::square")(SimpleNamespace(batch_size=3), (1,), x)
-    assert calls.called.count(operators.square.default) == times
-    torch.testing.assert_close(output.movedim(dim, 1), x * x)
 
 
 @pytest.mark.parametrize("op", [operators.square, operators.square_backward])

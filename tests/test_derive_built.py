@@ -80,7 +80,8 @@ SHARE = [
     *("masked_by_length", "column_masked", "weighted_columns"),
     # Over everything.
     *("dice_loss", "masked_mse", "mse_in_float32", "standardized", "squares_or_not", "shadowed"),
-    *("weighted_mean", "limited", "sum_and_squares", "straight_scale"),
+    *("weighted_mean", "limited", "sum_and_squares", "straight_scale", "moved_by_mean"),
+    *("masks_alone", "where_positive", "weighted_or_not"),
     # Of tensors that hold several.
     *("packed_swiglu", "three_gates", "gate_and_residual", "gate_codes", "of_packed_codes"),
     *("halves_of_halves", "rotary_embedding", "rotary_of_constants", "rotary_of_both"),

@@ -25,10 +25,10 @@ def flat(text):
 
 def test_the_line_says_what_is_one_number():
     cpp = written("dice_loss")["dice_loss.cpp"]
-    assert '"*shape, *shape -> (), ():sum, ():sum"' in cpp
-    assert '"(), *shape, *shape, ():sum, ():sum -> *shape, *shape"' in cpp
-    assert '"*shape, *shape -> ():sum"' in written("mse_in_float32")["mse_in_float32.cpp"]
-    assert '"*shape -> *shape, ()"' in written("clipped")["clipped.cpp"]
+    assert '"*all, *all -> (), ():sum, ():sum"' in cpp
+    assert '"(), *all, *all, ():sum, ():sum -> *all, *all"' in cpp
+    assert '"*all, *all -> ():sum"' in written("mse_in_float32")["mse_in_float32.cpp"]
+    assert '"*all -> *all, ()"' in written("clipped")["clipped.cpp"]
 
 
 def test_sums_of_one_pass_and_what_is_made_of_them():
@@ -91,6 +91,39 @@ def test_the_number_of_elements_alone(define):
     assert "const double numel = double(x.numel()); elementwise_into<F>(output, x, numel);" in cpp
 
 
+def test_a_gradient_that_is_a_sum(define):
+    """It has one for each element: what adds up to it is a tensor of its own."""
+    source = "def f(x: Tensor, y: Tensor) -> Tensor:\n    return x * y.sum()"
+    cpp = flat(texts(planned(define(source)))["f.cpp"])
+    assert "sums{new_sum(grad_output), new_sum(grad_output)};" in cpp
+    assert "elementwise_into<FBackwardFilled>(output[1], sums[" in cpp
+
+
+def test_a_gradient_that_is_nothing_for_a_switch():
+    cpp = flat(written("weighted_or_not")["weighted_or_not.cpp"])
+    call = "elementwise_into<WeightedOrNotBackward>(output, x, target, in_memory(numbers[0]));"
+    assert call in cpp
+    assert "return {product, -product, A(0)};" in cpp
+
+
+@pytest.mark.parametrize("name", ["new", "A", "Values", "InMemory", "HOST_DEVICE", "int64_t"])
+def test_what_the_author_calls_a_number(name, define):
+    source = f"def f(x: Tensor, y: Tensor) -> Tensor:\n    {name} = (x * y).sum()\n"
+    cpp = texts(planned(define(source + f"    return x * {name}")))["f.cpp"]
+    assert f"> {name};" not in cpp
+    assert "InMemory<A> total_" in cpp
+
+
+def test_many_stages_have_names_of_their_own(define):
+    """Beside arguments that are called so."""
+    source = "def f(x: Tensor, sums5: float, numbers5: float) -> Tensor:\n"
+    source += "    for _ in range(6):\n        x = x / (x.square().mean() + sums5)\n"
+    cpp = texts(planned(define(source + "    return (x * numbers5).sum()")))["f.cpp"]
+    arrays = re.findall(r"std::array<Tensor, \d+> (\w+)\{", cpp)
+    assert "sums5_" in arrays
+    assert "sums5" not in arrays
+
+
 def test_switches_choose_between_sums():
     cpp = flat(written("squares_or_not")["squares_or_not.cpp"])
     assert "if (squared) { std::array<Tensor, 1> sums{new_sum(x)}; " in cpp
@@ -100,7 +133,8 @@ def test_switches_choose_between_sums():
 
 def test_arguments_called_as_what_is_generated():
     cpp = flat(written("shadowed")["shadowed.cpp"])
-    assert "const Tensor& double_, const Tensor& numel_, double sums_, int64_t x_first" in cpp
+    assert "const Tensor& double_, const Tensor& numel_, double sums, int64_t x_first" in cpp
+    assert "totals_into<ShadowedSums>(sums_, double_, in_memory(numbers[0]));" in cpp
     assert "const double numel = double(double_.numel());" in cpp
 
 
@@ -109,7 +143,7 @@ def test_the_derivative_in_pytorch_and_its_batching():
     assert "    shape = x.shape\n    x = x.flatten()\n" in ops
     assert "mask = mask.flatten()" in ops
     assert ".reshape(shape), (-grad_product).reshape(shape)" in ops
-    assert '"extension_cpp::masked_mse_backward", one_by_one(' in flat(ops)
+    assert '"extension_cpp::masked_mse_backward", by_example(' in flat(ops)
     assert "A tensor with no dimensions and the dtype of `x`." in flat(ops)
     assert "constants without dimensions, in float32" in flat(ops)
 
@@ -154,6 +188,7 @@ def read_of(name):
         "F.margin_ranking_loss(x, y, x.sign())",
         "F.soft_margin_loss(x, y)",
         "torch.linalg.vector_norm(x) + x.norm(p=1) + y.std(unbiased=False)",
+        "torch.linalg.norm(x) / (torch.norm(y) + 1)",
         "(x.flatten() * y.reshape(-1)).sum() / x.numel()",
         "torch.var(x, correction=0) + y.var(False)",
     ],
@@ -162,7 +197,7 @@ def test_losses_are_reduced(loss, define):
     """Compared with PyTorch, and its derivatives, before anything is written."""
     plan = planned(define(f"def f(x: Tensor, y: Tensor) -> Tensor:\n    return {loss}"))
     assert plan.of_all
-    assert plan.own.line.startswith("*shape, *shape -> ()")
+    assert plan.own.line.startswith("*all, *all -> ()")
 
 
 ROWS = 'k: Annotated[Tensor, torch.int64, "*rows"]'

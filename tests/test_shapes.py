@@ -532,6 +532,7 @@ def test_a_batch_stays_where_it_lies():
     ("line", "reason"),
     [
         ("*rows n, n -> n", "a result has no *name or ... to which a batch could be joined"),
+        ("*all, *all -> *all", "a result has no *name or ... to which a batch could be joined"),
         ("*a n, *b n -> *a n, *b n", "the results have different ones: *a, *b"),
     ],
 )

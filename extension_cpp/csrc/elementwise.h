@@ -170,12 +170,31 @@ template <const Operator& op, template <class> class F, class... Numbers>
 constexpr auto elementwise_kernel =
     &detail::ElementwiseKernel<op, F, decltype(&F<float>::operator()), Numbers...>::call;
 
+namespace detail {
+
+// The dtype for which A stands, where no tensor says it: that of numbers in memory, which are of the arithmetic.
+inline void look_for_number(ScalarType& found, const NumberInMemory& number) { found = dtype_of(number.tensor); }
+template <class Argument>
+void look_for_number(ScalarType& /*found*/, const Argument& /*argument*/) {}
+
+template <class... R, class... E>
+constexpr bool has_own(Types<R...> /*results*/, Types<E...> /*elements*/) {
+  return (std::is_same_v<R, Own> || ...) || (std::is_same_v<E, Own> || ...);
+}
+
+}  // namespace detail
+
 // The same into tensors of any layout that are there already, and have been checked by the operator.
 template <template <class> class F, size_t M, class... Arguments>
 void elementwise_into(std::array<Tensor, M>& outputs, const Arguments&... arguments) {
-  const ScalarType own = std::apply(
+  const auto tensors = detail::tensors_in(arguments...);
+  ScalarType own = std::apply(
       [&](const auto&... inputs) { return detail::check_operands_of<F>("elementwise_into", outputs, inputs...); },
-      detail::tensors_in(arguments...));
+      tensors);
+  constexpr size_t kInputs = std::tuple_size_v<decltype(tensors)>;
+  if constexpr (!detail::has_own(detail::results_of<F, M>(), detail::elements_of<F, kInputs>())) {
+    (detail::look_for_number(own, arguments), ...);
+  }
   const DeviceGuard guard(outputs[0]);
   // Loops write to one layout.
   const bool alike = std::all_of(

@@ -9,6 +9,7 @@
 //   n        one size, the same wherever the name stands
 //   *rows    any number of dimensions, the same wherever the name stands: the operator computes each of their entries
 //            by itself, as a batch
+//   *all     the same as another name, but as a whole, as what is summed over everything: no batch joins them
 //   ...      any number of dimensions that broadcast
 //   3        one size, exactly this
 //   k        where the schema has an `int k`, or a SymInt: that number, which check() then takes beside the tensors

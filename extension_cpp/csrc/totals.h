@@ -1,6 +1,6 @@
 // What formulas of elements add up to over whole tensors, for both backends: losses, norms and means of everything.
 //
-//   const Operator kRmse{"rmse(Tensor x, Tensor target) -> Tensor", "*shape, *shape -> ()"};
+//   const Operator kRmse{"rmse(Tensor x, Tensor target) -> Tensor", "*all, *all -> ()"};
 //
 //   template <class A>
 //   struct SquaredDifference {
@@ -38,6 +38,7 @@
 #include "cpu/totals.h"
 #endif
 
+#include <algorithm>
 #include <array>
 
 namespace extension_cpp {
@@ -59,8 +60,10 @@ void compute_totals(
   std::apply(
       [&](const Tensor& first, const auto&... others) {
         constexpr const char* kName = "totals_into";
-        // Where no tensor has the operator's dtype, that of the arithmetic says what a sum is.
-        ScalarType own = dtype_of(sums[0]);
+        // Where no tensor has the operator's dtype, a sum may; else that of the arithmetic does.
+        ScalarType own = dtype_of(*std::min_element(sums.begin(), sums.end(), [](const Tensor& a, const Tensor& b) {
+          return a.element_size() < b.element_size();
+        }));
         const auto look = [&](auto element, const Tensor& tensor) {
           own = std::is_same_v<decltype(element), Own> ? dtype_of(tensor) : own;
         };

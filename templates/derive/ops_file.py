@@ -39,7 +39,7 @@ def ops_file(plan: Plan) -> str:
     ours = ["checks", *(["real_math"] if "real_math" in called else []), "registration"]
     imports.append(f"from extension_cpp import {', '.join(ours)}")
     if plan.of_all:
-        imports.append("from extension_cpp.batching import one_by_one")
+        imports.append("from extension_cpp.batching import by_example")
     if any(map(plan.has_columns, [op.name for op in plan.declared])):
         imports.append("from extension_cpp.batching import with_columns")
     if helpers := [name for name in ("stand_in", "to_sum") if f"{name}(" in text]:
@@ -650,7 +650,7 @@ def registrations(plan: Plan) -> str:
     }
     plain = [name for name in names if name not in columns]
     if plan.of_all:  # whose line has no place for a batch
-        plain, columns = [], {name: f', one_by_one("extension_cpp::{name}")' for name in names}
+        plain, columns = [], {name: f', by_example("extension_cpp::{name}")' for name in names}
     if plan.written:
         return "\n".join(register(what, plan.name) for what in ("fake", "mutation", "vmap"))
     lines = [

@@ -25,12 +25,7 @@ from .verify import Verified
 IN_CPP = words(
     "CheckedInputs Tensor elementwise elementwise_into elementwise_with_sums inputs int64_t unread"
 )
-IN_TOTALS = words(
-    """
-    elements filled first_element in_memory new_sum numbers numbers2 numbers3 numbers4 numel sums
-    sums2 sums3 sums4 totals_into
-    """
-)
+IN_TOTALS = words("first_element in_memory new_sum numel totals_into")
 IN_ROWS = words(
     """
     Known PerElement Row RowColumns RowElements RowValues T acc_t backend known of_row one_number
@@ -53,7 +48,7 @@ STATISTIC = "*rows:sum"
 
 def shape_in_rows(variant: Variant, name: str) -> str:
     if variant.of_all:
-        shape = "()" if name in variant.statistics else "*shape"
+        shape = "()" if name in variant.statistics else "*all"
         return of_dtype(shape, WIDE if name in variant.statistics else variant.stored(name))
     if name in variant.statistics:
         return STATISTIC

@@ -100,7 +100,8 @@ def over_everything(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> d
     if dim not in (None, (), []):
         raise refuse(
             f"{name} over dim={dim} is beside a reduction over all dimensions",
-            instead="return what each row has, and reduce that outside",
+            instead="return what each row has, and reduce that outside; of a vector of all leave "
+            "dim out",
         )
     if name not in OVER_EVERYTHING:
         raise refuse(
@@ -309,7 +310,7 @@ def extreme(name: str) -> None:
     def reduce(x: Any, dim: Any = None, keepdim: bool = False) -> tuple[Node, bool]:
         if dim is None:
             raise refuse(
-                f"{name} without dim is that of all elements, and an operator looks at rows alone",
+                f"{name} without dim is that of all elements, which is not derived",
                 instead="compute it outside and pass it as an argument, or start from --template "
                 f"kernel; that of each row is a{name} with dim=-1",
             )

@@ -13,11 +13,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from naming import all_free, camel, free
+from naming import all_free, camel, free, is_macro
 from schema import Argument
 
 from .body import Body, Branch, Leaf, each
-from .cpp_text import lowered_names
+from .cpp_text import Cpp, lowered_names
 from .elements_text import functor
 from .graph import (
     COLUMN,
@@ -178,6 +178,10 @@ class Writer:
         no = self.chosen(struct, body.no, suffix)
         return [f"if ({self.spelling[body.switch]}) {{", *yes, "} else {", *no, "}"]
 
+    def free(self, name: str) -> str:
+        """A name for a variable of the host function."""
+        return free(name, self.spelling.values())
+
     def formula(self, nodes: Leaf, others: Iterable[str]) -> Formula:
         spelling = {name: name for name in others} | self.spelling
         settings = [*self.plan.settings, COUNT]
@@ -223,20 +227,23 @@ class Calls:
                 to.append(target)
                 types.append(WIDE if is_wide else "")
             end = f"{k + 1}" if k else ""
-            self.of_elements(Pass(f"{self.struct}Sums{end}", terms, types, f"sums{end}", to, True))
-            self.keep(stage, [f"sums{end}[{m}]" for m in range(len(stage))])
+            array = self.writer.free(f"sums{end}")
+            self.of_elements(Pass(f"{self.struct}Sums{end}", terms, types, array, to, True))
+            self.keep(stage, [f"{array}[{m}]" for m in range(len(stage))])
         of_elements = [m for m, is_one in enumerate(self.writer.of_elements) if is_one]
-        elements = [m for m in of_elements if self.leaf[m].extent & COLUMN]
+        elements = [m for m in of_elements if self.leaf[m].extent != ROW]
         nodes = tuple(self.leaf[m] for m in elements)
         self.find(scalars_of(nodes), [m for m in range(len(self.leaf)) if m not in of_elements])
         if filled := [m for m in of_elements if m not in elements]:
             end = "Filled" if elements else ""
             fill = tuple(self.leaf[m] for m in filled)
             to = [self.targets[m] for m in filled]
-            self.of_numbers(Pass(self.struct + end, fill, self.types(filled), "filled", to))
+            array = self.writer.free("filled")
+            self.of_numbers(Pass(self.struct + end, fill, self.types(filled), array, to))
         if elements:
             to = [self.targets[m] for m in elements]
-            self.of_elements(Pass(self.struct, nodes, self.types(elements), "elements", to))
+            array = self.writer.free("elements")
+            self.of_elements(Pass(self.struct, nodes, self.types(elements), array, to))
 
     def types(self, results: Iterable[int]) -> list[str]:
         return [WIDE if self.writer.wide[m] else self.leaf[m].dtype for m in results]
@@ -247,20 +254,23 @@ class Calls:
         """
         for m, result in enumerate(self.leaf):
             is_wide = self.writer.wide[m]
-            if m not in self.done and result is node and (is_wide or not must_be_wide):
+            is_it = result is node and not self.writer.of_elements[m] and m not in self.done
+            if is_it and (is_wide or not must_be_wide):
                 self.done.add(m)
                 return self.targets[m], is_wide
         return f"new_sum({self.writer.spelling[self.writer.like]})", True
 
     def keep(self, nodes: Sequence[Node], places: Sequence[str]) -> None:
         """Remembers what was found, in the type of the arithmetic, and where it is."""
-        taken = [*self.writer.spelling, *self.writer.spelling.values()]
+        writer = self.writer
+        taken = [*writer.spelling, *writer.spelling.values(), *Cpp.reserved, *writer.plan.words]
         taken += [name for name, _, _ in self.single.values()]
+        own = {node: name for node, name in writer.names.items() if not is_macro(name)}
         for node, place in zip(nodes, places, strict=True):
             if node.op == "row":  # in the operator's dtype so far
                 name = free(f"{node.value}_value", taken)
             else:
-                (name,) = names("total", self.writer.names, [node], taken)
+                (name,) = names("total", own, [node], taken)
             taken.append(name)
             self.single[node] = (name, place, WIDE)
 
@@ -280,7 +290,7 @@ class Calls:
             return
         self.found += 1
         end = f"{self.found}" if self.found > 1 else ""
-        array = f"numbers{end}"
+        array = self.writer.free(f"numbers{end}")
         is_last = bool(results) and not any(self.writer.of_elements)
         struct = self.struct if is_last else f"{self.struct}Numbers{end}"
         types = [*self.types(results), *[WIDE] * len(missing)]
@@ -321,8 +331,7 @@ class Calls:
         nodes = rewritten(replaced(own.nodes, by), rule)
         used = inputs_of(nodes)
         writer = self.writer
-        read = [name for name in writer.whole if name in used]
-        read = read or [writer.like] * own.sums
+        read = [name for name in writer.whole if name in used] or [writer.like]
         dtypes = {name: writer.given[name] for name in read}
         own = dataclasses.replace(own, nodes=nodes)
         self.call(own, dtypes, [writer.spelling[name] for name in read], places, bound)

@@ -73,7 +73,7 @@ class Result:
     def shape(self) -> str:
         """Of a definition that reduces, as csrc/notation.h has it."""
         if self.of_all:
-            return "()" if self.of_row else "*shape"
+            return "()" if self.of_row else "*all"
         if not self.of_row:
             return "*rows n"
         return "*rows" if self.is_squeezed else "*rows 1"

@@ -114,11 +114,12 @@ def reduced(loss: Tensor, reduction: str) -> Tensor:
 def norm(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The greatest magnitude by amax: of NaN PyTorch's has the derivative 0."""
 
-    def call(x: Tensor, p: Any = 2, dim: Any = None, keepdim: bool = False, **rest: Any) -> Tensor:
-        p, dtype = rest.get("ord", p), rest.get("dtype")
-        if p == math.inf and dtype is None:
-            return x.abs().amax(dim, keepdim)
-        return function(x, p, dim, keepdim, dtype=dtype)
+    def call(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        given = dict(zip(("p", "dim", "keepdim"), args, strict=False)) | kwargs
+        if given.get("ord", given.get("p")) == math.inf and given.get("dtype") is None:
+            dim = given.get("dim")
+            return x.abs().amax(() if dim is None else dim, given.get("keepdim", False))
+        return function(x, *args, **kwargs)
 
     return call
 
@@ -1165,6 +1166,8 @@ class CheckedRows(Checked):
 
 class CheckedTotals(CheckedRows):
     """The same of one that reduces over everything: each row is a call of the definition."""
+
+    template = "kernel"
 
     def define_as_one(self, tensors: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         return Checked.define(self, tensors)

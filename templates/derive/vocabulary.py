@@ -792,7 +792,7 @@ KINDS: list[tuple[str, str, str]] = [
         "matmul mm bmm mv dot inner outer einsum linear bilinear conv1d conv2d conv3d "
         "addmm baddbmm tensordot kron scaled_dot_product_attention embedding vdot",
         "{} is a product of matrices, or the like, and not elementwise",
-        "say (x * y).sum(-1) where it is that, or start from --template kernel",
+        "say (x * y).sum(-1), or (x * y).sum(), where it is that, or start from --template kernel",
     ),
     (
         "__getitem__ index_select gather take scatter select narrow chunk split unbind "
