@@ -4,8 +4,10 @@ Uses one operator: fused_op. Runs on the GPU if there is one, else on the CPU. E
 anything is wrong.
 
     python examples/quickstart.py
+    python examples/quickstart.py --no-speed    without the times
 """
 
+import argparse
 import statistics
 import sys
 import time
@@ -160,6 +162,9 @@ def check_speed(dtype: torch.dtype) -> str:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description="fused_op against plain PyTorch, in every mode.")
+    parser.add_argument("--no-speed", action="store_true", help="leave the times out")
+    arguments = parser.parse_args()
     name = (
         torch.cuda.get_device_name()
         if DEVICE == "cuda"
@@ -182,7 +187,7 @@ def main() -> int:
         ("training", check_training),
         *(
             (f"speed {short[dtype]}", lambda dtype=dtype: check_speed(dtype))
-            for dtype in DTYPES[1:]
+            for dtype in ([] if arguments.no_speed else DTYPES[1:])
         ),
     ]
     failures = 0

@@ -2079,7 +2079,10 @@ REFUSED = {
         for index in ("..., None", ":, None", "None")
     },
     "its own default": (TENSOR + "F.normalize(x)", "normalize over dim=1 is not known to be"),
-    "max": (TENSOR + "x / x.max()", "max without dim is that of all elements, and an operator"),
+    "max": (
+        TENSOR + "x / x.max()",
+        "max without dim is that of all elements, which is not derived",
+    ),
     "max of another dimension": (TENSOR + "x - x.max(0)[0]", "max over dim=0 is not known"),
     "gradient of max": (
         TENSOR + "x - x.max(-1, keepdim=True)[0]",

@@ -278,7 +278,9 @@ def test_a_new_project_is_built_and_passes(tmp_path: Path) -> None:
     # With optimisation in `make test-all`: the sources are those of here, or of templates.
     settings = {} if EVERY else quickly()
     build(project, **settings)
-    succeed(sys.executable, "examples/quickstart.py", cwd=project)
+    # Of what is not optimised no times.
+    speed = [] if EVERY else ["--no-speed"]
+    succeed(sys.executable, "examples/quickstart.py", *speed, cwd=project)
     checks_what_was_edited(project, **settings)
     # Its sources are those of here, and the quickstart compiles it.
     few = "not compiled" if EVERY else f"(opcheck or vmap or not ({COSTLY}))"
