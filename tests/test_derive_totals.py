@@ -45,6 +45,13 @@ def test_a_sum_alone_is_the_result():
     assert "numel" not in cpp
 
 
+def test_a_sum_that_is_two_results_is_rounded_after_it_is_kept(define):
+    source = "def f(x: Tensor) -> tuple[Tensor, Tensor]:\n    return x.sum(), x.sum() + 0"
+    cpp = flat(texts(planned(define(source)))["f.cpp"])
+    assert "sums{new_sum(x)}; totals_into<FSums>(sums, x);" in cpp
+    assert "elementwise_into<F>(output, sums[0]);" in cpp
+
+
 def test_what_a_sum_is_made_of_is_found_before_it():
     """About the first element: of equal numbers nothing is left."""
     cpp = flat(written("standardized")["standardized.cpp"])

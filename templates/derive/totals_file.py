@@ -223,6 +223,7 @@ class Calls:
             to, types = [], []
             for node in stage:
                 is_used = any(node in other.args for other in in_order(self.leaf))
+                is_used = is_used or self.leaf.count(node) > 1
                 target, is_wide = self.target_of(node, must_be_wide=is_used)
                 to.append(target)
                 types.append(WIDE if is_wide else "")
