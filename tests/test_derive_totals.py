@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from definitions import HEAD, written
+from definitions import HEAD, PLACES, written
 from derive.assemble import assemble, planned, texts
 from derive.definition import read
 from derive.refusal import NotDerived
@@ -11,10 +11,10 @@ from derive.refusal import NotDerived
 
 @pytest.fixture
 def define(tmp_path):
-    def write(source, shapes=None):
+    def write(source):
         path = tmp_path / "definition.py"
         path.write_text(HEAD + source)
-        return read(f"{path}:f", shapes)
+        return read(f"{path}:f")
 
     return write
 
@@ -168,16 +168,10 @@ def test_samples_have_elements():
 
 
 def test_what_is_said_at_the_end():
-    found = assemble(read_of("masked_mse"))
+    found = assemble(read(PLACES["masked_mse"]))
     assert found.taken_for == [
         "Shapes: `x`, `target` and `mask` have one shape, and everything is reduced that is."
     ]
-
-
-def read_of(name):
-    from definitions import PLACES
-
-    return read(PLACES[name])
 
 
 @pytest.mark.parametrize(

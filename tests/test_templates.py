@@ -101,8 +101,8 @@ def test_nothing_of_the_template_is_left(case):
                 assert not re.search(rf"(?<![-\w.]){word}(?!\w)", code), (file, word)
 
 
-def test_generated_code_is_in_form(tmp_path):
-    """Of all cases at once, as each program takes longer to start than to read."""
+def test_generated_code_is_in_form_and_can_be_removed(tmp_path):
+    """All cases at once, as each program takes longer to start than to read."""
     root = checkout_of(tmp_path)
     for case in CASES:
         new_op.main(case, root)
@@ -118,6 +118,10 @@ def test_generated_code_is_in_form(tmp_path):
         command[0] = shutil.which(command[0], path=path)
         result = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         assert result.returncode == 0, result.stdout + result.stderr
+    assert git(root, "status", "--porcelain") != ""
+    for case in CASES:
+        new_op.main(["--remove", name(case)], root)
+    assert git(root, "status", "--porcelain") == ""
 
 
 def signatures(*case):

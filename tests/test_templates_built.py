@@ -15,7 +15,6 @@ from template_cases import (
     CASES,
     DTYPES,
     KINDS,
-    LONG_NAMES,
     NAMES,
     OF_ROWS,
     OTHER_SHAPES,
@@ -360,13 +359,3 @@ def test_the_cuda_side_of_every_kind_compiles(tmp_path: Path) -> None:
     for shared in (root / "extension_cpp" / "csrc" / "cuda").glob("*.cu"):
         shared.unlink()
     succeed(sys.executable, "setup.py", "check_cuda", "--ir", cwd=root)
-
-
-def test_removing_everything_restores_the_repository(tmp_path: Path) -> None:
-    root = under_git(copy_repository(tmp_path))
-    # What arguments are called matters nothing to the files around an operator's.
-    cases = CASES if EVERY else [*KINDS, *LONG_NAMES, *SCHEMAS]
-    tool(root, *cases)
-    assert git(root, "status", "--porcelain") != ""
-    tool(root, *(["--remove", name(case)] for case in cases))
-    assert git(root, "status", "--porcelain") == ""

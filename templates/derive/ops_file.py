@@ -228,36 +228,13 @@ def returned_elements(plan: Plan) -> str:
     return f"{what} {text}."
 
 
-def returned_totals(plan: Plan) -> str:
-    """Of what is reduced over everything."""
-    alike = "shape" if any(result.stored for result in plan.results) else "shape and dtype"
-    others = ", in its layout where the dense inputs agree on it, else contiguous"
-    of_elements = f"the {alike} of `{plan.main}`{others}"
-    if not any(result.of_row for result in plan.results):
-        count = len(plan.results)
-        return (
-            f"{'A tensor' if count == 1 else f'{counted(count)} tensors, each'} with {of_elements}."
-        )
-    has = {True: f"no dimensions{'' if alike == 'shape' else f' and the dtype of `{plan.main}`'}"}
-    has[False] = of_elements
-    if len(plan.results) == 1:
-        return f"A tensor with {has[True]}."
-    if all(result.of_row for result in plan.results):
-        return (
-            f"{counted(len(plan.results))} tensors{names_of(plan.results)}, each with {has[True]}."
-        )
-    shapes = [f"`{result.name}` with {has[result.of_row]}" for result in plan.results]
-    return f"{counted(len(plan.results))} tensors: {'; '.join(shapes)}."
-
-
 def returned_rows(plan: Plan) -> str:
-    main = plan.main
-    if plan.of_all:
-        return returned_totals(plan)
+    """Of what looks at whole rows, or reduces over everything."""
+    main, kind = plan.main, "" if plan.of_all else "contiguous "
     if len(plan.results) == 1:
-        return f"A contiguous tensor with {shape_of_rows(plan.results[0], main)}."
+        return f"A {kind}tensor with {shape_of_rows(plan.results[0], main)}."
     shapes = [shape_of_rows(result, main) for result in plan.results]
-    tensors = f"{counted(len(shapes))} contiguous tensors"
+    tensors = f"{counted(len(shapes))} {kind}tensors"
     if len({*shapes}) == 1:
         return f"{tensors}{names_of(plan.results)}, each with {shapes[0]}."
     pairs = zip(plan.results, shapes, strict=True)
@@ -270,7 +247,11 @@ def counted(number: int) -> str:
 
 def shape_of_rows(result: Result, main: str) -> str:
     if not result.of_row:
-        return f"the shape of `{main}`" if result.stored else f"the shape and dtype of `{main}`"
+        text = f"the shape of `{main}`" if result.stored else f"the shape and dtype of `{main}`"
+        layout = ", in its layout where the dense inputs agree on it, else contiguous"
+        return text + layout * result.of_all
+    if result.of_all:
+        return "no dimensions" + f" and the dtype of `{main}`" * (not result.stored)
     sizes = f"{main}.shape[:-1]" if result.is_squeezed else f"(*{main}.shape[:-1], 1)"
     return f"the shape `{sizes}`" + f" and the dtype of `{main}`" * (not result.stored)
 

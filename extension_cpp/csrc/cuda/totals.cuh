@@ -51,13 +51,13 @@ template <class T, class F, size_t M, class... E, size_t... I>
 struct TotalsOf<T, F, M, Types<E...>, std::index_sequence<I...>> {
   using A = acc_t<T>;
   using Inputs = typename PointersOf<T, Types<E...>>::read;
-  using Words =
-      Slots<std::index_sequence_for<E...>, ElementWords<stored_as<T, E>, kAccessBytes / widest<T>(Types<E...>())>...>;
 
   static constexpr int N = kAccessBytes / widest<T>(Types<E...>());  // elements of an access
   static constexpr int K = 1 + sizeof...(I);                         // of an Indexing, whose first stands for outputs
   // Accesses of a thread that are asked for at once: 64 bytes, or one of each tensor.
   static constexpr int kAtOnce = sizeof...(I) == 1 ? 4 : sizeof...(I) == 2 ? 2 : 1;
+
+  using Words = Slots<std::index_sequence_for<E...>, ElementWords<stored_as<T, E>, N>...>;
 
   A sums[M] = {};
 
