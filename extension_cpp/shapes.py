@@ -228,7 +228,7 @@ class Operator:
                 self._check_shape(inputs, shape, k, i)
         for shape in self.notation.outputs:
             for dim in shape.dims:
-                if dim.terms and not self._is_absent(inputs, shape):
+                if dim.terms and not is_absent(inputs.tensors, shape):
                     self._check_result(dim, dim.value(inputs.sizes))
         return inputs
 
@@ -385,7 +385,7 @@ class Operator:
                 dtype = shape.dtype
             elif shape.rule is DtypeRule.ARGUMENT and inputs.tensors[shape.source]:
                 dtype = inputs.tensors[shape.source][0].dtype
-            if self._is_absent(inputs, shape):
+            if is_absent(inputs.tensors, shape):
                 sizes = (0,)
             elif shape.like is not None:
                 sizes = tuple(inputs.tensors[shape.like][0].shape)
@@ -394,13 +394,6 @@ class Operator:
                     sizes += _sizes_of(dim, inputs.sizes)
             found.append((sizes, dtype))
         return found
-
-    @staticmethod
-    def _is_absent(inputs: Inputs, shape: Shape) -> bool:
-        """Whether an output goes with an optional tensor that is None."""
-        sources = [shape.source] if shape.rule is DtypeRule.ARGUMENT else []
-        sources += [] if shape.like is None else [shape.like]
-        return any(not inputs.tensors[k] for k in sources)
 
     def fake_kernel(self) -> Callable[..., Any]:
         """:meth:`fake` as a function that has the schema's own parameters, defaults included."""
@@ -433,7 +426,7 @@ class Operator:
             broadcasts = shape.like is not None and not same_shape(
                 sizes, inputs.sizes.get(first.star_symbol or "", ())
             )
-            if not self.notation.elementwise or broadcasts or self._is_absent(inputs, shape):
+            if not self.notation.elementwise or broadcasts or is_absent(inputs.tensors, shape):
                 outputs.append(inputs.first.new_empty(sizes, dtype=dtype))
                 continue
             output = new_elementwise(sizes, *operands)
@@ -479,7 +472,7 @@ class Operator:
         if self.notation.to_first:
             outputs = self._without_padding(checked, info.batch_size, outputs)
         out_dims = tuple(
-            None if self._is_absent(checked, shape) else (shape.star or 0) + offset
+            None if is_absent(checked.tensors, shape) else (shape.star or 0) + offset
             for shape in self.notation.outputs
         )
         return outputs, out_dims[0] if len(out_dims) == 1 else out_dims
@@ -541,7 +534,7 @@ class Operator:
         given = (outputs,) if isinstance(outputs, Tensor) else outputs
         results = []
         for shape, output in zip(shapes, given, strict=True):
-            if shape.like is not None and not self._is_absent(checked, shape):
+            if shape.like is not None and not is_absent(checked.tensors, shape):
                 (example,) = checked.tensors[shape.like]
                 padding = output.dim() - 1 - example.dim()
                 output = output.squeeze(tuple(range(1, 1 + padding)))
@@ -900,6 +893,13 @@ class Operator:
         raise NotImplementedError(
             f"{self.name}: no samples follow from its schema: '{argument.name}' has no default"
         )
+
+
+def is_absent(tensors: Sequence[Sequence[Any]], shape: Shape) -> bool:
+    """Whether an output goes with an optional tensor, of those of each argument, that is None."""
+    sources = [shape.source] if shape.rule is DtypeRule.ARGUMENT else []
+    sources += [] if shape.like is None else [shape.like]
+    return any(not tensors[k] for k in sources)
 
 
 def _sizes_of(dim: Dim, sizes: Mapping[str, Sizes]) -> Sizes:

@@ -40,6 +40,7 @@ from extension_cpp.battery.compiled import (
 )
 from extension_cpp.battery.cuda import check_cuda_graph, check_second_device, check_streams
 from extension_cpp.battery.determinism import check_determinism
+from extension_cpp.battery.divided import check_sharding
 from extension_cpp.battery.errors import check_bad_inputs, check_wrong_tensors
 from extension_cpp.battery.failure import CheckError
 from extension_cpp.battery.fakes import check_opcheck, check_strides
@@ -108,6 +109,7 @@ __all__ = [
     "check_registrations",
     "check_saved_tensors",
     "check_second_device",
+    "check_sharding",
     "check_side_effects",
     "check_signature",
     "check_streams",

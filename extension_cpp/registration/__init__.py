@@ -1,4 +1,4 @@
-"""Registers what an operator does under autograd, vmap, autocast and mutation.
+"""Registers what an operator does under autograd, vmap, autocast, mutation and DTensor.
 
 The names of :mod:`torch.library`, right under every transform. Where an operator has no derivative
 formula, :func:`register_no_autograd` and :func:`register_mutation` turn the derivative that would
@@ -18,6 +18,7 @@ from extension_cpp.registration.fake import register_fake
 from extension_cpp.registration.mutation import register_mutation
 from extension_cpp.registration.no_autograd import register_no_autograd
 from extension_cpp.registration.reference import references
+from extension_cpp.registration.sharding import register_sharding
 from extension_cpp.registration.vmap import register_vmap
 
 __all__ = [
@@ -27,5 +28,6 @@ __all__ = [
     "register_fake",
     "register_mutation",
     "register_no_autograd",
+    "register_sharding",
     "register_vmap",
 ]

@@ -389,6 +389,27 @@ class OtherMessageInFakeBackward(FusedOp):
         return super().fused_op_backward_fake(grad_output, output, scale)
 
 
+class GradientOfBiasNotSummed(FusedOp):
+    """Each device has that of its rows."""
+
+    caught_by = "check_sharding"
+    says = "what every device has whole differs"
+
+    def sharding_backward(self, grad_output, output, scale):
+        yield [0, None], [0, 0]
+
+
+class RowsKnowOfEachOther(Pick):
+    """Though its line says that each of `*rows` is computed by itself."""
+
+    caught_by = "check_sharding"
+    says = "what the pieces give differs"
+
+    def pick_kernel(self, input, index):
+        output = super().pick_kernel(input, index)
+        return output - output.mean()
+
+
 class LeakedTensor(FusedOp):
     caught_by = "check_memory"
     says = "memory grows over a thousand calls"

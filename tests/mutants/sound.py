@@ -15,6 +15,7 @@ from extension_cpp.checks import (
     check_shape,
 )
 from extension_cpp.shapes import Operator as Shapes
+from extension_cpp.sharding import SUM
 from extension_cpp.testing import DEFAULT_SHAPES, BadInput, OpSpec, Sample, Traffic
 
 FLOATING = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -215,9 +216,19 @@ class FusedOp(Operator):
             return tensor.unsqueeze(-1).expand(*tensor.shape, info.batch_size)
         return tensor.movedim(dim, -1)
 
+    def sharding(self, input, bias, scale):
+        for d in range(input.ndim):
+            yield [d], [d, 0 if d == input.ndim - 1 else None]
+
+    def sharding_backward(self, grad_output, output, scale):
+        for d in range(output.ndim):
+            yield [d, 0 if d == output.ndim - 1 else SUM], [d, d]
+
     def register(self):
         self.register_autograd()
         self.register_vmap()
+        registration.register_sharding(self.qualified("fused_op"), self.sharding)
+        registration.register_sharding(self.qualified("fused_op_backward"), self.sharding_backward)
         registration.register_autocast(self.qualified("fused_op"), "lower_precision")
 
     def register_autograd(self):
@@ -297,7 +308,12 @@ class ScaleInPlace(Operator):
         self.op("scale_in_place")(out.movedim(out_dim, 0), factors, weight, negate=negate)
         return None, None
 
+    def sharding(self, out, factors, weight, *, negate):
+        for d in range(out.ndim):
+            yield [], [d, [d] * len(factors), d]
+
     def register(self):
+        registration.register_sharding(self.qualified("scale_in_place"), self.sharding)
         registration.register_mutation(self.qualified("scale_in_place"))
         registration.register_vmap(self.qualified("scale_in_place"), self.vmap)
 

@@ -196,4 +196,10 @@ registration.register_autograd(
 registration.register_vmap("extension_cpp::bn_relu", _vmap)
 registration.register_vmap("extension_cpp::bn_relu_backward", _vmap_backward)
 registration.register_vmap("extension_cpp::bn_relu_input_backward", _vmap_input_backward)
+registration.register_sharding(
+    "extension_cpp::bn_relu",
+    "extension_cpp::bn_relu_backward",
+    "extension_cpp::bn_relu_input_backward",
+    along=("n", "c"),
+)
 # No policy for autocast, as of PyTorch's batch_norm: half inputs go with float32 parameters.

@@ -86,5 +86,8 @@ registration.register_autograd("extension_cpp::fused_op", _backward, setup_conte
 registration.register_autograd("extension_cpp::fused_op_backward", reference=_backward_in_torch)
 registration.register_vmap("extension_cpp::fused_op", _vmap)
 registration.register_vmap("extension_cpp::fused_op_backward", _vmap_backward)
+registration.register_sharding(
+    "extension_cpp::fused_op", "extension_cpp::fused_op_backward", along=("n",)
+)
 # As torch.nn.Linear, whose output it usually takes: the lower precision, bias included.
 registration.register_autocast("extension_cpp::fused_op", "lower_precision")

@@ -166,6 +166,19 @@ def _vmap_backward(info, in_dims, grad_output, decay, output, initial, dim):
     return grads, (0, 0, 0 if has_initial else None)
 
 
+# Along every dimension but that of time, which `initial` lacks.
+def _sharding(decay, input, initial, dim):
+    for d in range(decay.ndim):
+        if d != dim % decay.ndim:
+            yield [d], [d, d, d - (d > dim % decay.ndim)]
+
+
+def _sharding_of_backward(grad_output, decay, output, initial, dim):
+    for (d,), (_, _, of_initial) in _sharding(decay, output, initial, dim):
+        of_grad_initial = None if initial is None else of_initial
+        yield [d, d, of_grad_initial], [d, d, d, of_initial]
+
+
 registration.register_fake("extension_cpp::linear_scan", _fake)
 registration.register_fake("extension_cpp::linear_scan_backward", _fake_backward)
 registration.register_autograd(
@@ -178,6 +191,8 @@ registration.register_autograd(
 )
 registration.register_vmap("extension_cpp::linear_scan", _vmap)
 registration.register_vmap("extension_cpp::linear_scan_backward", _vmap_backward)
+registration.register_sharding("extension_cpp::linear_scan", _sharding)
+registration.register_sharding("extension_cpp::linear_scan_backward", _sharding_of_backward)
 # The state is float32 whatever comes, so that half types need no more: where they meet float32,
 # they meet in it.
 registration.register_autocast("extension_cpp::linear_scan", "promote")

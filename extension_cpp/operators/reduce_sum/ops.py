@@ -8,6 +8,7 @@ from torch import Tensor
 
 from extension_cpp import checks, registration
 from extension_cpp.batching import first_example
+from extension_cpp.sharding import SUM
 
 _ops = torch.ops.extension_cpp
 
@@ -85,8 +86,17 @@ def _vmap(info, in_dims, input, dim, keepdim):
     return _ops.reduce_sum(input, shifted, keepdim), 0
 
 
+def _sharding(input, dim, keepdim):
+    reduced = _reduced_dims(input.ndim, dim)
+    for d in range(input.ndim):
+        before = 0 if keepdim else sum(r < d for r in reduced)
+        yield [SUM if d in reduced else d - before], [d]
+    yield [SUM], [SUM]  # the sum of sums
+
+
 registration.register_fake("extension_cpp::reduce_sum", _fake)
 registration.register_autograd("extension_cpp::reduce_sum", _backward, setup_context=_setup_context)
 registration.register_vmap("extension_cpp::reduce_sum", _vmap)
+registration.register_sharding("extension_cpp::reduce_sum", _sharding)
 # As torch.sum, which autocast leaves alone on the CPU.
 registration.register_autocast("extension_cpp::reduce_sum", "float32", devices=("cuda",))
