@@ -26,7 +26,11 @@ def raised(tmp_path_factory):
         )
         for rank in range(four_processes.WORLD)
     ]
-    ended = [process.communicate(timeout=300)[0] for process in processes]
+    try:
+        ended = [process.communicate(timeout=300)[0] for process in processes]
+    finally:
+        for process in processes:  # which wait for one that is no more
+            process.kill()
     files = [folder / f"{rank}.json" for rank in range(four_processes.WORLD)]
     for file, output in zip(files, ended, strict=True):
         assert file.exists(), output
