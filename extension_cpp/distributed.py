@@ -9,7 +9,8 @@ DTensor divides a call of an operator among devices where it knows how, and of t
 knows it from here: from their lines of shapes, and from what `register_sharding` says besides in
 their `ops.py`. What is divided otherwise is redistributed first, as for PyTorch's own operators;
 what is written to is not, and such a call raises. Without the import every call of an operator on a
-DTensor raises. Operators that are imported later need `apply_rules()` once more.
+DTensor raises; with it, those of operators with keyword-only tensors still do. Operators that are
+imported later need `apply_rules()` once more.
 """
 
 from extension_cpp.registration.sharding import apply_rules as apply_rules

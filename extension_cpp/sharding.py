@@ -76,8 +76,10 @@ def placements_passed(inputs: Sequence[Any], values: Sequence[Any]) -> list[Plac
     """
     passed: list[Placement] = []
     for said, value in zip(inputs, values, strict=True):
-        if value is not None:
-            passed += said if isinstance(value, (list, tuple)) else [said]
+        pairs = (
+            zip(said, value, strict=True) if isinstance(value, (list, tuple)) else [(said, value)]
+        )
+        passed += [placement for placement, tensor in pairs if tensor is not None]
     return passed
 
 
@@ -125,11 +127,16 @@ class _Axis:
     ) -> Iterator[Sharding]:
         """The one along it, or none."""
         arguments = line.notation.arguments
-        inputs: list[list[Placement]] = []
-        for shape, each in zip(line.notation.inputs, tensors, strict=True):
-            dims = zip((self.dimension(shape, len(sizes)) for sizes in each), each, strict=True)
-            # What is 1 is broadcast, or nothing to be divided.
-            inputs.append([None if d is None or sizes[d] == 1 else d for d, sizes in dims])
+        found = [
+            [(self.dimension(shape, len(sizes)), sizes) for sizes in each]
+            for shape, each in zip(line.notation.inputs, tensors, strict=True)
+        ]
+        # What is 1 where another is not is broadcast.
+        wide = any(d is not None and sizes[d] != 1 for each in found for d, sizes in each)
+        inputs: list[list[Placement]] = [
+            [None if d is None or (wide and sizes[d] == 1) else d for d, sizes in each]
+            for each in found
+        ]
         if not any(d is not None for each in inputs for d in each):
             return
         outputs: list[Placement] = []

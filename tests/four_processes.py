@@ -30,7 +30,8 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from extension_cpp import ops
+import extension_cpp
+from extension_cpp import ops, registration
 from extension_cpp.battery.calls import op_cases
 from extension_cpp.battery.choices import main_shape
 from extension_cpp.nn import FusedLayerNorm, FusedOp
@@ -152,12 +153,52 @@ def test_uneven_pieces_and_none(mesh):
         pieces = divided(x, pair, Shard(0)).requires_grad_()
         of_weight = divided(weight, pair, Replicate()).requires_grad_()
         y = ops.fused_layer_norm(pieces, of_weight)
+        assert y.placements == (Shard(0),)
         same(y, ops.fused_layer_norm(x, weight))
         y.square().sum().backward()
         plain = [x.clone().requires_grad_(), weight.clone().requires_grad_()]
         ops.fused_layer_norm(*plain).square().sum().backward()
         same(pieces.grad, plain[0].grad)
         same(of_weight.grad, plain[1].grad)
+        out = divided(torch.zeros(rows, 8), pair, Shard(0))
+        ops.myadd_out(pieces.detach(), pieces.detach(), out)
+        same(out, x + x)
+
+
+def test_floats_are_part_of_what_a_function_decides(mesh):
+    with torch.library._scoped_library("four_processes", "DEF") as library:
+        library.define("softmax(Tensor a, float dim) -> Tensor")
+        for key in ("CPU", "Meta"):
+            library.impl("softmax", lambda a, dim: a.softmax(int(dim)), key)
+        registration.register_sharding(
+            "four_processes::softmax", lambda a, dim: [([1 - int(dim)], [1 - int(dim)])]
+        )
+        extension_cpp.distributed.apply_rules()
+        x = torch.randn(4, 8)
+        pieces = divided(x, mesh["two"], Shard(1))
+        for dim in (0, 1):
+            same(torch.ops.four_processes.softmax(pieces, float(dim)), x.softmax(dim))
+
+
+def test_second_derivatives(mesh):
+    logits, target = torch.randn(4, 8), torch.tensor([1, 3, -100, 0])
+
+    def second(logits, target):
+        logits.requires_grad_()
+        loss = ops.softmax_cross_entropy(logits, target)
+        (grad,) = torch.autograd.grad(loss.square().sum(), logits, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), logits)[0]
+
+    pieces = [divided(t, mesh["two"], Shard(0)) for t in (logits, target)]
+    same(second(*pieces), second(logits, target))
+
+
+def test_a_derivative_that_is_refused_says_so(mesh):
+    x = divided(torch.randn(4, 8), mesh["two"], Shard(0)).requires_grad_()
+    out = divided(torch.zeros(4, 8), mesh["two"], Shard(0))
+    ops.myadd_out(x, x, out)
+    with pytest.raises(RuntimeError, match="myadd_out: a derivative was asked for"):
+        out.sum().backward()
 
 
 def test_numbers_are_part_of_the_decision(mesh):

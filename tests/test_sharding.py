@@ -81,9 +81,11 @@ def test_wholes_and_what_nothing_is_said_of_are_not_divided():
     assert found(schema, "_ n -> n", (4, 5)) == []
 
 
-def test_nothing_is_divided_into_ones():
+def test_sizes_of_one_are_divided_where_they_are_all_of_them():
     schema = "op(Tensor a, Tensor b) -> Tensor"
-    assert found(schema, "*shape, *shape -> *shape", (1, 5), (1, 5)) == [([1, 1], [1])]
+    line = "*shape, *shape -> *shape"
+    assert found(schema, line, (1, 5), (1, 5)) == [([0, 0], [0]), ([1, 1], [1])]
+    assert found(schema, "..., ... -> ...", (1, 5), (5,)) == [([0, None], [0]), ([1, 0], [1])]
     assert found(schema, "..., ... -> ...", (), ()) == []
 
 
@@ -101,13 +103,19 @@ def test_what_is_written_to_is_divided_with_the_rest():
     assert found(schema, "n, *rows n -> ", (8,), (4, 8)) == []
 
 
-def test_numbers_and_keywords():
-    schema = "op(Tensor a, int k, *, Tensor? b=None) -> Tensor"
-    line = "*rows n, *rows k -> *rows k"
-    operator = Operator("test", schema, line)
-    a, b = torch.empty(4, 8), torch.empty(4, 3)
-    assert list(sharding_rule(operator)(a, 3, b=b)) == [([0], [0, 0])]
-    assert list(sharding_rule(operator)(a, 3, b=None)) == [([0], [0, None])]
+def test_tensors_of_keywords_are_not_redistributed():
+    with torch.library._scoped_library("test_sharding", "DEF") as library:
+        library.define("op(Tensor a, *, Tensor b) -> Tensor")
+        library.define("several(Tensor a) -> Tensor[]")
+        for name in ("op", "several"):
+            with pytest.raises(NotImplementedError, match=r"The schema is test_sharding::"):
+                registration.register_sharding(f"test_sharding::{name}", lambda *args: ())
+
+
+def test_numbers():
+    schema = "op(Tensor a, int k, *, float scale=1.0) -> Tensor"
+    operator = Operator("test", schema, "*rows n -> *rows k")
+    assert list(sharding_rule(operator)(torch.empty(4, 8), 3, scale=2.0)) == [([0], [0])]
 
 
 @pytest.mark.parametrize(
@@ -127,7 +135,8 @@ def test_a_size_that_is_none(line, along, says):
 
 
 def test_placements_go_with_the_tensors_that_are_passed():
-    assert placements_passed([0, [1, 2], None, 3], ["a", ["b", "c"], "d", None]) == [0, 1, 2, None]
+    values = ["a", ["b", "c", None], "d", None]
+    assert placements_passed([0, [1, 2, 3], None, 4], values) == [0, 1, 2, None]
 
 
 def test_a_rule_that_is_registered_comes_before_the_line():

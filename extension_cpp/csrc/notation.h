@@ -17,8 +17,8 @@
 //            argument where all names but one are known from what comes before
 //   _  *_    one size, or any number of dimensions, of which nothing else is said
 //   ()       no dimension
-//   =weight  of a result: all dimensions of the argument weight, as its gradient has; others of ... then broadcast to
-//            the first
+//   =weight  of a result: all dimensions of the argument weight, whose gradient it is, a sum where weight broadcasts;
+//            others of ... then broadcast to the first
 // and after them, where it is not that of the first tensor without one, which is floating, the dtype
 //   :sum     the type of the arithmetic: float64 for float64, else float32
 //   :wide    as the first, or float32 where that is a half type

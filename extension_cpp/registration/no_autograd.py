@@ -12,6 +12,7 @@ from torch._ops import OpOverload
 from extension_cpp.registration.autograd import implement_autograd, register_autograd
 from extension_cpp.registration.dispatch import library, lookup
 from extension_cpp.registration.forward_mode import LinearContext
+from extension_cpp.registration.sharding import register_sharding
 from extension_cpp.registration.signature import Signature, is_differentiable, nest, tensors_in
 
 
@@ -83,6 +84,9 @@ def _refuse_gradient_vmap(
     info: Any, in_dims: Any, grads: Sequence[Tensor], size: Sequence[int], message: str
 ) -> tuple[Tensor, None]:
     return getattr(torch.ops, _refusal.ns).refuse_gradient(grads, size, message), None
+
+
+register_sharding(f"{_refusal.ns}::refuse_gradient", lambda grads, size, message: ())
 
 
 def _refuse_gradient_setup_context(ctx: Any, inputs: Sequence[Any], output: Tensor) -> None:

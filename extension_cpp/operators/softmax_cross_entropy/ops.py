@@ -68,7 +68,8 @@ def _backward(ctx, grad_loss, grad_logsumexp):
 
 def _backward_in_torch(grad_loss, logits, target, logsumexp, ignore_index=-100):
     ignored = target.eq(ignore_index).unsqueeze(-1)
-    classes = torch.arange(logits.shape[-1], device=logits.device)
+    # No arange: where logits are divided among devices, these have to be, too.
+    classes = torch.ones_like(logits, dtype=torch.int64).cumsum(-1) - 1
     difference = (logits - logsumexp.unsqueeze(-1)).masked_fill(ignored, 0.0)
     grad = difference.exp() - classes.eq(target.unsqueeze(-1)).to(difference.dtype)
     return (grad * grad_loss.unsqueeze(-1)).masked_fill(ignored, 0.0)
