@@ -22,6 +22,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -451,10 +453,53 @@ def jobs(config: Config) -> int:
         if not given.isdecimal() or int(given) == 0:
             raise fail(f"MAX_JOBS must be a positive number, got '{given}'.")
         return int(given)
-    processors = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, min(processors(), compilers_in_memory(config)))
+
+
+def processors() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+def compilers_in_memory(config: Config) -> int:
+    """As many as the free memory holds at once."""
     # The peak of one compiler, with some room.
     gib_per_job = 4.0 if config.abi == "aten" else 1.5
-    return max(1, min(processors, int(free_memory() / 2**30 / gib_per_job)))
+    return int(min(free_memory() / 2**30 / gib_per_job, 1000))
+
+
+def side_by_side(config: Config) -> bool:
+    """Whether both libraries are built at once, each by as many compilers as there are processors.
+
+    At the end of either most processors wait for the last sources, of which some take minutes.
+    """
+    room = compilers_in_memory(config) >= 2 * processors()
+    return room and sys.platform == "linux" and not os.environ.get("MAX_JOBS")
+
+
+class Beside:
+    """A process that does something while this one goes on."""
+
+    def __init__(self, task: Callable[[], None]) -> None:
+        sys.stdout.flush()
+        with warnings.catch_warnings():
+            # This process may have threads, of NumPy's, which the other one has no use for.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self.process = os.fork()
+        if self.process == 0:
+            status = 1
+            try:
+                task()
+                status = 0
+            except Exception as error:
+                print(f"error: {error}", file=sys.stderr)
+            finally:
+                sys.stdout.flush()
+                sys.stderr.flush()
+                os._exit(status)
+
+    def join(self) -> bool:
+        """Waits for its end; whether it did what it should."""
+        return os.waitpid(self.process, 0)[1] == 0
 
 
 def free_memory() -> float:
@@ -499,6 +544,7 @@ def make_build_ext(config: Config) -> type[Command]:
         def run(self) -> None:
             print(config.summary(), flush=True)
             check_compiler()
+            self.side_by_side = side_by_side(config)
             os.environ["MAX_JOBS"] = str(jobs(config))
             folder = Path(self.build_lib, PACKAGE)
             info = json.dumps(asdict(config), indent=2) + "\n"
@@ -528,7 +574,21 @@ def make_build_ext(config: Config) -> type[Command]:
                     path.unlink(missing_ok=True)
 
         def build_extension(self, ext: Extension) -> None:
-            # A folder each: ninja's log forgets the files that its present run does not build.
+            first, last = self.extensions[0], self.extensions[-1]
+            if not self.side_by_side or first is last:
+                self.build_in_folder(ext)
+            elif ext is first:
+                self.beside = Beside(lambda: self.build_in_folder(first))
+            else:
+                try:
+                    self.build_in_folder(last)
+                finally:
+                    built = self.beside.join()
+                if not built:
+                    raise fail(f"{first.name} was not built: see above.")
+
+        def build_in_folder(self, ext: Extension) -> None:
+            # One each: ninja's log forgets the files that its present run does not build.
             root = self.build_temp
             self.build_temp = str(Path(root, ext.name))
             try:

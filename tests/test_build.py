@@ -165,6 +165,57 @@ def test_a_shared_source_is_compiled_for_both_backends(project: Path, cuda: dict
         assert not any("both" in name for name in symbols(package / library))
 
 
+@pytest.mark.skipif(shutil.which("ninja") is None, reason="needs ninja, which `make` installs")
+def test_both_libraries_are_built_at_once(project: Path, cuda: dict[str, str], tmp_path: Path):
+    """A compiler for the CPU waits until something is compiled for the GPU."""
+    compiler = tmp_path / "waits"
+    compiler.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *one_cpu.cpp*) ;; *) exec c++ "$@" ;; esac\n'
+        "for i in $(seq 600); do\n"
+        f'  [ -z "$(find {project}/build -name one_cuda.o)" ] || exec c++ "$@"\n'
+        "  sleep 0.1\n"
+        "done\n"
+        "exit 1\n"
+    )
+    compiler.chmod(0o755)
+    build(project, {**cuda, "CXX": str(compiler)})
+    package = project / "extension_cpp"
+    assert {"_Z3onev"} <= symbols(package / "_C.so")
+    assert {"_Z8one_cudav"} <= symbols(package / "_C_cuda.so")
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [("one_cpu.cpp", "extension_cpp._C was not built: see above."), ("one_cuda.cu", "")],
+)
+def test_either_library_that_does_not_compile_fails_the_build(
+    project: Path, cuda: dict[str, str], broken: str, says: str
+):
+    source = project / "extension_cpp" / "operators" / "one" / broken
+    source.write_text("this is no C++\n")
+    result = python("setup.py", "build_ext", "--inplace", cwd=project, env=cuda)
+    assert result.returncode != 0
+    assert broken in result.stdout
+    assert says in result.stdout
+    assert not (project / "extension_cpp" / "_C_cuda.so").exists()
+
+
+def test_one_library_after_the_other_where_memory_is_short(
+    setup_py: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
+    config = setup_py.Config.from_environment()
+    monkeypatch.setattr(setup_py, "processors", lambda: 4)
+    for gib, at_once, jobs in ((13.0, True, 4), (11.0, False, 4), (3.1, False, 2), (0.5, False, 1)):
+        monkeypatch.setattr(setup_py, "free_memory", lambda gib=gib: gib * 2**30)
+        assert (setup_py.side_by_side(config), setup_py.jobs(config)) == (at_once, jobs)
+    monkeypatch.setattr(setup_py, "free_memory", lambda: float("inf"))
+    assert setup_py.side_by_side(config)
+    # As many as are asked for, and no more.
+    monkeypatch.setenv("MAX_JOBS", "3")
+    assert not setup_py.side_by_side(config)
+
+
 @pytest.fixture
 def without_ninja(tmp_path: Path) -> dict[str, str]:
     """An environment in which neither PATH nor Python has ninja."""
