@@ -124,7 +124,10 @@ def take_in(path: Path, generated: str) -> str:
         raise Refusal(f"{file} has a main(): leave it out, the operator's host function is instead")
     own = source.removesuffix("\n")
     own = f"// clang-format off: {file}, as it was.\n{own}\n// clang-format on\n\n"
-    launches = ", ".join(f"{kernel}<<<...>>>" for kernel in kernels)
+    # By its whole name, where the template has one of that name in the operator's namespace.
+    hidden = [kernel for kernel in kernels if re.search(rf"\b{kernel}\b", generated)]
+    names = [f"::{kernel}" if kernel in hidden else kernel for kernel in kernels]
+    launches = ", ".join(f"{name}<<<...>>>" for name in names)
     comment = f"// EDIT: launch {launches} here, from {file}, in place of the template's kernel.\n"
     call = r"\s*(?=dispatch_floating\(|elementwise_into<|return (?:elementwise|rowwise|scanned)<)"
     text = re.sub(call, lambda _: f"\n  {comment}  ", generated, count=1)

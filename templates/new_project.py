@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
-import importlib.util
 import json
 import keyword
 import re
@@ -22,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from kinds import TEMPLATES
@@ -137,6 +137,7 @@ def generate(source: Repository, name: str, ops: Iterable[str], project: Path) -
     git(project, "init", "--quiet", "--initial-branch=main")
     for readme in ("README.md", "templates/README.md"):
         without_results(project / readme)
+    without_claims(project / "benchmarks" / "NOTES.md")
     dropped = drop_operators(Repository(project, name), set(ops))
     write_origin(source, project, name, ops)
     reformat(project)
@@ -153,6 +154,15 @@ def without_results(readme: Path) -> None:
     """Empties the section that shows what was measured."""
     section = r"(<!-- benchmark: .*? -->\n).*?(<!-- end of benchmark -->\n)"
     readme.write_text(re.sub(section, r"\1\2", readme.read_text(), flags=re.S))
+
+
+def without_claims(notes: Path) -> None:
+    """Says of the notes, in which sources give their reasons, where all that was measured."""
+    there = "What stands now is in the results beside this file; this page keeps why."
+    here = "That was in the repository which this project was made from, whose operators they name."
+    text = notes.read_text()
+    assert there in text
+    notes.write_text(text.replace(there, here))
 
 
 def operators(repository: Repository) -> list[str]:
@@ -313,7 +323,9 @@ def check_package_name(name: str, source: Repository) -> None:
     defined = {op.partition("::")[0] for op in torch._C._dispatch_get_all_op_names()}
     defined |= {*dir(torch._ops._Ops), *vars(torch.ops)}
     cpp = name in CPP_KEYWORDS or is_macro(name) or hasattr(ctypes.CDLL(None), name)
-    module = name in sys.stdlib_module_names or importlib.util.find_spec(name)
+    # Not those of this folder, which Python finds first.
+    elsewhere = [path for path in sys.path if Path(path).resolve() != Path(__file__).parent]
+    module = name in sys.stdlib_module_names or PathFinder.find_spec(name, elsewhere)
     refuse(
         f"choose another name: '{name}' is ",
         (ours, "used by the sources for something else"),

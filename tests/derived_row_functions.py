@@ -585,7 +585,7 @@ def masked_by_length(scores: Tensor, length: OfEach) -> Tensor:
 def norm_up_to(
     x: Tensor, weight: Tensor, length: Annotated[Tensor, torch.int32, "*rows 1"]
 ) -> Tensor:
-    there = torch.arange(x.size(-1), device=x.device) < length
+    there = torch.arange(start=0, end=x.size(-1), device=x.device) < length
     kept = torch.where(there, x, 0)
     mean_square = kept.square().sum(-1, keepdim=True) / length.clamp(min=1)
     return kept * torch.rsqrt(mean_square + 1e-2) * weight

@@ -2286,6 +2286,27 @@ REFUSED = {
         TENSOR + "x * (2 if x.device.type == 'cpu' else 3)",
         "what it computes depends on a dtype or a device",
     ),
+    "device of a GPU": (
+        TENSOR + "x * (2 if x.device.type == 'cuda' else 3)",
+        "what it computes depends on a dtype or a device",
+    ),
+    **{
+        call: (
+            TENSOR + f"x * (2 if torch.{call} else 3)",
+            f"what {name} says is asked once, when the operator is made",
+        )
+        for call, name in (
+            ("is_autocast_enabled('cuda')", "is_autocast_enabled"),
+            ("is_grad_enabled()", "is_grad_enabled"),
+            ("cuda.is_available()", "is_available"),
+            ("get_default_dtype().is_complex", "get_default_dtype"),
+        )
+    },
+    "a program": ("import sys\nsys.exit(0)", "ends the program when it is imported; put what does"),
+    "what PyTorch's derivative needs is overwritten": (
+        TENSOR + "x / x.abs().amax(-1, keepdim=True).clamp_(min=1e-5)",
+        "is at version 1; expected version 0 instead.); do not write in place, clamp instead of",
+    ),
     "out": (TENSOR + "torch.add(x, 1, out=x)", "out= writes to a tensor"),
     "number": (
         "def f(x: Tensor, a: float) -> Tensor:\n    return x if a > 1 else -x",
@@ -2572,7 +2593,17 @@ REFUSED = {
     },
     "no method": (TENSOR + "x.undefined()", "'Tensor' object has no attribute 'undefined'"),
     "type": ("def f(x: Tensor, s: str) -> Tensor:\n    return x", "the argument 's' has the type"),
-    "annotation": ("def f(x) -> Tensor:\n    return x", "the argument 'x' has no annotation"),
+    "annotation": (
+        "def f(x) -> Tensor:\n    return x",
+        "'x' has no annotation: of Tensor, Tensor | None, float, int and bool say which, as in "
+        "def f(x: Tensor) -> Tensor",
+    ),
+    "annotations": (
+        "def f(x, weight=None, *, eps=1e-6, n=2, flag=True, y: Tensor):\n    return x",
+        "'x' and 'weight' and 'eps' and 'n' and 'flag' have no annotation: of Tensor, Tensor | "
+        "None, float, int and bool say which, as in def f(x: Tensor, weight: Tensor | None = "
+        "None, *, eps: float = 1e-06, n: int = 2, flag: bool = True, y: Tensor)",
+    ),
     "default": (
         "def f(x: Tensor, a: float = '1') -> Tensor:\n    return x * a",
         "the default of 'a' is '1', which is no literal",

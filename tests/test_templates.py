@@ -1443,6 +1443,19 @@ def test_a_cuda_source_stands_as_it_was_whatever_it_calls(tmp_path):
     assert "  // EDIT: launch twice<<<...>>> here" in code.partition("namespace")[2]
 
 
+def test_an_existing_kernel_of_the_template_s_name_is_called_by_its_whole_name(tmp_path):
+    own = "__global__ void f_kernel(float* x) { x[0] *= 2; }\n"
+    (tmp_path / "own.cu").write_text(own)
+    arguments = (
+        "f(Tensor x) -> Tensor",
+        "--template",
+        "kernel",
+        "--cuda",
+        str(tmp_path / "own.cu"),
+    )
+    assert "// EDIT: launch ::f_kernel<<<...>>> here" in generate(*arguments)["f_cuda.cu"]
+
+
 def test_names_that_the_code_uses_give_way():
     """In C++ the argument, in Python the template's own."""
     text = "f(Tensor x, Tensor row, float mean, float errno, Tensor? operator) -> Tensor"
@@ -1844,6 +1857,12 @@ The end.
     project = repository.Repository(tmp_path)
     kept = new_project.without_passages(project, document, {"gone", "Gone"})
     assert kept == expected
+
+
+@pytest.mark.parametrize("name", ["my_kernels", "scan", "kernel", "naming", "derive"])
+def test_names_that_a_package_may_have(name, checkout):
+    """What is called so here lies in templates, which no package of this name meets."""
+    new_project.check_package_name(name, repository.Repository(checkout))
 
 
 @pytest.mark.parametrize(

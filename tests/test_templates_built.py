@@ -325,9 +325,13 @@ OVER_ATEN = (
 def test_worked_operators_of_each_kind_pass_over_the_aten_build(tmp_path: Path) -> None:
     """`make test-aten` asks all of them."""
     root = under_git(copy_repository(tmp_path))
-    keep_operators(root, {*OF_EACH_KIND, "mymul"})  # of affine one takes what another registers
+    there = {path.parent.name for path in (root / "extension_cpp/operators").glob("*/ops.py")}
+    # A project made from this one has others.
+    chosen = sorted(there.intersection(OF_EACH_KIND)) or sorted(there)
+    kept = {*chosen, "mymul"}  # of affine one takes what another registers
+    keep_operators(root, there & kept)
     build(root, EXTENSION_CPP_ABI="aten", **quickly())
-    battery(root, f"({select(OF_EACH_KIND)}) and ({OVER_ATEN})")
+    battery(root, f"({select(chosen)}) and ({OVER_ATEN})")
 
 
 def test_the_aten_build_accepts_the_signatures(tmp_path: Path) -> None:

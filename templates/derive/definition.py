@@ -185,6 +185,11 @@ def read(place: str, shapes: str | None = None) -> Definition:
         raise NotDerived(f"--from {place}: there is no file {path}")
     try:
         module = run(file)
+    except SystemExit:
+        raise NotDerived(
+            f"--from {place}: {file} ends the program when it is imported; put what does that "
+            'under if __name__ == "__main__":'
+        ) from None
     except Exception as error:
         raise NotDerived(f"--from {place}: {file} does not run: {in_a_line(error)}") from None
     if not hasattr(module, name):
@@ -289,7 +294,9 @@ def schema_text(function: Callable[..., Any], place: str, written: int = 1) -> s
     except Exception as error:
         raise NotDerived(f"--from {place}: the annotations do not evaluate: {error}") from None
     arguments: list[str] = []
-    for parameter in inspect.signature(function).parameters.values():
+    signature = inspect.signature(function)
+    check_annotations(signature, hints, name, place)
+    for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             raise NotDerived(f"--from {place}: '{parameter}' is not supported: list the arguments")
         if parameter.kind == parameter.POSITIONAL_ONLY:
@@ -302,6 +309,31 @@ def schema_text(function: Callable[..., Any], place: str, written: int = 1) -> s
         arguments.append(argument_text(parameter, hints, place))
     result = result_text(hints.get("return", Tensor), place, written)
     return f"{name}({', '.join(arguments)}) -> {result}"
+
+
+def check_annotations(
+    signature: inspect.Signature, hints: dict[str, Any], name: str, place: str
+) -> None:
+    """Every argument has one; where not, what they may be is said in one go."""
+    given = signature.parameters.values()
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    missing = [p for p in given if p.name not in hints and p.kind not in several]
+    if not missing:
+        return
+    guesses = {bool: bool, int: int, float: float, type(None): Tensor | None}
+    likely = [
+        parameter.replace(annotation=guesses.get(type(parameter.default), Tensor))
+        if parameter in missing
+        else parameter
+        for parameter in given
+    ]
+    told = re.sub(r"torch\.(?=Tensor\b)", "", str(signature.replace(parameters=likely)))
+    names = " and ".join(f"'{parameter.name}'" for parameter in missing)
+    raise NotDerived(
+        f"--from {place}: {names} {'has' if len(missing) == 1 else 'have'} no annotation: of "
+        "Tensor, Tensor | None, float, int and bool say which, as in "
+        f"def {name}{told}"
+    )
 
 
 # Of torch's own names for tensors of a dtype: torch.BoolTensor and the like.
@@ -404,11 +436,6 @@ def instead_of(alternatives: Sequence[Any], name: str) -> str:
 
 def argument_text(parameter: inspect.Parameter, hints: dict[str, Any], place: str) -> str:
     name, default = parameter.name, parameter.default
-    if name not in hints:
-        raise NotDerived(
-            f"--from {place}: the argument '{name}' has no annotation; "
-            "write one of Tensor, Tensor | None, float, int, bool"
-        )
     hint, optional = hints[name], False
     alternatives = [t for t in typing.get_args(hint) if t is not type(None)]
     if len(alternatives) == 1 and is_tensor(alternatives[0]):

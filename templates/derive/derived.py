@@ -367,6 +367,13 @@ def filled(
     return found
 
 
+# What says how the process stands, and not what a call is given.
+STATE = (
+    *("is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "is_available"),
+    *("get_default_dtype", "get_default_device", "get_autocast_dtype", "device_count"),
+)
+
+
 def traced_alike(
     definition: Definition,
     tensors: list[str],
@@ -375,6 +382,12 @@ def traced_alike(
 ) -> tuple[tuple[Traced, ...], dict[Node, str]]:
     """A trace that is the same with other numbers, and of other dtypes."""
     given = (definition, tensors, constants, shapes)
+    for name in STATE:
+        if line := line_of_call(definition, name):
+            raise NotDerived(
+                f"{line}what {name} says is asked once, when the operator is made, and an operator "
+                "computes the same whatever it is; leave it out, or make it an argument, a bool"
+            )
     results, found = traced(*given)
     for name in numbers_for(definition):
         for values in NUMBERS[1:]:

@@ -720,7 +720,14 @@ def remainder(x: Node, y: Node) -> Node:
     return where(other_sign(rest, y), rest + y, rest)
 
 
+def is_positive(y: Node) -> bool:
+    """Whether it is a constant above 0, of which nothing need be asked."""
+    return is_const(y) and isinstance(y.value, float | int) and y.value > 0
+
+
 def other_sign(rest: Node, y: Node) -> Node:
+    if is_positive(y):
+        return compare("lt", rest, 0)
     signs = make("ne", compare("lt", y, 0), compare("lt", rest, 0))
     return both(compare("ne", rest, 0), signs)
 
@@ -729,6 +736,8 @@ def floor_divide(x: Node, y: Node) -> Node:
     rest = make("fmod", x, y)
     quotient = (x - rest) / y
     whole_number = make("round", where(other_sign(rest, y), quotient - 1, quotient))
+    if is_positive(y):
+        return whole_number
     return where(compare("eq", y, 0), x / y, whole_number)
 
 

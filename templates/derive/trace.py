@@ -727,7 +727,8 @@ class Recorder(TorchFunctionMode):
 
     def columns(self, *bounds: Any, dtype: Any = None, device: Any = None, **rest: Any) -> Traced:
         """The index of its column for each, torch.arange(x.shape[-1])."""
-        *first, last = bounds[:2] if bounds[2:] in ((), (1,)) else [None]
+        bounds += tuple(rest.pop(name) for name in ("start", "end", "step") if name in rest)
+        *first, last = bounds[:2] if bounds[2:] in ((), (1,)) and bounds else [None]
         if rest or first not in ([], [0]) or as_node(last) is not cols():
             raise refuse(
                 "arange makes a tensor, and of numbers for the columns of a row alone one that is "
@@ -825,8 +826,8 @@ class Recorder(TorchFunctionMode):
         if name == "dtype":
             return self.dtype_of(tensor)
         if name == "device":
-            # Another one in each of two traces.
-            return torch.device("cpu" if self.dtype == torch.float64 else "meta")
+            # Another one in each of two traces, and one of each kind that operators have.
+            return torch.device("cpu" if self.dtype == torch.float64 else "cuda")
         if name == "shape" and self.of_all:
             raise refuse(
                 "what is reduced over everything has a number of elements, and no sizes",

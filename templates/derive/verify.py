@@ -551,9 +551,12 @@ class Checked:
         try:
             found = differentiated(self.of_floating(values), self.own(leaves), grads)
         except RuntimeError as error:
+            reason, _, _ = in_a_line(error).partition(" Hint:")
+            instead = "say it in other operations"
+            if "inplace" in reason:
+                instead = "do not write in place, clamp instead of clamp_, and so on"
             raise NotDerived(
-                f"{self.definition.place}: PyTorch has no derivative of it ({error}); "
-                "say it in other operations"
+                f"{self.definition.place}: PyTorch has no derivative of it ({reason}); {instead}"
             ) from None
         return [*(value.detach() for value in values), *found]
 
