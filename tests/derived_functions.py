@@ -958,3 +958,9 @@ def kept_scores(
     """Scores, weighted where they are to be kept, and where that is."""
     kept = mask & (k != ignore) & (scores > weight)
     return torch.where(kept, scores * weight * k, scores), kept
+
+
+def softer_plus(x: Tensor, sharpness: float = 2.0, least: float = 0.5) -> Tensor:
+    """A relu without sharpness, and raised where there is something to raise it by."""
+    x = torch.relu(x) if sharpness == 0 else F.softplus(x * sharpness) / sharpness
+    return x + least if least else x

@@ -61,3 +61,15 @@ def clamp_and_clear_(x: Tensor, y: Tensor) -> None:
 
 def silu_(x: Tensor) -> None:
     x.copy_(F.silu(x))
+
+
+def decayed_step_(
+    param: Tensor, grad: Tensor, momentum: Wide, rate: float, decay: float = 0.25, damp: float = 0.0
+) -> None:
+    if decay != 0:
+        grad = grad + decay * param
+    momentum.mul_(0.9).add_(grad, alpha=1 - damp)
+    if damp > 0:
+        param -= rate * (grad + damp * momentum)
+    else:
+        param -= rate * momentum

@@ -619,3 +619,13 @@ def weighted_columns(
     """Of several kinds of columns, of which one has a weight."""
     scaled = torch.where(kind == 3, x * weight, x)
     return torch.where(valid, scaled.square().mean(-1), 0)
+
+
+def norm_distance(x: Tensor, y: Tensor, weight: Tensor, p: float = 3.0) -> Tensor:
+    """By one of several norms, of weighted columns."""
+    d = ((x - y) * weight).abs()
+    if p == 1:
+        return d.sum(-1)
+    if p == 2:
+        return (d.square().sum(-1) + 1e-6).sqrt()
+    return (d.pow(p).sum(-1) + 1e-6).pow(1 / p)

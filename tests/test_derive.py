@@ -1263,6 +1263,52 @@ def f(x: Tensor) -> Tensor:
         derive(read(define(source)))
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        *("k in (1, 4)", "(a > 0) == True", "max(k, 2, key=abs) > 2", "not a > 0", "a", "k"),
+        *("a > 0 and k > 1", "a > 1 or k", "bool(a > 0)", "1 < a <= 2", "[a] == [2.0]"),
+        "sorted((a, 1.5))[0] > 1",
+    ],
+)
+def test_branches_on_numbers_are_taken_both_ways(condition, define):
+    source = f"""
+def f(x: Tensor, a: float = 1.0, k: int = 4) -> Tensor:
+    if {condition}:
+        x = x * a
+    return torch.tanh(x) * k
+"""
+    plan = planned(read(define(source)))
+    (variant,) = plan.variants
+    for a, k in itertools.product((-1.0, 0.0, 1.0, 1.75, 2.0, 3.0), (-5, 0, 1, 2, 4)):
+        verify.checked(plan.definition, variant, {}, {"a": a, "k": k}).check()
+
+
+def test_branches_on_numbers_in_several_results_and_writes(define):
+    source = """
+def f(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
+    if p == 1:
+        return x.abs().sum(-1), x
+    if p == 2:
+        return x.square().sum(-1).sqrt(), x * 2
+    return (x.abs() ** p).sum(-1) ** (1 / p), x
+"""
+    (variant,) = derive(read(define(source)))
+    first, second = map(repr, variant.forward)
+    two = "where(eq(p, 2.0), sqrt(row_sum(pow(x, 2.0))), "
+    assert first.startswith(f"where(eq(p, 1.0), row_sum(abs(x)), {two}")
+    assert second.startswith("where(eq(p, 1.0), x, where(eq(p, 2.0), mul(")
+    source = """
+def f(p: Tensor, g: Tensor, lr: float, decay: float = 0.0) -> None:
+    if decay != 0:
+        g = g + decay * p
+    p.sub_(lr * g)
+"""
+    (variant,) = derive(read(define(source)))
+    (written,) = variant.forward
+    assert repr(written).startswith("where(ne(decay, 0.0), sub(p, mul(")
+
+
 # ----- every function of the list agrees with its definition
 
 
@@ -2232,10 +2278,6 @@ REFUSED = {
         TENSOR + "max(x, 0)",
         "max is not of tensors; say torch.maximum, or torch.clamp where the other is a number",
     ),
-    "a choice by a key": (
-        "def f(x: Tensor, a: float) -> Tensor:\n    return x * max(a, 2.0, key=abs)",
-        "a branch on a number would be taken once and for all",
-    ),
     "zeros without a dimension": (
         TENSOR + "torch.zeros_like(x) + x.sum(-1)",
         "a value for each row without a dimension for the columns meets one that has it; reduce",
@@ -2308,9 +2350,23 @@ REFUSED = {
         "is at version 1; expected version 0 instead.); do not write in place, clamp instead of",
     ),
     "out": (TENSOR + "torch.add(x, 1, out=x)", "out= writes to a tensor"),
-    "number": (
-        "def f(x: Tensor, a: float) -> Tensor:\n    return x if a > 1 else -x",
-        "a branch on a number would be taken once and for all",
+    "a branch on a number that gives masks": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return x > 0 if a > 1 else x < 0",
+        "a branch on a number is taken both ways, which here gives nothing that can be put together",
+    ),
+    "a branch on a number that gives other shapes": (
+        "def f(x: Tensor, a: float) -> Tensor:\n"
+        "    return x.sum(-1) if a > 1 else x.sum(-1, keepdim=True)",
+        "a branch on a number is taken both ways, which here gives nothing that can be put together",
+    ),
+    "a branch on a number that refuses some": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    assert a > 0\n    return x * a",
+        "'assert a > 0': the definition does not run: AssertionError; where that is for some numbers",
+    ),
+    "branches without an end": (
+        "def f(x: Tensor, k: int) -> Tensor:\n"
+        "    while k > 0:\n        x = x + 1\n        k -= 1\n    return x",
+        "'while k > 0:': a branch on a number is taken both ways, which here gives nothing that",
     ),
     "constant": (
         "def f(x: Tensor, a: float) -> Tensor:\n    return x * float(a)",
@@ -2337,18 +2393,6 @@ REFUSED = {
             *("{4: 2}.get(k, 1)", "2 if k in {1} else 1", "len(f'{k}')", "2 if str(a) else 1"),
             *("len(range(k % 2))", "[1, 2][k % 2]", "complex(a)", "2 if repr(k) == '4' else 1"),
             *("len('%d' % k)", "float(k)", "int(a)", "type(a)(k)", "type(k)(a)"),
-        )
-    },
-    **{
-        f"a branch on a number: {expression}": (
-            "def f(x: Tensor, a: float = 1.0, k: int = 4) -> Tensor:\n"
-            f"    return x * a * k * (2 if {expression} else 3)",
-            "a branch on a number would be taken once and for all",
-        )
-        for expression in (
-            *("k in (1, 4)", "(a > 0) == True", "max(k, 2, key=abs)", "not a > 0"),
-            "a > 0 and k > 1",
-            "bool(a > 0)",
         )
     },
     "a comparison of numbers": (

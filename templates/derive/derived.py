@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from .graph import (
     is_const,
     make,
     plus,
+    where,
 )
 from .operations import UNDERIVED, lower
 from .packed import PartsRecorder, check_counts
@@ -34,7 +35,7 @@ from .refusal import NotDerived, OverEverything, in_a_line, line_of, line_of_err
 from .rows_operations import as_found, with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
-from .trace import Index, Traced, argument_of, trace
+from .trace import Index, Traced, Undecided, argument_of, decided, trace
 from .variant import Result, Variant, another_shape, looks_at_rows, of_dtype, with_numbers
 from .vocabulary import MAKING, unknown
 
@@ -76,6 +77,7 @@ def derived(definition: Definition, factored: bool) -> list[Variant]:
     """The same, of which it is known whether it reduces over everything."""
     check_identities(definition)
     UNDERIVED.clear()
+    BRANCHES.clear()
     optional, switches = definition.named("Tensor?"), definition.named("bool")
     if 2 ** (len(optional) + len(switches)) > MOST_VARIANTS:
         raise NotDerived(
@@ -244,7 +246,7 @@ def derive_variant(
     names = {of([node])[0]: name for node, name in names.items()} | names
     found = each(
         lambda leaf: tuple(
-            gradients(of([leaf[k] for k in floating]), given_gradients, arguments, added)
+            gradients_of_ways(of([leaf[k] for k in floating]), given_gradients, arguments, added)
         ),
         forward,
     )
@@ -466,7 +468,68 @@ def numbers_for(
     return numbers
 
 
+def gradients_of_ways(
+    outputs: Sequence[Node],
+    grads: Sequence[Node],
+    arguments: Sequence[Node],
+    added: Callable[..., Node],
+) -> list[Node]:
+    """The gradients of the outputs, of each way through branches on numbers by itself.
+
+    Else that which is not taken, whose gradient is 0, would make NaN of what is infinite.
+    """
+    branch = next((o.args[0] for o in outputs if o.op == "where" and o.args[0] in BRANCHES), None)
+    if branch is None:
+        return gradients(outputs, grads, arguments, added)
+    ways = []
+    for way in (1, 2):
+        taken = [o.args[way] if o.op == "where" and o.args[0] is branch else o for o in outputs]
+        ways.append(gradients_of_ways(taken, grads, arguments, added))
+    return [where(branch, a, b) for a, b in zip(*ways, strict=True)]
+
+
+# Of one definition.
+MOST_BRANCHES = 5
+# The conditions of all branches that were taken both ways.
+BRANCHES: set[Node] = set()
+
+
 def traced(
+    definition: Definition,
+    tensors: list[str],
+    constants: Mapping[str, object],
+    shapes: Mapping[str, str] = {},
+    dtype: torch.dtype = DTYPES[0],
+    changed: Mapping[str, tuple[float, float, int]] | None = None,
+    is_carried: bool = False,
+) -> tuple[tuple[Traced, ...], dict[Node, str]]:
+    """A trace, of every way through the branches on numbers, whose results are choices then."""
+    given = (definition, tensors, constants, shapes, dtype, changed, is_carried)
+    try:
+        return traced_one_way(*given)
+    except Undecided as found:
+        branch = found
+    if len(decided) == MOST_BRANCHES:
+        raise branch.refusal
+    ways = []
+    for way in (True, False):
+        decided[branch.node] = way
+        try:
+            ways.append(traced(*given))
+        finally:
+            del decided[branch.node]
+    BRANCHES.add(branch.node)
+    (results, names), (others, more) = ways
+    for a, b in zip(results, others, strict=True):
+        other_shape = (a.extent, a.is_squeezed) != (b.extent, b.is_squeezed)
+        no_choice = any(t.node.dtype or t.node.is_bool for t in (a, b))
+        if other_shape or (a.node is not b.node and no_choice):
+            raise branch.refusal
+        a.node = where(branch.node, a.node, b.node)
+    return results, {**more, **names}
+
+
+def traced_one_way(
     definition: Definition,
     tensors: list[str],
     constants: Mapping[str, object],
@@ -489,9 +552,9 @@ def traced(
         made = re.match(r"(\w+)\(\)", str(error)) if isinstance(error, TypeError) else None
         if made and made[1] in MAKING:
             raise NotDerived(f"{place}{unknown(made[1])}") from None
-        raise NotDerived(
-            f"{place}the definition does not run: {in_a_line(error)}".rstrip(": ")
-        ) from None
+        of_some = "; where that is for some numbers alone, leave it out" if decided else ""
+        told = f"{place}the definition does not run: {in_a_line(error)}".rstrip(": ")
+        raise NotDerived(f"{told}{of_some}") from None
     results = result if isinstance(result, tuple) else (result,)
     if len(results) == definition.schema.outputs:
         check_counts(results)

@@ -124,19 +124,39 @@ class Index(Tensor):
         return index
 
 
+class Undecided(BaseException):
+    """A branch on numbers whose way is not said; nothing for handlers in the definition.
+
+    Attributes:
+        node: the condition.
+        refusal: what is said where it cannot be taken both ways.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.refusal = refuse(
+            "a branch on a number is taken both ways, which here gives nothing that can be put "
+            "together",
+            instead="say torch.where(torch.tensor(a) > 0, x, y), make the switch an argument of "
+            "type bool, or leave out what checks arguments",
+        )
+
+
+# The branches on numbers, and the way that the present trace takes of each.
+decided: dict[Node, bool] = {}
+
+
 @known_as("bool")
 class Condition:
-    """A comparison of numbers, and what is made of several: a number that is no branch."""
+    """A comparison of numbers, and what is made of several."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
 
     def __bool__(self) -> bool:
-        raise refuse(
-            "a branch on a number would be taken once and for all",
-            instead="say torch.where(torch.tensor(a) > 0, x, y), (a > 0) & (b > 0) for an `and` of "
-            "conditions, make the switch an argument of type bool, or leave the assertion out",
-        )
+        if self.node not in decided:
+            raise Undecided(self.node)
+        return decided[self.node]
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:
@@ -239,8 +259,8 @@ CONDITION_OPERATIONS = {
 }
 
 
-def no_branch(self: Any) -> bool:
-    return bool(Condition(self.node))
+def is_not_zero(self: Any) -> bool:
+    return bool(Condition(make("ne", real(self.node), const(0))))
 
 
 def no_conversion(self: Any, *_: Any) -> Any:
@@ -256,7 +276,7 @@ REFUSED_OF_NUMBERS = {
     name: property(no_conversion) if inspect.isgetsetdescriptor(value) else no_conversion
     for name, value in (vars(float) | vars(int)).items()
     if name not in vars(object) or name in ("__hash__", "__repr__", "__format__")
-} | {"__bool__": no_branch}
+} | {"__bool__": is_not_zero}
 
 
 @known_as("float")
