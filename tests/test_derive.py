@@ -1299,6 +1299,14 @@ def f(x: Tensor, p: float) -> tuple[Tensor, Tensor]:
     assert first.startswith(f"where(eq(p, 1.0), row_sum(abs(x)), {two}")
     assert second.startswith("where(eq(p, 1.0), x, where(eq(p, 2.0), mul(")
     source = """
+def f(x: Tensor, a: float) -> tuple[Tensor, Tensor]:
+    y = x * 2 if a > 0 else x
+    return y, y
+"""
+    (variant,) = derive(read(define(source)))
+    first, second = map(repr, variant.forward)
+    assert first == second == "where(gt(a, 0.0), mul(x, 2.0), x)"
+    source = """
 def f(p: Tensor, g: Tensor, lr: float, decay: float = 0.0) -> None:
     if decay != 0:
         g = g + decay * p

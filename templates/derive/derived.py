@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import inspect
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeAlias
 
 import torch
 
@@ -494,6 +495,45 @@ MOST_BRANCHES = 5
 BRANCHES: set[Node] = set()
 
 
+P = ParamSpec("P")
+# What a definition returns, and the names that it gives to parts of it.
+Found: TypeAlias = tuple[tuple[Traced, ...], dict[Node, str]]
+
+
+def both_ways(one_way: Callable[P, Found]) -> Callable[P, Found]:
+    """A trace that takes branches on numbers both ways, whose results are choices then."""
+
+    @functools.wraps(one_way)
+    def traced(*args: P.args, **kwargs: P.kwargs) -> Found:
+        try:
+            return one_way(*args, **kwargs)
+        except Undecided as found:
+            branch = found
+        if len(decided) == MOST_BRANCHES:
+            raise branch.refusal
+        BRANCHES.add(branch.node)
+        ways = []
+        for way in (True, False):
+            decided[branch.node] = way
+            try:
+                ways.append(traced(*args, **kwargs))
+            finally:
+                del decided[branch.node]
+        (results, names), (others, more) = ways
+        chosen = [where(branch.node, a.node, b.node) for a, b in zip(results, others, strict=True)]
+        for a, b in zip(results, others, strict=True):
+            other_shape = (a.extent, a.is_squeezed) != (b.extent, b.is_squeezed)
+            no_choice = any(t.node.dtype or t.node.is_bool for t in (a, b))
+            if other_shape or (a.node is not b.node and no_choice):
+                raise branch.refusal
+        for result, node in zip(results, chosen, strict=True):  # which may be one, twice
+            result.node = node
+        return results, {**more, **names}
+
+    return traced
+
+
+@both_ways
 def traced(
     definition: Definition,
     tensors: list[str],
@@ -502,42 +542,7 @@ def traced(
     dtype: torch.dtype = DTYPES[0],
     changed: Mapping[str, tuple[float, float, int]] | None = None,
     is_carried: bool = False,
-) -> tuple[tuple[Traced, ...], dict[Node, str]]:
-    """A trace, of every way through the branches on numbers, whose results are choices then."""
-    given = (definition, tensors, constants, shapes, dtype, changed, is_carried)
-    try:
-        return traced_one_way(*given)
-    except Undecided as found:
-        branch = found
-    if len(decided) == MOST_BRANCHES:
-        raise branch.refusal
-    ways = []
-    for way in (True, False):
-        decided[branch.node] = way
-        try:
-            ways.append(traced(*given))
-        finally:
-            del decided[branch.node]
-    BRANCHES.add(branch.node)
-    (results, names), (others, more) = ways
-    for a, b in zip(results, others, strict=True):
-        other_shape = (a.extent, a.is_squeezed) != (b.extent, b.is_squeezed)
-        no_choice = any(t.node.dtype or t.node.is_bool for t in (a, b))
-        if other_shape or (a.node is not b.node and no_choice):
-            raise branch.refusal
-        a.node = where(branch.node, a.node, b.node)
-    return results, {**more, **names}
-
-
-def traced_one_way(
-    definition: Definition,
-    tensors: list[str],
-    constants: Mapping[str, object],
-    shapes: Mapping[str, str] = {},
-    dtype: torch.dtype = DTYPES[0],
-    changed: Mapping[str, tuple[float, float, int]] | None = None,
-    is_carried: bool = False,
-) -> tuple[tuple[Traced, ...], dict[Node, str]]:
+) -> Found:
     numbers = numbers_for(definition, changed)
     function = definition.carried if is_carried else definition.function
     file = inspect.unwrap(function).__code__.co_filename
