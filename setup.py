@@ -488,6 +488,7 @@ class Beside:
         if self.process == 0:
             status = 1
             try:
+                os.nice(10)  # the other one takes longer
                 task()
                 status = 0
             except Exception as error:
