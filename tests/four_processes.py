@@ -34,7 +34,7 @@ import extension_cpp
 from extension_cpp import ops, registration
 from extension_cpp.battery.calls import op_cases
 from extension_cpp.battery.choices import main_shape
-from extension_cpp.nn import FusedLayerNorm, FusedOp
+from extension_cpp.nn import AddRMSNorm, FusedLayerNorm, FusedOp
 from extension_cpp.registration.sharding import rule_of
 from extension_cpp.registration.signature import Signature
 from extension_cpp.sharding import SUM, placements_passed
@@ -302,6 +302,19 @@ def test_layers_in_tensor_and_sequence_parallel(mesh):
     found.square().sum().backward()
     for parameter, other in zip(block.parameters(), plain.parameters(), strict=True):
         same(parameter.grad, other.grad)
+
+
+def test_a_norm_of_a_sum_whose_parameters_are_distributed(mesh):
+    """What SequenceParallel, which hands over one tensor, cannot do."""
+    pair = mesh["two"]
+    plain = AddRMSNorm(16)
+    nn.init.normal_(plain.weight)
+    norm = distribute_module(copy.deepcopy(plain), pair)
+    x, residual = torch.randn(3, 10, 16), torch.randn(3, 10, 16)
+    pieces = [divided(t, pair, Shard(1)) for t in (x, residual)]
+    for found, expected in zip(norm(*pieces), plain(x, residual), strict=True):
+        assert found.placements == (Shard(1),)
+        same(found, expected)
 
 
 # The first as long as the module is not imported.
