@@ -1307,6 +1307,15 @@ def f(x: Tensor, a: float) -> tuple[Tensor, Tensor]:
     first, second = map(repr, variant.forward)
     assert first == second == "where(gt(a, 0.0), mul(x, 2.0), x)"
     source = """
+def f(x: Tensor, a: float) -> tuple[Tensor, Tensor]:
+    y = x * 2
+    return (y, y) if a < 100 else (y.sin(), y.cos())
+"""
+    (variant,) = derive(read(define(source)))
+    first, second = map(repr, variant.forward)
+    assert first == "where(lt(a, 100.0), mul(x, 2.0), sin(mul(x, 2.0)))"
+    assert second == "where(lt(a, 100.0), mul(x, 2.0), cos(mul(x, 2.0)))"
+    source = """
 def f(p: Tensor, g: Tensor, lr: float, decay: float = 0.0) -> None:
     if decay != 0:
         g = g + decay * p
@@ -1315,6 +1324,30 @@ def f(p: Tensor, g: Tensor, lr: float, decay: float = 0.0) -> None:
     (variant,) = derive(read(define(source)))
     (written,) = variant.forward
     assert repr(written).startswith("where(ne(decay, 0.0), sub(p, mul(")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "try:\n        if a > 100: x = 2 * x\n    except BaseException: pass",
+        "with contextlib.suppress(BaseException):\n        if a > 100: x = 2 * x",
+        "try: x = 2 * x if a > 100 else x\n    except: x = 5 * x\n    finally: x = x + 0",
+    ],
+)
+def test_branches_on_numbers_that_the_definition_catches(body, define):
+    source = (
+        f"import contextlib\ndef f(x: Tensor, a: float) -> Tensor:\n    {body}\n    return x * a"
+    )
+    plan = planned(read(define(source)))
+    for a in (1.0, 200.0):
+        verify.checked(plan.definition, plan.variants[0], {}, {"a": a}).check()
+
+
+def test_tensors_broadcast_where_they_do_whatever_the_numbers_are(define):
+    source = "def f(x: Tensor, w: Tensor, a: float) -> Tensor:\n    return x * {} * a"
+    assert planned(read(define(source.format("(w if a < 100 else 2 * w)")))).verified.broadcasts
+    plan = planned(read(define(source.format("(w if a < 100 else 2)"))))
+    assert not plan.verified.broadcasts
 
 
 # ----- every function of the list agrees with its definition
@@ -2360,12 +2393,12 @@ REFUSED = {
     "out": (TENSOR + "torch.add(x, 1, out=x)", "out= writes to a tensor"),
     "a branch on a number that gives masks": (
         "def f(x: Tensor, a: float) -> Tensor:\n    return x > 0 if a > 1 else x < 0",
-        "a branch on a number is taken both ways, which here gives nothing that can be put together",
+        "is taken both ways, and gives masks, integers or other shapes, of which none is chosen",
     ),
     "a branch on a number that gives other shapes": (
         "def f(x: Tensor, a: float) -> Tensor:\n"
         "    return x.sum(-1) if a > 1 else x.sum(-1, keepdim=True)",
-        "a branch on a number is taken both ways, which here gives nothing that can be put together",
+        "is taken both ways, and gives masks, integers or other shapes, of which none is chosen",
     ),
     "a branch on a number that refuses some": (
         "def f(x: Tensor, a: float) -> Tensor:\n    assert a > 0\n    return x * a",
@@ -2374,7 +2407,17 @@ REFUSED = {
     "branches without an end": (
         "def f(x: Tensor, k: int) -> Tensor:\n"
         "    while k > 0:\n        x = x + 1\n        k -= 1\n    return x",
-        "'while k > 0:': a branch on a number is taken both ways, which here gives nothing that",
+        "'while k > 0:': a branch on a number is taken both ways, and there are more than 5 of them",
+    ),
+    "a loop that ends for numbers alone": (
+        "def f(x: Tensor, a: float) -> Tensor:\n"
+        "    while True:\n        x = x + 0\n        if a > 9: break\n        if a <= 9: break\n"
+        "    return x * a",
+        "a branch on a number is taken both ways, and one of these has no end",
+    ),
+    "a comparison of numbers that is True": (
+        "def f(x: Tensor, a: float) -> Tensor:\n    return x * a if (a > 9) is True else x.sin() * a",
+        "'(a > 9) is True' asks whether two objects are one",
     ),
     "constant": (
         "def f(x: Tensor, a: float) -> Tensor:\n    return x * float(a)",

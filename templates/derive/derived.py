@@ -30,13 +30,13 @@ from .graph import (
     plus,
     where,
 )
-from .operations import UNDERIVED, lower
+from .operations import BRANCHES, UNDERIVED, lower
 from .packed import PartsRecorder, check_counts
 from .refusal import NotDerived, OverEverything, in_a_line, line_of, line_of_error, taken
 from .rows_operations import as_found, with_variances
 from .saved import OUTPUT, on_output
 from .statistics import keep_statistics
-from .trace import Index, Traced, Undecided, argument_of, decided, trace
+from .trace import Index, Traced, Undecided, argument_of, trace, ways
 from .variant import Result, Variant, another_shape, looks_at_rows, of_dtype, with_numbers
 from .vocabulary import MAKING, unknown
 
@@ -133,7 +133,9 @@ def check_identities(definition: Definition) -> None:
         operands = [node.left, *node.comparators]
         for op, *pair in zip(node.ops, operands, operands[1:], strict=False):
             constants = [o.value for o in pair if isinstance(o, ast.Constant)]
-            may_be = any(value in (None, ...) or type(value) is bool for value in constants)
+            compares = any(isinstance(o, (ast.Compare, ast.BoolOp, ast.UnaryOp)) for o in pair)
+            may_be = any(value in (None, ...) for value in constants)
+            may_be |= any(type(value) is bool for value in constants) and not compares
             if isinstance(op, (ast.Is, ast.IsNot)) and not may_be:
                 raise NotDerived(
                     f"{definition.place}: '{ast.unparse(node)}' asks whether two objects are one, "
@@ -482,17 +484,15 @@ def gradients_of_ways(
     branch = next((o.args[0] for o in outputs if o.op == "where" and o.args[0] in BRANCHES), None)
     if branch is None:
         return gradients(outputs, grads, arguments, added)
-    ways = []
+    both = []
     for way in (1, 2):
         taken = [o.args[way] if o.op == "where" and o.args[0] is branch else o for o in outputs]
-        ways.append(gradients_of_ways(taken, grads, arguments, added))
-    return [where(branch, a, b) for a, b in zip(*ways, strict=True)]
+        both.append(gradients_of_ways(taken, grads, arguments, added))
+    return [where(branch, a, b) for a, b in zip(*both, strict=True)]
 
 
 # Of one definition.
 MOST_BRANCHES = 5
-# The conditions of all branches that were taken both ways.
-BRANCHES: set[Node] = set()
 
 
 P = ParamSpec("P")
@@ -505,30 +505,39 @@ def both_ways(one_way: Callable[P, Found]) -> Callable[P, Found]:
 
     @functools.wraps(one_way)
     def traced(*args: P.args, **kwargs: P.kwargs) -> Found:
+        ways.start()
         try:
-            return one_way(*args, **kwargs)
-        except Undecided as found:
-            branch = found
-        if len(decided) == MOST_BRANCHES:
-            raise branch.refusal
+            found = one_way(*args, **kwargs)
+        except Undecided:
+            pass
+        except NotDerived:
+            if not ways.undecided:
+                raise
+        if not ways.undecided:
+            return found
+        branch = ways.undecided[0]
+        if len(ways.decided) == MOST_BRANCHES:
+            raise branch.refusal(f"and there are more than {MOST_BRANCHES} of them")
         BRANCHES.add(branch.node)
-        ways = []
+        both = []
         for way in (True, False):
-            decided[branch.node] = way
+            ways.decided[branch.node] = way
             try:
-                ways.append(traced(*args, **kwargs))
+                both.append(traced(*args, **kwargs))
             finally:
-                del decided[branch.node]
-        (results, names), (others, more) = ways
-        chosen = [where(branch.node, a.node, b.node) for a, b in zip(results, others, strict=True)]
+                del ways.decided[branch.node]
+        (results, names), (others, more) = both
+        chosen = []
         for a, b in zip(results, others, strict=True):
             other_shape = (a.extent, a.is_squeezed) != (b.extent, b.is_squeezed)
             no_choice = any(t.node.dtype or t.node.is_bool for t in (a, b))
             if other_shape or (a.node is not b.node and no_choice):
-                raise branch.refusal
-        for result, node in zip(results, chosen, strict=True):  # which may be one, twice
-            result.node = node
-        return results, {**more, **names}
+                raise branch.refusal(
+                    "and gives masks, integers or other shapes, of which none is chosen"
+                )
+            node = where(branch.node, a.node, b.node)
+            chosen.append(Traced.of(node, is_squeezed=a.is_squeezed, extent=a.extent))
+        return tuple(chosen), {**more, **names}
 
     return traced
 
@@ -557,7 +566,7 @@ def traced(
         made = re.match(r"(\w+)\(\)", str(error)) if isinstance(error, TypeError) else None
         if made and made[1] in MAKING:
             raise NotDerived(f"{place}{unknown(made[1])}") from None
-        of_some = "; where that is for some numbers alone, leave it out" if decided else ""
+        of_some = "; where that is for some numbers alone, leave it out" if ways.decided else ""
         told = f"{place}the definition does not run: {in_a_line(error)}".rstrip(": ")
         raise NotDerived(f"{told}{of_some}") from None
     results = result if isinstance(result, tuple) else (result,)

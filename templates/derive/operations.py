@@ -169,6 +169,8 @@ define("from_integer", *CONVERTED, word="converted")
 
 # Why some nodes have no derivative: each with the line that says it, as the definition is traced.
 UNDERIVED: dict[Node, NotDerived] = {}
+# The conditions on numbers of branches that the definition has, which are taken both ways.
+BRANCHES: set[Node] = set()
 
 
 def from_float8(codes: Node) -> Node:

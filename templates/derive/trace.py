@@ -39,7 +39,14 @@ from .graph import (
     whole,
 )
 from .operations import UNDERIVED, is_constant
-from .refusal import BY_HAND, NotDerived, OverEverything, refuse, traced_file
+from .refusal import (
+    BY_HAND,
+    NotDerived,
+    OverEverything,
+    line_of_definition,
+    refuse,
+    traced_file,
+)
 from .rows_operations import is_index, not_shared
 from .rows_vocabulary import ROWS, last, over_all_dimensions, over_everything, picked
 from .vocabulary import (
@@ -125,25 +132,56 @@ class Index(Tensor):
 
 
 class Undecided(BaseException):
-    """A branch on numbers whose way is not said; nothing for handlers in the definition.
+    """A branch on numbers whose way is not said.
 
     Attributes:
         node: the condition.
-        refusal: what is said where it cannot be taken both ways.
+        place: the line, as refusals name it.
     """
 
     def __init__(self, node: Node) -> None:
-        self.node = node
-        self.refusal = refuse(
-            "a branch on a number is taken both ways, which here gives nothing that can be put "
-            "together",
-            instead="say torch.where(torch.tensor(a) > 0, x, y), make the switch an argument of "
-            "type bool, or leave out what checks arguments",
+        self.node, self.place = node, line_of_definition()
+
+    def refusal(self, reason: str) -> NotDerived:
+        return NotDerived(
+            f"{self.place}a branch on a number is taken both ways, {reason}; say "
+            "torch.where(torch.tensor(a) > 0, x, y), make the switch an argument of type bool, or "
+            "leave out what checks arguments"
         )
 
 
-# The branches on numbers, and the way that the present trace takes of each.
-decided: dict[Node, bool] = {}
+# Of loops that numbers end.
+MOST_QUESTIONS = 10_000
+
+
+class Ways:
+    """The ways that a trace takes of branches on numbers.
+
+    Attributes:
+        decided: the conditions whose way is said, and which.
+        undecided: the others that were met, which the definition may have caught.
+    """
+
+    def __init__(self) -> None:
+        self.decided: dict[Node, bool] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Of another trace."""
+        self.undecided: list[Undecided] = []
+        self.questions = 0
+
+    def of(self, node: Node) -> bool:
+        self.questions += 1
+        if self.questions > MOST_QUESTIONS:
+            raise Undecided(node).refusal("and one of these has no end")
+        if node not in self.decided:
+            self.undecided.append(Undecided(node))
+            raise self.undecided[-1]
+        return self.decided[node]
+
+
+ways = Ways()
 
 
 @known_as("bool")
@@ -154,9 +192,7 @@ class Condition:
         self.node = node
 
     def __bool__(self) -> bool:
-        if self.node not in decided:
-            raise Undecided(self.node)
-        return decided[self.node]
+        return ways.of(self.node)
 
     @classmethod
     def __torch_function__(cls, *_: Any) -> Any:

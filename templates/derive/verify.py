@@ -23,7 +23,8 @@ from torch.overrides import TorchFunctionMode
 from .body import Body, each, nodes_of
 from .cpp_text import lowered, lowered_names
 from .definition import Definition
-from .graph import FLOAT8, INTEGERS, const, in_order, replaced, rounds
+from .graph import FLOAT8, INTEGERS, Node, const, in_order, inputs_of, replaced, rounds
+from .operations import BRANCHES
 from .python_text import function, scope
 from .refusal import NotDerived, in_a_line, line_of_definition
 from .results import keep_results
@@ -1259,6 +1260,7 @@ def verify(
             made.clear()
         # All are asked: of each the functions that it calls are kept.
         shapes = [each.broadcasts() for each in every(own)]
+        shapes += [False for variant in variants if shape_is_of_numbers(variant)]
         functions = frozenset().union(*(each.called for each in every(own)))
         about_rows = about(every(own))
         if len(definition.schema.settings) < 2 and not compared:
@@ -1269,6 +1271,17 @@ def verify(
             except Undefined:
                 pass
         return Verified(all(shapes), ranges(every(own)), own, *about_rows, functions)
+
+
+def shape_is_of_numbers(variant: Variant) -> bool:
+    """Whether tensors of other shapes meet in one way of a branch on numbers than in the other."""
+
+    def tensors(node: Node) -> set[str]:
+        return inputs_of([node]) & {*variant.tensors}
+
+    nodes = in_order(nodes_of(variant.forward))
+    choices = [node for node in nodes if node.op == "where" and node.args[0] in BRANCHES]
+    return any(tensors(choice.args[1]) != tensors(choice.args[2]) for choice in choices)
 
 
 def find_wide_results(
