@@ -133,7 +133,12 @@ def check_identities(definition: Definition) -> None:
         operands = [node.left, *node.comparators]
         for op, *pair in zip(node.ops, operands, operands[1:], strict=False):
             constants = [o.value for o in pair if isinstance(o, ast.Constant)]
-            compares = any(isinstance(o, (ast.Compare, ast.BoolOp, ast.UnaryOp)) for o in pair)
+            # Of arguments, perhaps: a comparison of numbers is no bool here.
+            compares = any(
+                isinstance(o, (ast.Compare, ast.BoolOp, ast.UnaryOp))
+                and any(isinstance(part, ast.Name) for part in ast.walk(o))
+                for o in pair
+            )
             may_be = any(value in (None, ...) for value in constants)
             may_be |= any(type(value) is bool for value in constants) and not compares
             if isinstance(op, (ast.Is, ast.IsNot)) and not may_be:
