@@ -79,10 +79,9 @@ def test_every_operator_as_its_rule_says(mesh):
     for spec in find_specs():
         for case in op_cases(spec, "cpu", torch.float64, main_shape(spec)):
             rule = rule_of(case.op.name(), spec.lines)
-            args, kwargs = Signature(case.op).fill_defaults(case.sample.args, case.sample.kwargs)
-            arguments = case.op._schema.arguments
-            pairs = zip(arguments, (*args, *kwargs.values()), strict=True)
-            values = [value for argument, value in pairs if "Tensor" in str(argument.type)]
+            signature = Signature(case.op)
+            args, kwargs = signature.fill_defaults(case.sample.args, case.sample.kwargs)
+            values = signature.tensor_values(args, kwargs)
             for outputs, inputs in rule(*args, **kwargs):
                 passed = placements_passed(inputs, values)
                 placed = zip(case.tensors, passed, strict=True)

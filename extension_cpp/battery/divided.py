@@ -35,10 +35,9 @@ def check_sharding(spec: OpSpec, device: str) -> None:
         rule = rule_of(case.op.name(), spec.lines)
         if rule is None:
             continue
-        args, kwargs = Signature(case.op).fill_defaults(case.sample.args, case.sample.kwargs)
-        arguments = case.op._schema.arguments
-        pairs = zip(arguments, (*args, *kwargs.values()), strict=True)
-        values = [value for argument, value in pairs if "Tensor" in str(argument.type)]
+        signature = Signature(case.op)
+        args, kwargs = signature.fill_defaults(case.sample.args, case.sample.kwargs)
+        values = signature.tensor_values(args, kwargs)
         for outputs, inputs in rule(*args, **kwargs):
             _compare(case, outputs, placements_passed(inputs, values))
 

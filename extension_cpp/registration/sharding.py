@@ -123,8 +123,7 @@ def _strategy(rule: Rule, signature: Signature, call: Any) -> Any:
     args, kwargs = signature.fill_defaults(
         [_tensors(value) for value in call.args_schema], call.kwargs_schema
     )
-    arguments = zip(call.op._schema.arguments, args, strict=False)
-    values = [value for argument, value in arguments if _is_tensor(argument)]
+    values = signature.tensor_values(args, kwargs)
     given, results = call.args_strategy, signature.returns
 
     divisions: list[list[Any]] = [[Replicate()] * (results + len(given))]

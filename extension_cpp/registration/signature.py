@@ -40,6 +40,7 @@ class Signature:
         keyword_only = [argument for argument in arguments if argument.kwarg_only]
         self.name = op.name()
         self.positional = len(positional)
+        self._are_tensors = ["Tensor" in str(a.type) for a in (*positional, *keyword_only)]
         self.returns = len(returns)
         self._schema = str(schema)
         self._aliases = any(value.alias_info is not None for value in (*arguments, *returns))
@@ -106,6 +107,11 @@ class Signature:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         inputs = (*args, *self._defaults[len(args) :])
         return inputs, {**self._keyword_only_defaults, **kwargs}
+
+    def tensor_values(self, inputs: Sequence[Any], keyword_only: dict[str, Any]) -> list[Any]:
+        """What a call with all its arguments passes for those that are tensors, or lists."""
+        values = (*inputs, *keyword_only.values())
+        return [v for v, is_tensor in zip(values, self._are_tensors, strict=True) if is_tensor]
 
     def pad(self, values: Sequence[Any], value: Any) -> tuple[Any, ...]:
         """Extends what there is for each argument that was given to the stripped ones."""

@@ -77,6 +77,7 @@ def derive(definition: Definition, factored: bool = True) -> list[Variant]:
 def derived(definition: Definition, factored: bool) -> list[Variant]:
     """The same, of which it is known whether it reduces over everything."""
     check_identities(definition)
+    check_state(definition)
     UNDERIVED.clear()
     BRANCHES.clear()
     optional, switches = definition.named("Tensor?"), definition.named("bool")
@@ -146,6 +147,22 @@ def check_identities(definition: Definition) -> None:
                     f"{definition.place}: '{ast.unparse(node)}' asks whether two objects are one, "
                     "not whether they are equal; say == or !="
                 )
+
+
+# What says how the process stands, and not what a call is given.
+STATE = (
+    *("is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "is_available"),
+    *("get_default_dtype", "get_default_device", "get_autocast_dtype", "device_count"),
+)
+
+
+def check_state(definition: Definition) -> None:
+    for name in STATE:
+        if line := line_of_call(definition, name):
+            raise NotDerived(
+                f"{line}what {name} says is asked once, when the operator is made, and an operator "
+                "computes the same whatever it is; leave it out, or make it an argument, a bool"
+            )
 
 
 def is_of_rows(
@@ -377,13 +394,6 @@ def filled(
     return found
 
 
-# What says how the process stands, and not what a call is given.
-STATE = (
-    *("is_autocast_enabled", "is_grad_enabled", "is_inference_mode_enabled", "is_available"),
-    *("get_default_dtype", "get_default_device", "get_autocast_dtype", "device_count"),
-)
-
-
 def traced_alike(
     definition: Definition,
     tensors: list[str],
@@ -392,12 +402,6 @@ def traced_alike(
 ) -> tuple[tuple[Traced, ...], dict[Node, str]]:
     """A trace that is the same with other numbers, and of other dtypes."""
     given = (definition, tensors, constants, shapes)
-    for name in STATE:
-        if line := line_of_call(definition, name):
-            raise NotDerived(
-                f"{line}what {name} says is asked once, when the operator is made, and an operator "
-                "computes the same whatever it is; leave it out, or make it an argument, a bool"
-            )
     results, found = traced(*given)
     for name in numbers_for(definition):
         for values in NUMBERS[1:]:
